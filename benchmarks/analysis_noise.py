@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import run_main, save
-from deepgen.analysis import LEVEL, Report, analyze
+from deepgen.report.analysis import LEVEL, Report, analyze
 
 Row = dict[str, Any]
 ALLOWED, FOUND = 0.05, 0.95

@@ -27,10 +27,10 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import targets
-from deepgen.engines.ray import RayEngine
-from deepgen.engines.ray.session import RaySession
-from deepgen.generators.sim import SimTiles
-from deepgen.measure.base import Task
+from deepgen_cluster.ray import RayEngine
+from deepgen_cluster.ray.session import RaySession
+from deepgen.kernels.sim import SimTiles
+from deepgen.run.measure.base import Task
 from deepgen.operators import gemm
 from deepgen.targets.sim import duration
 from deepgen.vocabulary import Kernel

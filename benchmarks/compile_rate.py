@@ -18,8 +18,8 @@ from typing import Any
 
 from common import run_main
 from deepgen import targets
-from deepgen.build import BuildError, BuildPool, Cache, toolchains_for
-from deepgen.generators.templates.simt_gemm.simt_gemm import SimtGemm
+from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
+from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 
 RESULTS = Path(__file__).resolve().parent / "results/compile_rate.json"

@@ -25,9 +25,9 @@ from rich.table import Table
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.tuning.glance import glance
-from deepgen.tuning.journal import FILE, Journal
-from deepgen.tuning.pages import PAGE
+from deepgen.tuning.study.glance import glance
+from deepgen.tuning.study.journal import FILE, Journal
+from deepgen.tuning.study.pages import PAGE
 from deepgen.vocabulary import DeepgenError, Trial
 
 LOG = f"{FILE}-wal"

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from deepgen.build import BuildLimits, BuildPool, Cache, toolchains_for
+from deepgen.toolchains import BuildLimits, BuildPool, Cache, toolchains_for
 from deepgen.operators import Gemm, gemm
-from deepgen.runtime.gpu_driver import CUDA, Driver
-from deepgen.runtime.gpu_kernel import GpuKernel
+from deepgen.targets.gpu_driver import CUDA, Driver
+from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.targets import Cuda
 from deepgen.vocabulary import Artifact, Kernel, Missing, WorkspaceArg, digest
 
@@ -258,7 +258,7 @@ def sources(families: Iterable[str]) -> dict[str, str]:
     """A digest of what each family compiles, comments left out: it tells whether results are of the kernels at hand."""
     out = {}
     for name in families:
-        folders = [resources.files(f"deepgen.generators.templates.{one}") for one in _FOLDERS.get(name, (name,))]
+        folders = [resources.files(f"deepgen.kernels.shared.{one}") for one in _FOLDERS.get(name, (name,))]
         found = [f for folder in folders for f in folder.iterdir() if f.name.endswith((".cu", ".h"))]
         files = sorted(found, key=lambda f: f.name)
         lines = [line.partition("//")[0].strip() for file in files for line in file.read_text().splitlines()]

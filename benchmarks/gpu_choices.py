@@ -10,11 +10,11 @@ from typing import Any
 import simt_candidates as simt
 
 from deepgen.generators import by_name
-from deepgen.generators.base import Generator
-from deepgen.generators.templates.mma_gemm import defaults as mma_model
-from deepgen.generators.templates.skinny_gemm import defaults as skinny_model
-from deepgen.generators.templates.sm90_gemm.defaults import Way
-from deepgen.generators.templates.sm90_gemm.defaults import config as sm90_config
+from deepgen.kernels.base import Generator
+from deepgen.kernels.gemm.mma_gemm import defaults as mma_model
+from deepgen.kernels.gemm.skinny_gemm import defaults as skinny_model
+from deepgen.kernels.gemm.sm90_gemm.defaults import Way
+from deepgen.kernels.gemm.sm90_gemm.defaults import config as sm90_config
 from deepgen.operators import Gemm
 from deepgen.targets import Cuda
 from deepgen.vocabulary import dtype

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepgen.generators import by_name
-from deepgen.generators.base import Generator
+from deepgen.kernels.base import Generator
 from deepgen.operators import Gemm
 from deepgen.space import Space
 from deepgen.targets import Cuda

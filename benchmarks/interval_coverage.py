@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import run_main, save
-from deepgen.measure.base import Contender
+from deepgen.run.measure.base import Contender
 from deepgen.tuning.finals import run_race
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import Measurement, Verdict

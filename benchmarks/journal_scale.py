@@ -26,12 +26,12 @@ from rich.table import Table
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.generators.sim import SimTiles
+from deepgen.kernels.sim import SimTiles
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.tuning import journal as journals
-from deepgen.tuning.journal import FILE, Journal
+from deepgen.tuning.study import journal as journals
+from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import Json, Measurement, Trial, Verdict
 from space_cases import tiling
 

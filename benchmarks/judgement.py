@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import run_main, save
-from deepgen.measure import handed
+from deepgen.run.measure import handed
 from deepgen.operators import Array, Gemm, gemm
 from deepgen.operators.compare import compare
 from deepgen.tuning.finals import OTHER_SEEDS

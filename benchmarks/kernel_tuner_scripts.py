@@ -1,4 +1,4 @@
-"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen.compat: have their results the same keys?
+"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen_formats.kernel_tuner: have their results the same keys?
 
     python -m venv /tmp/tuner && /tmp/tuner/bin/pip install kernel-tuner
     python benchmarks/kernel_tuner_scripts.py --python /tmp/tuner/bin/python --out keys.json
@@ -44,7 +44,7 @@ def main() -> None:
         theirs = run(given.python, script)
         with tempfile.TemporaryDirectory() as folder:
             changed = Path(folder) / script.name
-            changed.write_text(script.read_text().replace(IMPORT, "from deepgen.compat import"))
+            changed.write_text(script.read_text().replace(IMPORT, "from deepgen_formats.kernel_tuner import"))
             ours = run(sys.executable, changed)
         found[script.stem] = {"kernel_tuner": theirs, "deepgen": ours}
     print(f"{'script':<12} {'keys of results':<16} {'keys of env':<20} {'configs':>16} {'best, ms':>18}")

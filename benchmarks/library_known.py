@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepgen import baselines, generators
-from deepgen.build import build_once
+from deepgen.toolchains import build_once
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.racing import Runners, compared
 from deepgen.libraries.times import Times
-from deepgen.measure.base import Contender, Policy, Task
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
-from deepgen.runtime import plans
+from deepgen.run.call import plans
 from deepgen.targets import Target
-from deepgen.tuning.winner import sha256
+from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel, completed
 from gpu_bench import Config
 from gpu_known import fitting

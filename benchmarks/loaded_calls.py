@@ -59,11 +59,11 @@ def kernel(language: str) -> Kernel:
 def load(language: str, binary: Path) -> Call:
     """As the tree that this process imports does it."""
     made = kernel(language)
-    if find_spec("deepgen.runtime") is None:  # a tree from before there was a runtime
+    if find_spec("deepgen.run.call") is None:  # a tree from before there was a runtime
         older: Any = import_module("deepgen.library")
         return cast(Call, (older.LoadedKernel if language == "c" else older.LoadedGpuKernel)(made, OPERATOR, binary))
     from deepgen import targets
-    from deepgen.runtime import loaded
+    from deepgen.run.call import loaded
 
     return loaded.load(made, OPERATOR, targets.resolve("cpu" if language == "c" else f"{language}:native"), binary)
 
@@ -112,7 +112,7 @@ def main() -> None:
         child(args.child[0], Path(args.child[1]), args.calls)
         return
     from deepgen import targets
-    from deepgen.build import build_once
+    from deepgen.toolchains import build_once
 
     target = targets.resolve(args.target)
     language = args.target.partition(":")[0] if args.target.startswith(("cuda", "hip")) else "c"

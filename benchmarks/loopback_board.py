@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.measure.riscv.qemu import find, processor
+from deepgen.run.riscv.qemu import find, processor
 from deepgen.targets import Riscv
 from deepgen.vocabulary import Missing
 from loopback_ssh import make_key, serve

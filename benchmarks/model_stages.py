@@ -14,8 +14,8 @@ import torch
 
 import deepgen as dg
 import deepgen.torch
-from deepgen.torch import benching
-from deepgen.tuning.text import seconds_text
+from deepgen.frontends.torch import benching
+from deepgen.tuning.study.text import seconds_text
 
 Make = Callable[[], Callable[[], Any]]
 _CALLS, _ROUNDS = 100, 15

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from common import run_main, save
-from deepgen import search, targets
+from deepgen import targets
+from deepgen.tuning import search
 from deepgen.generators import by_name
 from deepgen.operators import gemm
-from deepgen.search.base import Setting
+from deepgen.tuning.search.base import Setting
 from deepgen.space import Space
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
 

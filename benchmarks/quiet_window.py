@@ -20,8 +20,8 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import baselines, generators, targets
-from deepgen.engines import LocalEngine, Session
-from deepgen.measure.base import Contender, Task
+from deepgen.tuning.engines import LocalEngine, Session
+from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import gemm
 from deepgen.targets import host
 from deepgen.vocabulary import Kernel

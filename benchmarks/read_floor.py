@@ -7,8 +7,8 @@ from importlib import resources
 
 import numpy as np
 
-from deepgen.build import build_once
-from deepgen.runtime.native import NativeKernel
+from deepgen.toolchains import build_once
+from deepgen.run.call.native import NativeKernel
 from deepgen.targets import Cpu
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
@@ -40,7 +40,7 @@ void read_all(const char *x, uint64_t *out, int64_t bytes, int32_t threads) {
 
 def reading(bytes_read: int, cpu: Cpu, threads: int) -> Callable[[], None]:
     """A call that reads so many bytes, each thread always the same part of them."""
-    templates = resources.files("deepgen.generators.templates")
+    templates = resources.files("deepgen.kernels.shared")
     headers = [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
     args = (TensorArg("x"), TensorArg("out"), ScalarArg("i64", bytes_read), ScalarArg("i32", threads))
     plan = LaunchPlan((Step("read_all", args),))

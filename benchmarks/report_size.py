@@ -24,10 +24,10 @@ from rich.table import Table
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.generators.sim import SimTiles
+from deepgen.kernels.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.request import plan
 from deepgen.vocabulary import Measurement, Trial, Verdict
 

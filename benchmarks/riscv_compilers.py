@@ -18,9 +18,9 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import generators, targets
-from deepgen.build import BuildError, build_once, programs
-from deepgen.generators.base import Generator
-from deepgen.measure import Task, open_runner
+from deepgen.toolchains import BuildError, build_once, programs
+from deepgen.kernels.base import Generator
+from deepgen.run.measure import Task, open_runner
 from deepgen.operators import Operator, gemm
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput

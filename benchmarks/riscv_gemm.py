@@ -24,11 +24,11 @@ from rich.table import Table
 import deepgen
 from common import run_main, save
 from deepgen import targets
-from deepgen.build import build_once, required
-from deepgen.measure import Task, open_runner
-from deepgen.measure.riscv.counts import Counts
-from deepgen.measure.riscv.place import COUNTS
-from deepgen.measure.riscv.qemu import Qemu
+from deepgen.toolchains import build_once, required
+from deepgen.run.measure import Task, open_runner
+from deepgen.run.riscv.counts import Counts
+from deepgen.run.riscv.place import COUNTS
+from deepgen.run.riscv.qemu import Qemu
 from deepgen.operators import gemm
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES

@@ -19,10 +19,10 @@ import numpy as np
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.build import build_once
-from deepgen.generators.rules.emit import c
-from deepgen.generators.rules.lower.lower import lower
-from deepgen.generators.rules.schedule.steps import (
+from deepgen.toolchains import build_once
+from deepgen.compiler.text import c
+from deepgen.compiler.passes.lower import lower
+from deepgen.compiler.schedule.steps import (
     Annotate,
     CacheRead,
     ComputeAt,
@@ -33,10 +33,10 @@ from deepgen.generators.rules.schedule.steps import (
     SetScope,
     Split,
 )
-from deepgen.generators.templates.c_gemm.c_gemm import CGemm
+from deepgen.kernels.gemm.c_gemm.c_gemm import CGemm
 from deepgen.operators import gemm
 from deepgen.operators.expr.nodes import Expression
-from deepgen.runtime.native import NativeKernel
+from deepgen.run.call.native import NativeKernel
 from deepgen.targets import Cpu, host
 from deepgen.vocabulary import Kernel, WorkspaceArg
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from common import run_main
 from deepgen import generators, targets
-from deepgen.build import build_once
+from deepgen.toolchains import build_once
 from deepgen.operators import OPERATORS
-from deepgen.runtime.native import NativeKernel
+from deepgen.run.call.native import NativeKernel
 from deepgen.vocabulary import BadInput, Kernel
 
 MOST = 64  # parallel loops

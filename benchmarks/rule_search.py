@@ -17,13 +17,13 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import generators, targets
-from deepgen.generators.rules.vta.emit import emit
-from deepgen.generators.rules.vta.product import product
-from deepgen.generators.rules.vta.space import Tiles
-from deepgen.measure.vta.timeline import timeline
+from deepgen_vta.generator.emit import emit
+from deepgen_vta.generator.product import product
+from deepgen_vta.generator.space import Tiles
+from deepgen_vta.simulator.timeline import timeline
 from deepgen.operators import gemm
-from deepgen.search.recorded import Recorded
-from deepgen.search.replay import Contest, interval, replay
+from deepgen.tuning.search.recorded import Recorded
+from deepgen.tuning.search.replay import Contest, interval, replay
 from deepgen.targets import Vta
 from deepgen.vocabulary import Measurement, Verdict
 

@@ -1,6 +1,6 @@
 """Random expressions under random legal schedules on an NVIDIA GPU: all must give what the expressions mean.
 
-They are drawn as in tests/generators/rules/test_gpu_lowered.py, where hypothesis is, with inputs and answers; a host
+They are drawn as in tests/compiler/test_gpu_lowered.py, where hypothesis is, with inputs and answers; a host
 with a GPU builds and runs what was drawn.
 
 python benchmarks/rules_random.py draw 500 drawn.json
@@ -27,11 +27,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(RULES_TESTS), str(HERE.
 import numpy as np  # noqa: E402
 
 from common import run_main  # noqa: E402
-from deepgen.generators.rules.emit.gpu import kernel  # noqa: E402
-from deepgen.generators.rules.lower.gpu.lower import lower  # noqa: E402
-from deepgen.generators.rules.lower.ir import For, Stmt, children  # noqa: E402
-from deepgen.generators.rules.schedule import text as schedules  # noqa: E402
-from deepgen.generators.rules.schedule.steps import SERIAL  # noqa: E402
+from deepgen.compiler.text.gpu import kernel  # noqa: E402
+from deepgen.compiler.passes.gpu.lower import lower  # noqa: E402
+from deepgen.compiler.passes.ir import For, Stmt, children  # noqa: E402
+from deepgen.compiler.schedule import text as schedules  # noqa: E402
+from deepgen.compiler.schedule.steps import SERIAL  # noqa: E402
 from deepgen.operators.expr import serial  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from deepgen.vocabulary.dtypes import dtype, narrow, widen  # noqa: E402

@@ -16,10 +16,10 @@ from typing import Any
 
 from common import by_lines, conditions, run_main
 from deepgen import generators, targets
-from deepgen.build import build_once
-from deepgen.generators.rules.emit.c import kernel as in_c
-from deepgen.generators.rules.lower.lower import lower
-from deepgen.measure import Runner, Task, open_runner
+from deepgen.toolchains import build_once
+from deepgen.compiler.text.c import kernel as in_c
+from deepgen.compiler.passes.lower import lower
+from deepgen.run.measure import Runner, Task, open_runner
 from deepgen.operators import OPERATORS, Operator
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.targets import Target

@@ -29,10 +29,10 @@ from statistics import mean
 from typing import Any
 
 from common import run_main
-from deepgen.search.base import Past
-from deepgen.search.options import parse_options
-from deepgen.search.recorded import Recorded, read
-from deepgen.search.replay import Contest, interval, replay
+from deepgen.tuning.search.base import Past
+from deepgen.tuning.search.options import parse_options
+from deepgen.tuning.search.recorded import Recorded, read
+from deepgen.tuning.search.replay import Contest, interval, replay
 
 BUDGETS = (25, 50, 100, 200)
 DEFAULT = (

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common import peak_mebibytes, run_main, save
-from deepgen.generators.older.files import tuning_space
+from deepgen_formats.older.files import tuning_space
 from deepgen.space import Space
 from space_cases import Case, t1_cases, tiling, tuning_configs
 from space_peers import builders, deepgen_space, runs

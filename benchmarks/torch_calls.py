@@ -36,10 +36,11 @@ import deepgen.torch  # noqa: E402
 from common import run_main, save  # noqa: E402
 from deepgen import generators  # noqa: E402
 from deepgen.operators import Operator  # noqa: E402
-from deepgen.runtime import calling, gpu_driver  # noqa: E402
-from deepgen.runtime.arrays import view  # noqa: E402
-from deepgen.runtime.devices import GpuDevice  # noqa: E402
-from deepgen.runtime.loaded import Loaded, load  # noqa: E402
+from deepgen.run.call import calling  # noqa: E402
+from deepgen.targets import gpu_driver  # noqa: E402
+from deepgen.run.call.arrays import view  # noqa: E402
+from deepgen.run.call.devices import GpuDevice  # noqa: E402
+from deepgen.run.call.loaded import Loaded, load  # noqa: E402
 from deepgen.targets import Target, resolve  # noqa: E402
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg  # noqa: E402
 

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 from common import run_main, save
-from deepgen import search
-from deepgen.search.base import Past, Setting
-from deepgen.search.recorded import Recorded, read
-from deepgen.search.replay import Contest, replay
+from deepgen.tuning import search
+from deepgen.tuning.search.base import Past, Setting
+from deepgen.tuning.search.recorded import Recorded, read
+from deepgen.tuning.search.replay import Contest, replay
 from deepgen.vocabulary import BadInput, Trial
 
 BUDGETS = (10, 25, 50)

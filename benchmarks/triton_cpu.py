@@ -85,9 +85,9 @@ CASES = {
 def pack(folder: Path, cases: list[Case], target_name: str) -> None:
     """Libraries of all kernels with all their blocks, and an index of them."""
     from deepgen import targets
-    from deepgen.build import build_once
-    from deepgen.generators.triton_c import lower, ttir_of
-    from deepgen.generators.triton_c.lower import flags, sources
+    from deepgen.toolchains import build_once
+    from deepgen_triton_cpu.lowering import lower, ttir_of
+    from deepgen_triton_cpu.lowering.lower import flags, sources
     from deepgen.vocabulary import Kernel, LaunchPlan
     from deepgen.vocabulary.finding import module_at
 

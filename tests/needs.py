@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from deepgen import targets
-from deepgen.build import Toolchain, build_once, toolchain_for
-from deepgen.measure.riscv.qemu import find as find_qemu
+from deepgen.toolchains import Toolchain, build_once, toolchain_for
+from deepgen.run.riscv.qemu import find as find_qemu
 from deepgen.targets import X86, Riscv, Target
 from deepgen.vocabulary import Artifact, Kernel, Missing
 

@@ -15,8 +15,8 @@ import pytest
 from rich import console as rich_console
 
 import deepgen as dg
-from deepgen.view import notebook
-from deepgen.view.block import render
+from deepgen.report.view import notebook
+from deepgen.report.view.block import render
 
 SCRIPT = """
 import deepgen as dg

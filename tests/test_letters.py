@@ -18,8 +18,8 @@ FAMILIES = (
 )  # fmt: skip
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
-    "operators/conv2d.py", "operators/conv2d_answers.py", "generators/templates/c_conv2d",
-    "generators/templates/simt_conv2d", "operators/named", "cli/heron_file.py", "baselines/cudnn.py",
+    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/gemm/c_conv2d",
+    "kernels/gemm/simt_conv2d", "operators/named", "deepgen_formats/heron.py", "baselines/cudnn.py",
     "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
@@ -33,27 +33,27 @@ ROOMS = (
     "operators/gemm_expression.py",
     "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
-    "generators/rules/vta",  # an instruction of VTA has that name
+    "compiler/vta",  # an instruction of VTA has that name
     "measure/vta",
     "targets/vta",
     "generators/older",  # the older tool's files are about nothing else
-    *(f"generators/templates/{name}" for name in FAMILIES),
+    *(f"kernels/gemm/{name}" for name in FAMILIES),
     *(f"baselines/{name}" for name in LIBRARIES),
-    "torch/calls.py",  # which operator a call of torch's is
+    "frontends/torch/calls.py",  # which operator a call of torch's is
     *OTHERS,
 )
 # What else has such a name, and where GEMM is handed to users and registered.
 EXCEPTIONS = {
     "__init__.py": {"Gemm", "gemm", "'gemm'"},
     "operators/__init__.py": {"Gemm", "deepgen.operators.gemm", "gemm", "'gemm'"},
-    "build/process.py": {"'C'"},  # a locale
-    "build/programs.py": {"'C'"},
-    "cli/doctor.py": {"'N'"},  # a number to be filled in
-    "cli/output.py": {"'B'"},  # bytes
-    "compat/kernel.py": {"'C'"},  # the language
-    "generators/kernels/t1.py": {"'C'"},
-    "measure/buffers.py": {"'B'"},
-    "runtime/arrays.py": {".layout"},  # torch's word for dense or sparse
+    "toolchains/process.py": {"'C'"},  # a locale
+    "toolchains/programs.py": {"'C'"},
+    "frontends/cli/doctor.py": {"'N'"},  # a number to be filled in
+    "frontends/cli/output.py": {"'B'"},  # bytes
+    "deepgen_formats/kernel_tuner/kernel.py": {"'C'"},  # the language
+    "deepgen_formats/t1/kernels.py": {"'C'"},
+    "run/measure/buffers.py": {"'B'"},
+    "run/call/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable
     "targets/host.py": {"'K'", "'M'"},  # units
 }

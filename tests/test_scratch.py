@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deepgen import scratch
-from deepgen.scratch import Scratch
+from deepgen.vocabulary import scratch
+from deepgen.vocabulary.scratch import Scratch
 
 OWNER = """
 import sys
-from deepgen.scratch import Scratch
+from deepgen.vocabulary.scratch import Scratch
 mine = Scratch("test", sys.argv[1])
 (mine.path / "logs").mkdir()
 (mine.path / "logs" / "new").write_text("some")

@@ -13,27 +13,27 @@ CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Riscv", "Sim", "Vta"}
 ROOMS = ("targets", "generators")  # where facts are kept, and where kernels are made of them
 # What is there for one kind of target only, and reads facts that no other has.
 OF_ONE_KIND = {
-    "build/find.py",  # a C compiler is tried on a processor of its own kind
-    "build/find_gpu.py",
-    "build/toolchains/c.py",
-    "build/toolchains/gpu_facts.py",
-    "build/toolchains/hip_clang.py",
-    "build/toolchains/nvrtc.py",
-    "build/toolchains/riscv.py",
-    "build/toolchains/sim.py",
-    "build/toolchains/triton.py",
-    "build/toolchains/vta.py",
-    "measure/counters/counting.py",  # occupancy is a matter of GPUs
-    "measure/gpu_worker.py",
-    "measure/peak.py",
-    "measure/riscv/board.py",
-    "measure/riscv/qemu.py",
-    "measure/riscv/runner.py",
-    "measure/sim.py",
-    "measure/vta/machine.py",
-    "measure/vta/races.py",
-    "measure/vta/runner.py",
-    "measure/vta/timeline.py",
+    "toolchains/find.py",  # a C compiler is tried on a processor of its own kind
+    "toolchains/find_gpu.py",
+    "toolchains/compilers/c.py",
+    "toolchains/compilers/gpu_facts.py",
+    "toolchains/compilers/hip_clang.py",
+    "toolchains/compilers/nvrtc.py",
+    "toolchains/compilers/riscv.py",
+    "toolchains/compilers/sim.py",
+    "toolchains/compilers/triton.py",
+    "deepgen_vta/toolchain.py",
+    "run/counters/counting.py",  # occupancy is a matter of GPUs
+    "run/measure/gpu_worker.py",
+    "run/measure/peak.py",
+    "run/riscv/board.py",
+    "run/riscv/qemu.py",
+    "run/riscv/runner.py",
+    "run/measure/sim.py",
+    "deepgen_vta/simulator/machine.py",
+    "deepgen_vta/simulator/races.py",
+    "deepgen_vta/simulator/runner.py",
+    "deepgen_vta/simulator/timeline.py",
     "extend.py",  # for generators outside the package
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from deepgen.engines.ray import connection, roles
+from deepgen_cluster.ray import connection, roles
 from faults import processes
 
 STORE_BYTES = 96 << 20

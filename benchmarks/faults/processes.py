@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-from deepgen.cli.processes import descendants, look
+from deepgen.frontends.cli.processes import descendants, look
 
 _COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
 _RAY = {"ray::build": "builder", "ray::Tester": "tester"}
@@ -22,7 +22,7 @@ def role(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    if any(b"deepgen.measure.worker" in word or word.endswith(b"measure/keeper.py") for word in words):
+    if any(b"deepgen.run.measure.worker" in word or word.endswith(b"run/measure/keeper.py") for word in words):
         return "worker"
     first = os.fsdecode(words[0])
     for title, name in _RAY.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from deepgen.engines.ray.lease import SILENT_SECONDS
+from deepgen_cluster.ray.lease import SILENT_SECONDS
 from deepgen.vocabulary import DeepgenError
 from faults import family, processes
 from faults.nodes import Nodes

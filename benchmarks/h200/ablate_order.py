@@ -26,7 +26,7 @@ from ablate_counters import count  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
-from deepgen.generators.templates.sm90_gemm.defaults import Way, config  # noqa: E402
+from deepgen.kernels.gemm.sm90_gemm.defaults import Way, config  # noqa: E402
 from deepgen.operators import gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "src")]
 
 import deepgen as dg  # noqa: E402
-from deepgen.build import survey  # noqa: E402
+from deepgen.toolchains import survey  # noqa: E402
 from deepgen.tuning.counting import count  # noqa: E402
 
 Row = dict[str, Any]

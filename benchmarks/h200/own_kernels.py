@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
 import deepgen as dg  # noqa: E402
 from common import run_main, save  # noqa: E402
-from deepgen.generators.kernels import OwnKernel  # noqa: E402
+from deepgen.kernels.own import OwnKernel  # noqa: E402
 from deepgen.vocabulary import finding  # noqa: E402
 from gpu_bench import conditions  # noqa: E402
 

@@ -26,7 +26,7 @@ from sm90_candidates import FAMILY, TARGET, fitted  # noqa: E402
 
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
-from deepgen.generators.templates.sm90_gemm.defaults import config, ranked  # noqa: E402
+from deepgen.kernels.gemm.sm90_gemm.defaults import config, ranked  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 from gpu_bench import (  # noqa: E402

@@ -22,7 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")]
 from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
-from deepgen.generators.templates.sm90_gemm.defaults import Way, config  # noqa: E402
+from deepgen.kernels.gemm.sm90_gemm.defaults import Way, config  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402

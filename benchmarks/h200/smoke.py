@@ -20,14 +20,14 @@ from typing import Any
 import smoke_kernels as kernels
 
 from deepgen import targets
-from deepgen.build import BuildError, BuildPool, Cache, toolchains_for
-from deepgen.engines import LocalEngine
-from deepgen.engines.local import LocalSession
+from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
+from deepgen.tuning.engines import LocalEngine
+from deepgen.tuning.engines.local import LocalSession
 from deepgen.generators import find
-from deepgen.measure.base import Contender, Policy, Task
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.operators import gemm
-from deepgen.runtime.devices import GpuDevice
-from deepgen.runtime.loaded import Loaded, load
+from deepgen.run.call.devices import GpuDevice
+from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Cuda
 from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 

@@ -15,8 +15,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "src")]
 
 from deepgen import generators, targets  # noqa: E402
-from deepgen.engines import LocalEngine  # noqa: E402
-from deepgen.measure.base import STRIDED, Task  # noqa: E402
+from deepgen.tuning.engines import LocalEngine  # noqa: E402
+from deepgen.run.measure.base import STRIDED, Task  # noqa: E402
 from deepgen.operators import gemm  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Verdict  # noqa: E402
 

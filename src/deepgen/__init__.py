@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from deepgen.api import tune
-    from deepgen.engines import LocalEngine
-    from deepgen.generators.kernels import constant, inout, input, kernel, launch, output, scalar, texture, workspace
+    from deepgen.frontends.api import tune
+    from deepgen.tuning.engines import LocalEngine
+    from deepgen.kernels.own import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.libraries import NotServed, library
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
     from deepgen.operators.expr.builder import compute, expression, reduce_axis, scan, tensor
@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 
 # Imported when first used: `import deepgen.space` alone stays fast.
 _WHERE = {
-    "tune": "deepgen.api",
+    "tune": "deepgen.frontends.api",
     "autotune": "deepgen.triton",
-    "LocalEngine": "deepgen.engines",
-    "constant": "deepgen.generators.kernels",
-    "inout": "deepgen.generators.kernels",
-    "input": "deepgen.generators.kernels",
-    "kernel": "deepgen.generators.kernels",
-    "launch": "deepgen.generators.kernels",
-    "output": "deepgen.generators.kernels",
-    "scalar": "deepgen.generators.kernels",
-    "texture": "deepgen.generators.kernels",
-    "workspace": "deepgen.generators.kernels",
+    "LocalEngine": "deepgen.tuning.engines",
+    "constant": "deepgen.kernels.own",
+    "inout": "deepgen.kernels.own",
+    "input": "deepgen.kernels.own",
+    "kernel": "deepgen.kernels.own",
+    "launch": "deepgen.kernels.own",
+    "output": "deepgen.kernels.own",
+    "scalar": "deepgen.kernels.own",
+    "texture": "deepgen.kernels.own",
+    "workspace": "deepgen.kernels.own",
     "NotServed": "deepgen.libraries",
     "library": "deepgen.libraries",
     "Conv2d": "deepgen.operators",

@@ -9,7 +9,7 @@ from typing import NoReturn
 def run() -> NoReturn:
     """Start the command line. A Ctrl-C while it is still being imported ends it like any other."""
     try:
-        from deepgen.cli.main import run as start
+        from deepgen.frontends.cli.main import run as start
     except KeyboardInterrupt:
         sys.exit(130)
     start()

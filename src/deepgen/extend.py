@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepgen.baselines import Baseline
-    from deepgen.generators.base import Generator, Yielding
+    from deepgen.kernels.base import Generator, Yielding
     from deepgen.operators import (
         Answer,
         Array,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Work,
         least_work,
     )
-    from deepgen.search import Past, Setting, Strategy
+    from deepgen.tuning.search import Past, Setting, Strategy
     from deepgen.space import Space
     from deepgen.targets import Cpu, Gpu, Kind, Target
     from deepgen.vocabulary import (
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "deepgen.baselines": ("Baseline", "NewResult"),
-    "deepgen.generators.base": ("Generator", "Yielding"),
+    "deepgen.kernels.base": ("Generator", "Yielding"),
     "deepgen.operators": (
         "Answer", "Array", "Operator", "Param", "Signature", "Tensor", "TensorFacts", "Tolerance", "Word", "Work",
         "least_work",
     ),
-    "deepgen.search": ("Past", "Setting", "Strategy"),
+    "deepgen.tuning.search": ("Past", "Setting", "Strategy"),
     "deepgen.space": ("Space",),
     "deepgen.targets": ("Cpu", "Gpu", "Kind", "Target"),
     "deepgen.vocabulary": (

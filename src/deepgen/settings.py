@@ -20,12 +20,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepgen.folders import default_cache_folder, user_folder
+from deepgen.vocabulary.folders import default_cache_folder, user_folder
 from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
 
 if TYPE_CHECKING:
-    from deepgen.build import BuildLimits
+    from deepgen.toolchains import BuildLimits
 
 FILE_NAME = "deepgen.toml"
 VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
@@ -68,7 +68,7 @@ class Settings:
         return {name: str(path) for name, path in self.toolchains.items()}
 
     def build_limits(self) -> BuildLimits:
-        from deepgen.build import BuildLimits
+        from deepgen.toolchains import BuildLimits
 
         given = self.limits
         return BuildLimits(
@@ -234,7 +234,7 @@ def _flat(path: Path) -> dict[str, Any]:
 
 def _with_toolchains() -> Mapping[str, tuple[Callable[[Any, Path], Any], str]]:
     """All keys. Which toolchains there are is known to `build`, which takes long to import."""
-    from deepgen.build import TOOLS
+    from deepgen.toolchains import TOOLS
 
     return {**{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLS}, **_KEYS}
 

@@ -22,7 +22,7 @@ import torch
 from deepgen import targets
 from deepgen.baselines import cublaslt
 from deepgen.baselines.cublaslt_api import Heuristic
-from deepgen.runtime import gpu_driver
+from deepgen.targets import gpu_driver
 from deepgen.targets.cuda import parse_cuda
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

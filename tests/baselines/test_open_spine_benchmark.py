@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.runtime import gpu_driver
+from deepgen.targets import gpu_driver
 from deepgen.targets import resolve
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

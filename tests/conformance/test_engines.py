@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.engines.ray import RayEngine
-from deepgen.generators.sim import SimTiles
-from deepgen.measure.base import Contender, Task
+from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
+from deepgen_cluster.ray import RayEngine
+from deepgen.kernels.sim import SimTiles
+from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import gemm
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds

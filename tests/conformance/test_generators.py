@@ -9,7 +9,7 @@ from problems import PROBLEMS
 
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.generators.base import General, Surpassed, Yielding
+from deepgen.kernels.base import General, Surpassed, Yielding
 from deepgen.operators import Operator, gemm
 from deepgen.space import Space
 from deepgen.targets import Target

@@ -11,9 +11,9 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.build import Cache, build_once
-from deepgen.generators.sim import SimTiles
-from deepgen.measure import Contender, Policy, Runner, Task, open_runner
+from deepgen.toolchains import Cache, build_once
+from deepgen.kernels.sim import SimTiles
+from deepgen.run.measure import Contender, Policy, Runner, Task, open_runner
 from deepgen.operators import gemm
 from deepgen.targets import Sim, Target
 from deepgen.targets.sim import fault

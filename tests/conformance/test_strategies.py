@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deepgen import search, targets
-from deepgen.generators.sim import SimTiles
+from deepgen import targets
+from deepgen.tuning import search
+from deepgen.kernels.sim import SimTiles
 from deepgen.operators import gemm
-from deepgen.search import STRATEGIES, Setting, Strategy
-from deepgen.search.base import Restorable
+from deepgen.tuning.search import STRATEGIES, Setting, Strategy
+from deepgen.tuning.search.base import Restorable
 from deepgen.space import Space
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds

@@ -94,18 +94,18 @@ def _preload() -> None:
     import pkgutil
     from importlib import import_module
 
-    import deepgen.cli
+    import deepgen.frontends.cli
     from deepgen import generators
 
-    for module in pkgutil.iter_modules(deepgen.cli.__path__):
-        import_module(f"deepgen.cli.{module.name}")
+    for module in pkgutil.iter_modules(deepgen.frontends.cli.__path__):
+        import_module(f"deepgen.frontends.cli.{module.name}")
     generators.families()
     for name in (
         "deepgen.tuning.tuner",
-        "deepgen.engines.local",
+        "deepgen.tuning.engines.local",
         "deepgen.space.opening",
-        "deepgen.view.block",
-        "deepgen.generators.rules.making",
+        "deepgen.report.view.block",
+        "deepgen.compiler.making",
     ):
         import_module(name)
 

@@ -18,7 +18,7 @@ import preloaded
 import pytest
 
 import needs
-from deepgen.cli.main import app
+from deepgen.frontends.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(

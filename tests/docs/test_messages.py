@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.cli.main import main
-from deepgen.runtime import arrays
-from deepgen.runtime.arguments import Arguments
+from deepgen.frontends.cli.main import main
+from deepgen.run.call import arrays
+from deepgen.run.call.arguments import Arguments
 from deepgen.space import Space, parse
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.errors import DISTRIBUTION

@@ -16,11 +16,11 @@ from faulty_family import FaultyGemm
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.build import Cache, build_once
-from deepgen.cli.processes import descendants
-from deepgen.measure.base import Policy, Task
-from deepgen.measure.supervisor import Supervisor
-from deepgen.tuning.glance import glance
+from deepgen.toolchains import Cache, build_once
+from deepgen.frontends.cli.processes import descendants
+from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.tuning.study.glance import glance
 from deepgen.vocabulary import Source, Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -43,7 +43,7 @@ def name_of(pid: int) -> str:
     except OSError:
         return ""
     # A worker is a fork of its keeper: whichever of the two is found is killed.
-    if any(word.endswith(b"measure/keeper.py") for word in words):
+    if any(word.endswith(b"run/measure/keeper.py") for word in words):
         return "worker"
     name = Path(os.fsdecode(words[0])).name
     return "compiler" if any(name.startswith(c) for c in COMPILERS) else ""
@@ -117,8 +117,8 @@ def test_what_a_killed_run_leaves_in_the_temporary_folder_goes_with_the_next(tmp
     program = """
 import sys, deepgen as dg
 from deepgen import targets
-from deepgen.measure.base import Task
-from deepgen.measure.supervisor import Supervisor
+from deepgen.run.measure.base import Task
+from deepgen.run.measure.supervisor import Supervisor
 runner = Supervisor(Task(dg.gemm(33, 31, 29), targets.resolve("cpu")), cache="cache")
 print("ready", flush=True)
 sys.stdin.read()

@@ -23,7 +23,7 @@ from deepgen.extend import (
     Target,
     TensorArg,
 )
-from deepgen.measure.base import Policy
+from deepgen.run.measure.base import Policy
 
 _TEXT = """
 void small_gemm(const float *a, const float *b, float *c, long m, long n, long k) {

@@ -12,9 +12,9 @@ import pytest
 from process_faults import DEEDS, ProcessFaults
 
 import deepgen as dg
-from deepgen.cli.processes import descendants
-from deepgen.measure.base import Policy
-from deepgen.measure.process_state import read
+from deepgen.frontends.cli.processes import descendants
+from deepgen.run.measure.base import Policy
+from deepgen.run.measure.process_state import read
 from deepgen.targets import host
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.measure.base import Policy
+from deepgen.run.measure.base import Policy
 from deepgen.vocabulary import Verdict
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "h200"))

@@ -9,7 +9,7 @@ import pytest
 from wrong_sums import RIGHT, WrongSums
 
 import deepgen as dg
-from deepgen.measure.base import Policy
+from deepgen.run.measure.base import Policy
 from deepgen.operators import Gemm, gemm
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

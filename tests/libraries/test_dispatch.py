@@ -15,14 +15,14 @@ import pytest
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.cli.main import main
-from deepgen.generators.base import Generator
+from deepgen.frontends.cli.main import main
+from deepgen.kernels.base import Generator
 from deepgen.libraries import Choice, Library, candidates, racing
 from deepgen.libraries.c.export import export
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.first_use import time_chosen
 from deepgen.libraries.times import Times
-from deepgen.measure.base import Contender
+from deepgen.run.measure.base import Contender
 from deepgen.vocabulary import BadInput, Kernel, Measurement, Missing, Verdict
 
 UNSEEN = dg.gemm(52, 70, 33)

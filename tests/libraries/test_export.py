@@ -23,7 +23,7 @@ from fake_gpu import build_driver, image, kernel
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.c.export import export
 from deepgen.libraries.c.expressions import in_c
@@ -32,7 +32,7 @@ from deepgen.libraries.times import Times
 from deepgen.space import parse
 from deepgen.targets import host
 from deepgen.tuning import Study
-from deepgen.tuning.winner import sha256
+from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import (
     Artifact,
     BadInput,

@@ -11,7 +11,7 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.libraries import Library, candidates
 from deepgen.libraries.first_use import Raced, time_chosen
-from deepgen.measure.base import Contender
+from deepgen.run.measure.base import Contender
 from deepgen.vocabulary import Measurement, Verdict
 
 UNSEEN = dg.gemm(52, 70, 33)

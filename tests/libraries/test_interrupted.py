@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.libraries import Library
 from deepgen.libraries.c import export as exporting
 from deepgen.libraries.store import Store

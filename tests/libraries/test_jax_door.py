@@ -30,7 +30,7 @@ def jax() -> Any:
 
 @pytest.fixture
 def functions(jax: Any) -> Callable[..., Any]:
-    from deepgen.jax import functions
+    from deepgen.frontends.jax import functions
 
     return functions
 

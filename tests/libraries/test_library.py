@@ -16,8 +16,8 @@ import pytest
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.build import build_once
-from deepgen.cli.main import main
+from deepgen.toolchains import build_once
+from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
 from deepgen.libraries.check import Checked, check
 from deepgen.libraries.racing import time_across
@@ -26,7 +26,7 @@ from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target
 from deepgen.tuning import Study
-from deepgen.tuning.winner import sha256
+from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 GEMM = dg.gemm(48, 64, 32)

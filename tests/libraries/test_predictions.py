@@ -25,7 +25,7 @@ from deepgen.libraries.entry import Rival
 from deepgen.libraries.store import Content
 from deepgen.libraries.times import Times
 from deepgen.operators import Gemm
-from deepgen.tuning.winner import sha256
+from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel
 from library_replay import known_entries, races, replayed, summary
 from library_vendor import errors

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepgen.build import build_once
+from deepgen.toolchains import build_once
 from deepgen.operators import Answer, Gemm, Tolerance, gemm
 from deepgen.operators.compare import compare
 from deepgen.targets import resolve
@@ -35,7 +35,7 @@ OPERATORS = [
 
 
 def built(kernel: Kernel, folder: Path) -> ctypes.CDLL:
-    simt = resources.files("deepgen.generators.templates.dialect")
+    simt = resources.files("deepgen.kernels.shared.dialect")
     headers = (Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
     harness = """
         #include "dialect.h"

@@ -13,13 +13,13 @@ import pytest
 from hostile_text import HOSTILE
 
 import deepgen as dg
-from deepgen.cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
-from deepgen.cluster.model import Cluster, GroupTask, Host, WorkGroup
-from deepgen.measure.base import Policy
+from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
+from deepgen_cluster.model import Cluster, GroupTask, Host, WorkGroup
+from deepgen.run.measure.base import Policy
 from deepgen.targets import resolve
 from deepgen.tuning import Study
-from deepgen.tuning.journal import Journal, Proposal
-from deepgen.tuning.recorded_study import import_study
+from deepgen.tuning.study.journal import Journal, Proposal
+from deepgen.tuning.study.recorded_study import import_study
 from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 

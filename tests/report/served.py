@@ -22,12 +22,12 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `view` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
 
-from deepgen.cli.serve import cluster_runs, stop
+from deepgen.frontends.cli.serve import cluster_runs, stop
 from deepgen.report.serve import server
 from deepgen.report.serve.app import Means
 from deepgen.report.serve.gate import Rules
-from deepgen.tuning.journal import Journal
-from deepgen.tuning.rows import Proposal
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 PATIENCE = 240.0  # seconds; nothing here takes long, but a machine may be busy

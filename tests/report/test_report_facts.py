@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from deepgen import report
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.report import charts, knob_charts, trials
 from deepgen.report.facts import facts_of, facts_of_several
 from deepgen.report.markdown import markdown
 from deepgen.tuning import Study
-from deepgen.tuning.journal import FILE, Journal
+from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError
 from report_size import made_up
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hostile_text import HOSTILE
 
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.report.charts import check_libraries
 from deepgen.tuning import Study
 from deepgen.vocabulary import Missing

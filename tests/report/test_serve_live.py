@@ -12,7 +12,7 @@ from typing import Any
 from hostile_text import HOSTILE
 from served import PATIENCE, Writer, serving, started
 
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.tuning import Study
 from deepgen.vocabulary import Verdict
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.cli.main import main
+from deepgen.frontends.cli.main import main
 from deepgen.space import Space
 
 DATA = Path(__file__).parent.parent.parent / "data"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deepgen.generators.older.files import full_config, own_config, points_space, to_space_file, tuning_space
-from deepgen.generators.space_files import read_space
+from deepgen_formats.older.files import full_config, own_config, points_space, to_space_file, tuning_space
+from deepgen.frontends.cli.space_files import read_space
 from deepgen.space import Space
 from deepgen.vocabulary import BadInput
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.build import build_once
+from deepgen.toolchains import build_once
 from deepgen.tuning import Study
-from deepgen.tuning.journal import Journal, Proposal
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
-from deepgen.tuning.winner import WINNER, write_winner
+from deepgen.tuning.study.winner import WINNER, write_winner
 from deepgen.vocabulary import JsonObject, Kernel, Measurement, Trial, Verdict
 
 

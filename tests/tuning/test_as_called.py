@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import deepgen as dg
-from deepgen.cli.result import print_calls
-from deepgen.cli.retest import retest
+from deepgen.frontends.cli.result import print_calls
+from deepgen.frontends.cli.retest import retest
 from deepgen.tuning import as_called
 from deepgen.vocabulary import DeepgenError
 

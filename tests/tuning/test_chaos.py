@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from deepgen.tuning.study import Study
+from deepgen.tuning.study.study import Study
 
 # Reports each ended trial only after the journal has it, as the command line does.
 KILLS = int(os.environ.get("DEEPGEN_KILLS", "12"))

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import deepgen as dg
-from deepgen.cli.result import print_result
-from deepgen.engines.local import LocalSession
-from deepgen.measure import conditions
-from deepgen.measure.base import Contender
-from deepgen.measure.conditions import Reading
-from deepgen.measure.sim import SimRunner
+from deepgen.frontends.cli.result import print_result
+from deepgen.tuning.engines.local import LocalSession
+from deepgen.run.measure import conditions
+from deepgen.run.measure.base import Contender
+from deepgen.run.measure.conditions import Reading
+from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import clock
 from deepgen.tuning.clock import PARTS, Clock
 from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
-from deepgen.tuning.journal import Journal
+from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, Measurement, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)

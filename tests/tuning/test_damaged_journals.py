@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen import search
-from deepgen.tuning.journal import FILE, Journal, JournalError
-from deepgen.tuning.migrations import FORMAT
+from deepgen.tuning import search
+from deepgen.tuning.study.journal import FILE, Journal, JournalError
+from deepgen.tuning.study.migrations import FORMAT
 from deepgen.vocabulary import DeepgenError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.cli.result import print_result
-from deepgen.cli.top import top
-from deepgen.engines import local
+from deepgen.frontends.cli.result import print_result
+from deepgen.frontends.cli.top import top
+from deepgen.tuning.engines import local
 from deepgen.tuning import reuse
 from deepgen.tuning.doubts import all_doubts, over_default
-from deepgen.tuning.journal import Journal
-from deepgen.tuning.text import seconds_text
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import deepgen as dg
-from deepgen.engines import bundle_archive
-from deepgen.measure.base import Task
+from deepgen.tuning.bundles import archive as bundle_archive
+from deepgen.run.measure.base import Task
 from deepgen.operators import is_built_in
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
-from deepgen.tuning.bundles import merge, pack
+from deepgen.tuning.bundles.exchange import merge, pack
 
 
 def centred() -> ExpressionOperator:

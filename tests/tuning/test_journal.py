@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.tuning.journal import FILE, Journal, JournalError, holder
-from deepgen.tuning.migrations import FORMAT, FORMAT_KEY, keep
-from deepgen.tuning.rows import Proposal
+from deepgen.tuning.study.journal import FILE, Journal, JournalError, holder
+from deepgen.tuning.study.migrations import FORMAT, FORMAT_KEY, keep
+from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 from deepgen.vocabulary.measurement import IMPOSSIBLE
 
@@ -215,8 +215,8 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_journal import trial
-from deepgen.tuning.journal import Journal
-from deepgen.tuning.rows import Proposal
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.rows import Proposal
 journal = Journal(Path(sys.argv[1]), write=True)
 journal.define({})
 for i in range(100000):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.tuning import migrations
-from deepgen.tuning.journal import FILE, Journal, JournalError
+from deepgen.tuning.study import migrations
+from deepgen.tuning.study.journal import FILE, Journal, JournalError
 from deepgen.tuning.reuse import top_rows
-from deepgen.tuning.rows import Proposal
+from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 
 EXAMPLES = sorted((Path(__file__).parent / "journals").glob("format_*.sql"))

@@ -13,7 +13,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.operators import gemm
-from deepgen.runtime.loaded import load
+from deepgen.run.call.loaded import load
 from deepgen.tuning import Study
 
 
@@ -77,7 +77,7 @@ def test_unpickling_runs_no_binary_of_others(tuned: Study, tmp_path: Path, monke
         used.append(binary)
         return load(kernel, operator, target, binary, *rest, **more)
 
-    monkeypatch.setattr("deepgen.tuning.best.load", spy)
+    monkeypatch.setattr("deepgen.tuning.study.best.load", spy)
     pickle.loads(data)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
     pickle.loads(data)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.tuning import Study, trust
+from deepgen.tuning import Study
+from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,9 +14,9 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.build import build_once
-from deepgen.cli.main import main
-from deepgen.measure import Task, open_runner
+from deepgen.toolchains import build_once
+from deepgen.frontends.cli.main import main
+from deepgen.run.measure import Task, open_runner
 from deepgen.operators import gemm
 from deepgen.tuning import Study
 from deepgen.vocabulary import Missing

@@ -9,7 +9,7 @@ import pytest
 
 from deepgen.operators import Recorded, Work, gemm
 from deepgen.tuning.speed import ARITHMETIC, MEMORY, Bound, bound, speed
-from deepgen.tuning.text import bound_text, rate_text
+from deepgen.tuning.study.text import bound_text, rate_text
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.build.flags import require_plain
-from deepgen.cli.main import main
-from deepgen.cli.requests import from_study
-from deepgen.generators.kernels.family import KernelFamily
-from deepgen.tuning import Study, trust
+from deepgen.toolchains.flags import require_plain
+from deepgen.frontends.cli.main import main
+from deepgen.frontends.cli.requests import from_study
+from deepgen.kernels.own.family import KernelFamily
+from deepgen.tuning import Study
+from deepgen.tuning.study import trust
 from deepgen.tuning.request import plan
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Source
 
@@ -257,9 +258,9 @@ def test_every_flag_of_our_own_kernels_is_plain() -> None:
 
 
 def test_an_unsigned_cluster_run_is_not_gone_on_with(tmp_path: Path, as_somebody_else: Callable[[], None]) -> None:
-    from deepgen.cli import cluster_run
-    from deepgen.cluster.folder import Definition, RunFolder
-    from deepgen.cluster.model import Cluster
+    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster.folder import Definition, RunFolder
+    from deepgen_cluster.model import Cluster
 
     folder = RunFolder(tmp_path / "run")
     folder.define(Definition(Cluster(str(tmp_path / "tasks.toml"), ())))

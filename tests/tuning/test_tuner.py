@@ -12,13 +12,13 @@ import pytest
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.engines import Look, Session
-from deepgen.measure.base import Policy, Task
-from deepgen.search.model import Model
+from deepgen.tuning.engines import Look, Session
+from deepgen.run.measure.base import Policy, Task
+from deepgen.tuning.search.model import Model
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
-from deepgen.tuning.journal import Journal
+from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import BadInput, DeepgenError, Missing, Verdict
 
@@ -152,9 +152,9 @@ def test_a_resumed_search_asks_only_for_what_is_new(tmp_path: Path, monkeypatch:
 @pytest.fixture
 def bold(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second look that judges early and easily, so that a short study has trials that were not run."""
-    monkeypatch.setattr("deepgen.search.second_look._LEARN", 15)
-    monkeypatch.setattr("deepgen.search.second_look._SURE", 0.5)
-    monkeypatch.setattr("deepgen.search.second_look.CLEARLY_SLOWER", 1.4)
+    monkeypatch.setattr("deepgen.tuning.search.second_look._LEARN", 15)
+    monkeypatch.setattr("deepgen.tuning.search.second_look._SURE", 0.5)
+    monkeypatch.setattr("deepgen.tuning.search.second_look.CLEARLY_SLOWER", 1.4)
 
 
 def test_kernels_that_were_not_run_stay_so_wherever_the_search_is_cut(tmp_path: Path, bold: None) -> None:

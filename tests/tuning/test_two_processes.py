@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deepgen.tuning import Study
-from deepgen.tuning.journal import FILE
+from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import DeepgenError
 
 TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--json"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.engines import local
+from deepgen.tuning.engines import local
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

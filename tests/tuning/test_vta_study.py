@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import deepgen as dg
-from deepgen.build import build_once
-from deepgen.generators.rules.vta.family import VtaRules
-from deepgen.measure import Task, open_runner
-from deepgen.measure.vta.timeline import timeline
+from deepgen.toolchains import build_once
+from deepgen_vta.generator.family import VtaRules
+from deepgen.run.measure import Task, open_runner
+from deepgen_vta.simulator.timeline import timeline
 from deepgen.operators import gemm
-from deepgen.targets.vta import parse_vta
-from deepgen.targets.vta.program import Gemm, Program
+from deepgen_vta.target import parse_vta
+from deepgen_vta.target.program import Gemm, Program
 from deepgen.vocabulary import Source, Verdict
 
 PYNQ = parse_vta("pynq")

@@ -9,8 +9,8 @@ import pytest
 
 from deepgen import targets
 from deepgen.operators import gemm
-from deepgen.runtime.loaded import load
-from deepgen.runtime.plans import check_shape
+from deepgen.run.call.loaded import load
+from deepgen.run.call.plans import check_shape
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 ONES = "void ones(float *c, int count) { for (int i = 0; i < count; ++i) c[i] = 1.0f; }\n"

@@ -12,11 +12,11 @@ from deepgen import baselines, targets
 from deepgen.libraries.entry import Entry, Timed
 from deepgen.libraries.racing import Runners, compared, contender_of, first_wrong, opened
 from deepgen.libraries.winners import Library
-from deepgen.measure.base import Contender, Policy, Task
-from deepgen.measure.supervisor import Supervisor
+from deepgen.run.measure.base import Contender, Policy, Task
+from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import Elsewhere
 from deepgen.tuning.statistics import paired_ratio
-from deepgen.tuning.text import seconds_text
+from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import DeepgenError, Measurement
 
 RIGHT, SLOWER, WRONG, REFUSED, ELSEWHERE = "right", "slower", "wrong", "refused", "elsewhere"

@@ -8,15 +8,15 @@ from math import exp, log
 from typing import TypeAlias
 
 from deepgen import baselines, generators
-from deepgen.generators.base import Modelled
+from deepgen.kernels.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_related, is_resized
 from deepgen.libraries.store import Content
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
-from deepgen.runtime.loaded import Loaded
+from deepgen.run.call.loaded import Loaded
 from deepgen.targets import Target
-from deepgen.tuning.text import counted, seconds_text
+from deepgen.tuning.study.text import counted, seconds_text
 from deepgen.vocabulary import DeepgenError
 
 EXACT, NEIGHBOUR, VENDOR, NONE = "exact", "neighbour", "vendor", "none"

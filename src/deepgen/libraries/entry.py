@@ -11,7 +11,7 @@ from deepgen import operators, targets
 from deepgen.libraries.times import seconds
 from deepgen.operators import Operator
 from deepgen.operators.named.base import Named
-from deepgen.runtime import plans
+from deepgen.run.call import plans
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, JsonObject, digest
 from deepgen.vocabulary.json import Json

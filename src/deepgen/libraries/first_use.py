@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from deepgen import baselines
-from deepgen.generators.base import Generator
+from deepgen.kernels.base import Generator
 from deepgen.libraries import candidates
 from deepgen.libraries.adding import Added
 from deepgen.libraries.candidates import Candidate, Config
@@ -27,7 +27,7 @@ from deepgen.libraries.racing import (
 )
 from deepgen.libraries.times import Times
 from deepgen.libraries.winners import Library
-from deepgen.measure.base import Contender, Task
+from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import Operator
 from deepgen.tuning.clock import timed_part
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.times import Times
-from deepgen.tuning import lock, trust
-from deepgen.tuning.winner import ABOUT, Stored, stored_winner, write_winner
+from deepgen.tuning.study import lock, trust
+from deepgen.tuning.study.winner import ABOUT, Stored, stored_winner, write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, foreign
 
 FORMAT, ENTRIES, TIMES, LOCK = "format", "entries", "times", "lock"

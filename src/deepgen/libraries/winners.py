@@ -16,10 +16,10 @@ from deepgen.libraries.store import ENTRIES, Content, Store
 from deepgen.libraries.times import Times
 from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
-from deepgen.runtime.loaded import Loaded, load
+from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
 from deepgen.tuning import Study
-from deepgen.tuning.text import counted
+from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError
 
 PREDICT, MEASURE = "predict", "measure"  # how a kernel is chosen for a shape that was never tuned

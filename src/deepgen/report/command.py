@@ -9,8 +9,8 @@ from typing import Any
 from deepgen import operators
 from deepgen.operators import Operator
 from deepgen.tuning import Study
-from deepgen.tuning.definition import is_own_kernel
-from deepgen.tuning.recorded_study import is_recorded
+from deepgen.tuning.study.definition import is_own_kernel
+from deepgen.tuning.study.recorded_study import is_recorded
 from deepgen.vocabulary import DeepgenError
 
 _OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name

@@ -9,7 +9,7 @@ from typing import Any
 from deepgen.report import charts, knob_charts
 from deepgen.report.facts import Facts
 from deepgen.report.trials import SHOWN
-from deepgen.tuning.text import counted
+from deepgen.tuning.study.text import counted
 
 _FIELDS = ("trial", "verdict", "time", "shown")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from deepgen.report import tables
 from deepgen.report.facts import Facts
 from deepgen.report.words import sentence, without_advice
-from deepgen.tuning.text import counted, seconds_text
+from deepgen.tuning.study.text import counted, seconds_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # `@` and `#` too: on some hosts they name people and threads
 _MESSAGE_LETTERS = 160

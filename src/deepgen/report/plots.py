@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.report import charts, knob_charts
 from deepgen.report.facts import Facts, facts_of
 from deepgen.tuning import Study
-from deepgen.tuning.text import counted
+from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import BadInput, DeepgenError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deepgen.report.facts import DEFAULT, Facts
 from deepgen.report.words import judged
-from deepgen.tuning.text import seconds_text
+from deepgen.tuning.study.text import seconds_text
 
 Rows = list[tuple[str, ...]]
 RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")

@@ -17,7 +17,7 @@ from deepgen.targets.hip import Hip
 from deepgen.targets.kinds import KINDS, Kind
 from deepgen.targets.riscv import Riscv
 from deepgen.targets.sim import Sim
-from deepgen.targets.vta import Vta
+from deepgen_vta.target import Vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
 

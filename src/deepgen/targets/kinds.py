@@ -14,7 +14,7 @@ from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.hip import Hip, parse_hip
 from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
-from deepgen.targets.vta import Vta, parse_vta
+from deepgen_vta.target import Vta, parse_vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
 

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepgen.tuning.best import Best
+    from deepgen.tuning.study.best import Best
     from deepgen.tuning.progress import Progress
     from deepgen.tuning.request import Request
-    from deepgen.tuning.study import Study
+    from deepgen.tuning.study.study import Study
     from deepgen.tuning.tuner import tune
 
 # Imported when first used: reading a journal must not wait for everything that tuning needs.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepgen.build import BuildError, Cache, build_once, default_cache_folder
-from deepgen.engines import LocalEngine
-from deepgen.measure import open_runner
-from deepgen.measure.counters import names
-from deepgen.measure.counters.counted import by_reason, missing_of
-from deepgen.tuning.journal import Journal
-from deepgen.tuning.study import Study
+from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
+from deepgen.tuning.engines import LocalEngine
+from deepgen.run.measure import open_runner
+from deepgen.run.counters import names
+from deepgen.run.counters.counted import by_reason, missing_of
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Trial
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.tuning.speed import MEMORY
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
-from deepgen.tuning.text import lost_baselines
+from deepgen.tuning.study.text import lost_baselines
 from deepgen.vocabulary import JsonObject, Trial
 
 WIDE = 0.10  # of a ratio: an interval wider than this is doubted

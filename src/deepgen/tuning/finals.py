@@ -11,13 +11,13 @@ from statistics import median
 from typing import Any
 
 from deepgen.baselines import by_name, raced
-from deepgen.engines.base import Arena
-from deepgen.measure import handed
-from deepgen.measure.base import STRIDED, Contender, Task
+from deepgen.tuning.engines.base import Arena
+from deepgen.run.measure import handed
+from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
-from deepgen.tuning.text import counted
+from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two checks of the intervals

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from deepgen.measure.counters.names import OF_RECORD
-from deepgen.tuning.table import EVENT, KNOB, PROXY, Row, columns, csv_text
+from deepgen.run.counters.names import OF_RECORD
+from deepgen.tuning.study.table import EVENT, KNOB, PROXY, Row, columns, csv_text
 from deepgen.vocabulary import Verdict
 
 NOT_KNOWN = "N/A"

@@ -12,7 +12,7 @@ from deepgen.vocabulary import JsonObject
 from deepgen.vocabulary.measurement import geometric_mean
 
 if TYPE_CHECKING:
-    from deepgen.engines.base import Session
+    from deepgen.tuning.engines.base import Session
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations per byte: where rates are unknown, work with fewer counts as bound by memory
@@ -60,7 +60,7 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
 def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | None, *, cold: bool) -> float:
     """A lower bound of a run's seconds from what is known of the device, with a margin. Of several shapes it is the
     geometric mean."""
-    from deepgen.measure.base import PEAK_MARGIN, arithmetic  # here: reading studies needs no measuring code
+    from deepgen.run.measure.base import PEAK_MARGIN, arithmetic  # here: reading studies needs no measuring code
 
     peaks = [peak for peak in (measured_gflops, target.peak(arithmetic(shapes[0]))) if peak]
     if not peaks and (cores := getattr(target, "cores", None)):

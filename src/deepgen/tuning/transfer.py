@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import operators
-from deepgen.search import Past, recorded
+from deepgen.tuning.search import Past, recorded
 from deepgen.space import Space
-from deepgen.tuning.journal import FILE, Journal
+from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.tuning.request import Plan, Request
-from deepgen.tuning.study import Study
+from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Measurement, Trial, Verdict
 
 STUDIES = 3  # the most similar ones; more add little and cost time at every ask

@@ -13,7 +13,7 @@ from deepgen import operators
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.tuning.speed import bound
-from deepgen.tuning.text import seconds_text
+from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import BadInput, JsonObject, foreign
 
 FORMAT = "deepgen work 1"

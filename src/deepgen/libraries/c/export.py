@@ -20,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepgen import __version__, targets
-from deepgen.build import toolchain_for
-from deepgen.build.toolchains.c import CCompiler
+from deepgen.toolchains import toolchain_for
+from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.libraries.c import packaging
 from deepgen.libraries.c.expressions import NotInC
 from deepgen.libraries.c.functions import Function, functions_of

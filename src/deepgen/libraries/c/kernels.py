@@ -11,7 +11,7 @@ from deepgen.libraries.c.functions import Function
 from deepgen.libraries.c.models import model_text
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param
-from deepgen.runtime import plans, tensor_map
+from deepgen.run.call import plans, tensor_map
 from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 

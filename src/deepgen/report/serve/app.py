@@ -21,7 +21,7 @@ from deepgen.report.serve.gate import POLICY, Gate, Rules
 from deepgen.report.serve.hub import Hub
 from deepgen.report.serve.pages import Pages
 from deepgen.report.serve.places import Runs, run_of
-from deepgen.view.text import note
+from deepgen.report.view.text import note
 from deepgen.vocabulary import DeepgenError
 
 # The only files that are served as they are.

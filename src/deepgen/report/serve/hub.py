@@ -19,7 +19,7 @@ from deepgen.report.serve import events, state
 from deepgen.report.serve.looks import Seen
 from deepgen.report.serve.places import Runs
 from deepgen.report.serve.state import State
-from deepgen.view.text import note
+from deepgen.report.view.text import note
 
 T = TypeVar("T")
 PAUSE = 0.3  # seconds between two looks

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepgen.engines.bundle_results import MOST_BYTES
+from deepgen.tuning.bundles.results import MOST_BYTES
 from deepgen.report.serve.places import Mark
-from deepgen.tuning.definition import STRANGE, check_trial
-from deepgen.tuning.glance import glance, known_shapes
-from deepgen.tuning.journal import Journal
-from deepgen.tuning.text import bound_text, knob_text, rate_text, seconds_text
+from deepgen.tuning.study.definition import STRANGE, check_trial
+from deepgen.tuning.study.glance import glance, known_shapes
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.text import bound_text, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, JsonObject, Trial, foreign
 
 _MOST_DETAIL = 300  # letters of what a compiler said

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.tuning.journal import FILE, holder
+from deepgen.tuning.study.journal import FILE, holder
 from deepgen.vocabulary import JsonObject, digest
 
 # Of files: their number, size and time of change; and the process that writes them.

@@ -17,7 +17,7 @@ import uvicorn
 from deepgen.report.serve.app import Means, make
 from deepgen.report.serve.gate import Rules
 from deepgen.report.serve.hub import Hub
-from deepgen.tuning import trust
+from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
 
 _LAST_WORDS = 2  # seconds that streams have to end

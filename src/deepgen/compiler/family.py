@@ -1,0 +1,95 @@
+"""The family that serves every operator with a tensor expression: rules make its space, and each config a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from deepgen.operators import Operator
+from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
+from deepgen.targets import Cpu, Target
+from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
+from deepgen.vocabulary import BadInput, Kernel
+
+if TYPE_CHECKING:
+    from deepgen.compiler.making import Making
+    from deepgen.compiler.rules.rule import Rule
+    from deepgen.compiler.rules.sketch import Sketch
+    from deepgen.space import Space
+
+
+class Rules:
+    """Schedules by rules, on processors and GPUs. `rules` are the user's own, which are asked before deepgen's."""
+
+    name = "rules"
+    general = True
+    constant = False
+
+    def __init__(self, rules: Sequence[Rule] = ()) -> None:
+        self._rules = rules
+
+    @cached_property
+    def _making(self) -> Making:
+        """Every study asks this family whether it serves, but what makes kernels takes long to import."""
+        from deepgen.compiler.making import Making
+
+        return Making(self.name, self._rules, constant=self.constant)
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, (Cpu, Gpu)):
+            return "it serves CPUs and GPUs only"
+        if not isinstance(operator, HasExpression):
+            return "it serves operators that are given as tensor expressions"
+        try:
+            told = operator.expression()
+        except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
+            return f"there is no expression of it: {error}"
+        from deepgen.compiler.text.c_values import STORED, TYPES
+
+        strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
+        if strange:
+            return f"it has no arithmetic for {', '.join(strange)}"
+        if not isinstance(target, Hip):
+            return None
+        from deepgen.compiler.text.gpu import missing_functions
+
+        lacking = missing_functions(told)
+        return f"it has no {', '.join(lacking)} for HIP" if lacking else None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return self._making.space(operator, target)
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        return self._making.emit(operator, target, config)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return self._making.default(operator, target)
+
+    def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
+        return self._making.sketches(operator, target)
+
+    def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        return self._making.schedule_text(operator, target, config)
+
+    def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        return self._making.passes_text(operator, target, config)
+
+
+class RulesConstantWeights(Rules):
+    """The same where weights are constant: what is made of them alone is made once, ahead of time, and no run pays."""
+
+    name = "rules_constant_weights"
+    constant = True
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cpu):
+            return "it serves CPUs only"
+        if not operator.weights:
+            return "it serves operators with weights, such as convolutions"
+        return super().refuses(operator, target)
+
+
+def _formats(expression: Expression) -> set[str]:
+    return {t.dtype for t in expression.tensors} | {n.dtype for s in expression.stages for n in walk(s.value)}

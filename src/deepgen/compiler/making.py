@@ -1,0 +1,109 @@
+"""What makes the space and the kernels of the family of rules, for operators and targets that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from deepgen.compiler.text.c import kernel
+from deepgen.compiler.text.gpu import kernel as gpu_kernel
+from deepgen.compiler.passes.ahead import split_ahead
+from deepgen.compiler.passes.gpu.launches import Program
+from deepgen.compiler.passes.gpu.lower import passes as gpu_passes
+from deepgen.compiler.passes.ir import Function
+from deepgen.compiler.passes.storage import storage
+from deepgen.compiler.passes.text import program_text, to_text
+from deepgen.compiler.rules.gpu.likely import default as gpu_default
+from deepgen.compiler.rules.gpu.sketches import gpu_sketches
+from deepgen.compiler.rules.groups import BLOCK, ONCE
+from deepgen.compiler.rules.order import sketches
+from deepgen.compiler.rules.rule import Rule
+from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, space_of
+from deepgen.compiler.schedule.text import to_text as steps_text
+from deepgen.operators import Operator
+from deepgen.operators.expr.nodes import Expression, HasExpression
+from deepgen.space import Space
+from deepgen.targets import Cpu, Target
+from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
+from deepgen.vocabulary import Kernel
+
+_Lowered: TypeAlias = "Function | Program"
+
+
+class Making:
+    """`constant` takes weights to be constant: what is made of them alone is made once, ahead of time."""
+
+    def __init__(self, name: str, rules: Sequence[Rule], *, constant: bool) -> None:
+        self._name, self._constant = name, constant
+        self._sketches = lru_cache(maxsize=16)(lambda expression, target: tuple(_sketches(expression, target, rules)))
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return space_of(self._name, self.sketches(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        *_, (_, unplaced), (_, last) = self._lowered(operator, target, config)
+        if isinstance(last, Program):
+            assert isinstance(target, Gpu)
+            made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self._name)
+        else:
+            assert isinstance(unplaced, Function)
+            made = self._kernel(unplaced, config[THREADS], operator)
+        fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
+        return replace(made, implied=fixed)
+
+    def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
+        ahead, rest = split_ahead(function, frozenset(operator.weights)) if self._constant else (None, function)
+        return kernel(storage(rest), threads, self._name, None if ahead is None else storage(ahead))
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        found = self.sketches(operator, target)
+        sketch, config = gpu_default(found, target) if isinstance(target, Gpu) else (found[0], found[0].usual())
+        if self._constant:
+            # What each block would pack in every call is packed once instead.
+            copies = [name for name in (f"at_{weight}" for weight in operator.weights) if config.get(name) == BLOCK]
+            config = sketch.made_fit({**config, **dict.fromkeys(copies, ONCE)})
+        return ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
+
+    def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
+        return self._sketches(*_served(operator, target))
+
+    def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        steps = steps_text(self._sketch(operator, target, config).schedule(config))
+        nest = dict(self._lowered(operator, target, config))["flatten" if isinstance(target, Gpu) else "simplify"]
+        return f"{steps}\n{_text(nest)}"
+
+    def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
+        parts, last = [], ""
+        for name, function in self._lowered(operator, target, config):
+            text = _text(function)
+            parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
+            last = text
+        return "\n".join(parts)
+
+    def _sketch(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Sketch:
+        found = self.sketches(operator, target)
+        chosen = config.get(SKETCH, found[0].name)
+        return next(sketch for sketch in found if sketch.name == chosen)
+
+    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, _Lowered]]:
+        sketch = self._sketch(operator, target, config)
+        if isinstance(target, Gpu):
+            return gpu_passes(sketch.expression, sketch.schedule(config), target.warp)
+        assert isinstance(target, Cpu), "ask refuses() first"
+        return sketch.lowered(config, target.vector_bytes)
+
+
+def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:
+    return gpu_sketches(expression, target) if isinstance(target, Gpu) else sketches(expression, target, rules)
+
+
+def _text(lowered: _Lowered) -> str:
+    return program_text(lowered) if isinstance(lowered, Program) else to_text(lowered)
+
+
+def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu | Gpu]:
+    assert isinstance(operator, HasExpression) and isinstance(target, (Cpu, Gpu)), "ask refuses() first"
+    return operator.expression(), target

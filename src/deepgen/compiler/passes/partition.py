@@ -1,0 +1,273 @@
+"""Two versions of the code around unrolled and vector loops: one without guards for whole tiles, one for edges.
+
+What decides is asked once, before a tile: whether its guards hold for all turns of the loops inside. Where tiles begin
+at multiples of their size, the edge leaves the same part of one wherever it is: a smaller tile, without guards too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from deepgen.compiler.intrinsics.dots import DOTS
+from deepgen.compiler.intrinsics.tiles import TILES
+from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.build import STARTED
+from deepgen.compiler.passes.guards import placed
+from deepgen.compiler.passes.ir import (
+    EMPTY,
+    Alloc,
+    Buffer,
+    Call,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    sequence,
+    walk,
+    with_children,
+)
+from deepgen.compiler.passes.simplify import simplified
+from deepgen.compiler.schedule.regions import low_and_span
+from deepgen.compiler.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
+from deepgen.operators.expr.index import Index, Iter
+from deepgen.operators.expr.nodes import Select, reads
+from deepgen.operators.expr.nodes import walk as walk_value
+
+AT_ONCE = (UNROLL, VECTOR, SCAN, *DOTS, *TILES)
+_MOST_CHOICES = 4  # each of which doubles the text
+
+
+def partition(function: Function) -> Function:
+    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
+    held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
+    return replace(function, body=_versions(function.body, _Tile(Known(), held)))
+
+
+def _versions(statement: Stmt, tile: _Tile) -> Stmt:
+    """Of a statement that is the body of a loop, or of the function."""
+    wanted = _wanted(statement, tile)
+    if wanted:
+        if not _sums(_guarded_part(statement, tile), tile.held):
+            return _narrowed(statement, tile)
+        return _smaller_at_edges(statement, tile, wanted) or _two(statement, tile, wanted)
+    choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
+    if choice is None or tile.choices == _MOST_CHOICES:
+        return _inner(statement, tile)
+    ways = (replace(tile, known=tile.known.given([c]), choices=tile.choices + 1) for c in (choice, -1 - choice))
+    yes, no = (_versions(simplified(statement, way.known), way) for way in ways)
+    return If((choice,), yes, no)
+
+
+def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
+    given = replace(tile, known=tile.known.given(wanted))
+    other = edges(statement, tile.held)
+    if len(wanted) == 1:
+        other = simplified(other, tile.known.given([-1 - wanted[0]]))
+    return If(wanted, _versions(simplified(statement, given.known), given), other)
+
+
+def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt | None:
+    """Whole tiles, and smaller ones at the edge of one axis; None where these would not be the same everywhere."""
+    if tile.choices == _MOST_CHOICES:
+        return None
+    for low in wanted:
+        step = gcd(*(times for _, times in low.terms))
+        there = low.constant % step - step  # what it is in the first tile that is not whole
+        smaller = _cut(statement, low, there, tile)
+        if smaller != statement and not _done_where(there - step - low, statement, tile):
+            way = replace(tile, choices=tile.choices + 1)
+            given = replace(way, known=tile.known.given([low]))
+            whole = _versions(simplified(statement, given.known), given)
+            given = replace(way, known=tile.known.given([low - there, there - low]))
+            part = _versions(simplified(smaller, given.known), given)
+            return If((low,), whole, None if part == EMPTY else If((low - there,), part))
+    return None
+
+
+def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
+    """Whether a statement does anything where a condition holds."""
+    return not tile.known.never(condition) and _done(statement, tile.known.given([condition]), tile.held)
+
+
+def _done(statement: Stmt, known: Known, held: frozenset[str]) -> bool:
+    """Whether a statement does anything: what it leaves in buffers of its own is nothing."""
+    left = simplified(edges(statement, held), known)
+    own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
+    return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
+
+
+def _cut(statement: Stmt, low: Index, there: int, tile: _Tile) -> Stmt:
+    """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
+    asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
+    ends: dict[str, int] = {}
+
+    def find(s: Stmt, known: Known) -> None:
+        if isinstance(s, For):
+            if s.kind in (UNROLL, VECTOR) and not s.variable.endswith(STARTED):
+                told = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
+                # Guards differ in what they allow: no turn may be lost in which one of them lets something be done.
+                idle = (e for e in sorted(told) if not _done(s.body, known.between(s.variable, e, s.extent), tile.held))
+                ends[s.variable] = max(ends.get(s.variable, 0), next(idle, s.extent))
+            known = known.inside(s.variable, s.extent)
+        for child in children(s):
+            find(child, known)
+
+    def cut(s: Stmt) -> Stmt:
+        if isinstance(s, For):
+            s = replace(s, extent=min(s.extent, ends.get(s.variable.removesuffix(STARTED), s.extent)))
+        return with_children(s, cut)
+
+    find(statement, tile.known.given([low - there, there - low]))
+    return cut(statement)
+
+
+def _end(variable: str, condition: Index) -> int | None:
+    """Where a loop ends by a condition on it alone, or on it and vectors inside: whole ones, or a part of the first."""
+    left, times = condition.constant + 1, {atom: -times for atom, times in condition.terms}
+    own = times.pop(Iter(variable), None)
+    if own == 1 and not times:
+        return left
+    lanes = max([own or 0, *times.values()])
+    if own is None or len(times) != 1 or 1 not in (own, *times.values()) or (left > lanes and left % lanes):
+        return None
+    return min(left, lanes) if own == 1 else max(1, left // lanes)
+
+
+def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:
+    """Two versions of the only part of a tile that has guards, so that the rest is there once."""
+    if isinstance(statement, Alloc):
+        return replace(statement, body=_narrowed(statement.body, tile.having(statement.buffer)))
+    parts = statement.body if isinstance(statement, Seq) else ()
+    if sum(bool(_wanted(s, tile)) for s in parts) == 1:
+        return sequence(*(_narrowed(s, tile) if _wanted(s, tile) else _inner(s, tile) for s in parts))
+    return _two(statement, tile, _wanted(statement, tile))
+
+
+def _guarded_part(statement: Stmt, tile: _Tile) -> Stmt:
+    if isinstance(statement, Alloc):
+        return _guarded_part(statement.body, tile.having(statement.buffer))
+    parts = [s for s in statement.body if _wanted(s, tile)] if isinstance(statement, Seq) else []
+    return _guarded_part(parts[0], tile) if len(parts) == 1 else statement
+
+
+def _sums(statement: Stmt, held: frozenset[str]) -> bool:
+    return any(isinstance(s, Store) and s.reduce is not None and s.buffer in held for s in walk(statement))
+
+
+def _inner(statement: Stmt, tile: _Tile) -> Stmt:
+    if isinstance(statement, For):
+        inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
+        if statement.kind in AT_ONCE:
+            around = replace(inside, around=inside.around | {statement.variable})
+            return replace(statement, body=_inner(statement.body, around))
+        return replace(statement, body=_versions(statement.body, inside))
+    if isinstance(statement, If):
+        given = replace(tile, known=tile.known.given(statement.conditions))
+        return replace(statement, then=_inner(statement.then, given))
+    if isinstance(statement, Alloc):
+        return replace(statement, body=_inner(statement.body, tile.having(statement.buffer)))
+    return with_children(statement, lambda s: _inner(s, tile))
+
+
+def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
+    """What must not be negative so that no guard in a tile is needed."""
+    kept: list[Index] = []
+    for low in dict.fromkeys(_guards(statement, tile)):
+        if not tile.known.given(kept).always(low) and not tile.known.never(low):
+            kept = [c for c in kept if not tile.known.given([low]).always(c)] + [low]
+    return tuple(kept)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """What lies around a statement of a tile."""
+
+    known: Known
+    held: frozenset[str]  # all buffers that are in registers
+    inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
+    registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
+    around: frozenset[str] = frozenset()  # loops that are done at once, in which no condition on them may stand
+    choices: int = 0  # that were made already
+
+    def having(self, buffer: Buffer) -> _Tile:
+        return replace(self, registers=self.registers | {buffer.name}) if buffer.scope == "register" else self
+
+    def low(self, condition: Index) -> Index | None:
+        """The least value of a condition in the tile, if all other loops lie around the tile."""
+        return low_and_span(condition, self.inner)[0] if self.decides(condition, {*self.inner}) else None
+
+    def decides(self, condition: Index, inner: Set[str] = frozenset()) -> bool:
+        """Whether a condition can be asked here, the same for all turns of the loops around that are done at once."""
+        return condition.iterators <= self.known.ranges.keys() - self.around | inner
+
+
+def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    asked: Iterable[Index] = ()
+    if isinstance(statement, If):
+        asked = statement.conditions
+    if isinstance(statement, Store):
+        asked = _chosen_by(statement)
+    for c in asked:
+        low = tile.low(c) if c.iterators & set(tile.inner) else None
+        if low is not None:
+            yield low
+    if isinstance(statement, Alloc):
+        tile = tile.having(statement.buffer)
+    if isinstance(statement, For):
+        if statement.kind in AT_ONCE:
+            tile = replace(tile, inner={**tile.inner, statement.variable: statement.extent})
+        elif not tile.registers:
+            return
+        else:
+            for limit in statement.limits:
+                low = tile.low(limit - statement.extent)
+                if low is not None:
+                    yield low
+    for child in children(statement):
+        yield from _guards(child, tile)
+
+
+def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+    """What decides between values, as at a border of zeros, the same way for the whole tile."""
+    if isinstance(statement, Store) and (tile.inner or tile.registers):
+        for c in _chosen_by(statement):
+            if tile.decides(c):
+                yield c
+    if isinstance(statement, Alloc):
+        tile = tile.having(statement.buffer)
+    if isinstance(statement, For) and statement.kind in AT_ONCE:
+        tile = replace(tile, inner={**tile.inner, statement.variable: statement.extent})
+    elif isinstance(statement, For) and not tile.registers:
+        return
+    for child in children(statement):
+        yield from _choices(child, tile)
+
+
+def _chosen_by(store: Store) -> Iterator[Index]:
+    for value in walk_value(store.value):
+        if isinstance(value, Select):
+            yield from conditions(value.condition) or ()
+
+
+def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
+    """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other.
+
+    Buffers in registers stay there if they are only copied: places in them must then be known in the text.
+    """
+    stores = [s for s in walk(statement) if isinstance(s, Store)]
+    touched = {s.buffer for s in stores} | {r.tensor for s in stores for r in reads(s.value)}
+    kind = UNROLL if touched & held and not _sums(statement, held) else SERIAL
+    return placed(_in_turns(statement, kind))
+
+
+def _in_turns(statement: Stmt, kind: str) -> Stmt:
+    if isinstance(statement, For) and statement.kind in AT_ONCE:
+        asked = (c for s in walk(statement) if isinstance(s, If) for c in s.conditions)
+        if any(statement.variable in c.iterators for c in asked):
+            statement = replace(statement, kind=kind)
+    return with_children(statement, lambda s: _in_turns(s, kind))

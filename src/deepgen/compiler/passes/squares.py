@@ -1,0 +1,121 @@
+"""Copies that turn rows into columns, a square at a time: one call for the loops over it, which shuffles of vectors do.
+
+A square has as many rows as columns. What moves is a unit of 4 or 8 bytes: an element, or a group of small ones that
+lie side by side in both places. Read unit by unit, each row would be another line of the cache at every step, and rows
+that lie a power of two apart would push each other out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from deepgen.compiler.intrinsics.squares import Square
+from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
+from deepgen.compiler.passes.partition import edges
+from deepgen.compiler.schedule.regions import low_and_span
+from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import Read
+from deepgen.vocabulary.dtypes import dtype
+
+_KINDS = (SERIAL, UNROLL, VECTOR)  # of the loops: along a row, over the rows, within a unit
+
+
+def squares(function: Function) -> Function:
+    buffers = {buffer.name: buffer for buffer in function.parameters}
+    return replace(function, body=_Squares(buffers).of(function.body))
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """Loops around a single copy, with all that must not be negative for it to be done."""
+
+    loops: tuple[For, ...]
+    conditions: tuple[Index, ...]
+    store: Store
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """What lies around a statement."""
+
+    buffers: Mapping[str, Buffer]
+    known: Known = field(default_factory=Known)
+
+    def of(self, statement: Stmt) -> Stmt:
+        found = self.found(statement) if isinstance(statement, For) else None
+        if found is not None:
+            return found
+        inner = self
+        if isinstance(statement, Alloc):
+            inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
+        if isinstance(statement, For):
+            inner = replace(self, known=self.known.inside(statement.variable, statement.extent))
+        return with_children(statement, inner.of)
+
+    def found(self, loop: For) -> Stmt | None:
+        """A call for a whole square, and the loops where only a part of it is there; None for other loops."""
+        nest = _nest(loop)
+        call = None if nest is None else self.call(nest)
+        if nest is None or call is None:
+            return None
+        inside = {one.variable: one.extent for one in nest.loops}
+        lows = dict.fromkeys(low_and_span(condition, inside)[0] for condition in nest.conditions)
+        asked = tuple(low for low in lows if not self.known.always(low))
+        if any(self.known.never(low) for low in asked):
+            return None
+        return If(asked, call, edges(loop, frozenset())) if asked else call
+
+    def call(self, nest: _Nest) -> Call | None:
+        store, read = nest.store, nest.store.value
+        if store.reduce is not None or not isinstance(read, Read) or read.tensor == store.buffer:
+            return None
+        to, source = self.buffers[store.buffer], self.buffers[read.tensor]
+        if to.dtype != source.dtype or "register" in (to.scope, source.scope):
+            return None
+        along, over, *within = nest.loops
+        size, count = dtype(to.dtype).bytes, within[0].extent if within else 1
+        steps = [_steps(index, nest.loops) for index in (store.indices[0], read.indices[0])]
+        square = Square(along.extent, count * size)
+        if along.extent != over.extent or not square.there or None in steps:
+            return None
+        (to_along, to_over, *to_within), (from_along, from_over, *from_within) = (step or () for step in steps)
+        if to_over != count or from_along != count or any(step != 1 for step in (*to_within, *from_within)):
+            return None
+        start = {one.variable: Index() for one in nest.loops}
+        places = [index.substitute(start) for index in (store.indices[0], read.indices[0])]
+        ends = (Read(to.name, (places[0],), to.dtype), Read(source.name, (places[1],), source.dtype))
+        return Call(square.name, ends, (to_along * size, from_over * size))
+
+
+def _nest(loop: For) -> _Nest | None:
+    loops: list[For] = []
+    conditions: list[Index] = []
+    statement: Stmt = loop
+    while not isinstance(statement, Store):
+        if isinstance(statement, If) and statement.otherwise is None:
+            conditions += statement.conditions
+            statement = statement.then
+        elif isinstance(statement, For) and statement.kind == dict(enumerate(_KINDS)).get(len(loops)):
+            conditions += _below(statement)
+            loops.append(statement)
+            statement = statement.body
+        else:
+            return None
+    return _Nest(tuple(loops), tuple(conditions), statement) if len(loops) > 1 else None
+
+
+def _below(loop: For) -> Iterator[Index]:
+    for limit in loop.limits:
+        yield limit - 1 - iterator(loop.variable)
+
+
+def _steps(index: Index, loops: tuple[For, ...]) -> tuple[int, ...] | None:
+    """By how much an index grows with each loop; None where that is not always the same."""
+    steps = tuple(dict(index.terms).get(Iter(loop.variable), 0) for loop in loops)
+    rest = index
+    for loop, step in zip(loops, steps, strict=True):
+        rest = rest - iterator(loop.variable) * step
+    return None if rest.iterators & {loop.variable for loop in loops} else steps

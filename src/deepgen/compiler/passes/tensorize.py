@@ -1,0 +1,155 @@
+"""Checks that the loops which an instruction is to do compute what it does, and brings them into its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from deepgen.compiler.intrinsics.dots import DOTS, Dot
+from deepgen.compiler.intrinsics.tiles import TILES, Block, block_of
+from deepgen.compiler.passes.ir import For, Function, Stmt, Store, with_children
+from deepgen.compiler.schedule.steps import SERIAL
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import Binary, Cast, Read, Value
+from deepgen.vocabulary import BadInput
+
+
+def tensorize(function: Function) -> Function:
+    return replace(function, body=_tensorized(function.body))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where a dot product's operands begin."""
+
+    sums: Index
+    left: Read
+    right: Read
+
+
+def operands(loop: For) -> Operands:
+    """Of the loops of a dot product."""
+    assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
+    found = _matched(DOTS[loop.kind], loop, loop.body, loop.body.body)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class TileOperands:
+    """Where the operands of a block of tiles begin, and how far rows and tiles are apart, in elements."""
+
+    block: Block
+    left: Read
+    row: int
+    below: int
+    right: Read
+    next: int
+
+
+def tile_operands(loop: For) -> TileOperands:
+    """Of the loops that a block of tiles does, the outermost given."""
+    nest = [loop]
+    while isinstance(nest[-1].body, For):
+        nest.append(nest[-1].body)
+    store = nest[-1].body
+    found = _matched_tiles(nest, store) if isinstance(store, Store) and len(nest) == 6 else None
+    if found is None:
+        tile = TILES[loop.kind]
+        raise BadInput(
+            f"{tile.name} cannot do the loops from {loop.variable} inwards",
+            allowed=f"whole tiles: {tile.left} with {tile.whole} side by side, {tile.right} in groups of {tile.depth} "
+            f"for {tile.lanes} columns, and sums that lie row by row",
+        )
+    return found
+
+
+def _matched_tiles(nest: Sequence[For], store: Store) -> TileOperands | None:
+    tile, value = TILES[nest[0].kind], store.value
+    if store.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul" or value.dtype != tile.result:
+        return None
+    if any(loop.kind != tile.name or loop.limits for loop in nest):
+        return None
+    block, wide = block_of(tile.name, [loop.extent for loop in nest]), nest[2].extent * tile.lanes
+    sums = _apart(store.indices[0], nest, (block.rows * wide, wide, tile.lanes, 1, 0, 0))
+    for one, other in ((value.left, value.right), (value.right, value.left)):
+        left = _read_apart(one, tile.left, nest, (None, None, 0, 0, tile.depth, 1))
+        right = _read_apart(other, tile.right, nest, (0, 0, None, tile.depth, tile.depth * tile.lanes, 1))
+        if sums is not None and left is not None and right is not None:
+            return TileOperands(block, left[0], left[1][1], left[1][0], right[0], right[1][2])
+    return None
+
+
+def _read_apart(
+    value: Value, dtype: str, nest: Sequence[For], wanted: Sequence[int | None]
+) -> tuple[Read, list[int]] | None:
+    read = value.value if isinstance(value, Cast) else value
+    if not isinstance(read, Read) or read.dtype != dtype:
+        return None
+    found = _apart(read.indices[0], nest, wanted)
+    return None if found is None else (replace(read, indices=(found[0],)), found[1])
+
+
+def _apart(offset: Index, nest: Sequence[For], wanted: Sequence[int | None]) -> tuple[Index, list[int]] | None:
+    """An offset without these loops, and by how much it grows with each; None where that is not as wanted."""
+    steps, found = dict(offset.terms), []
+    for loop, step in zip(nest, wanted, strict=True):
+        found.append(steps.get(Iter(loop.variable), 0))
+        if step is not None and found[-1] != step and loop.extent > 1:
+            return None
+        offset = offset - iterator(loop.variable) * found[-1]
+    return None if offset.iterators & {loop.variable for loop in nest} else (offset, found)
+
+
+def _tensorized(statement: Stmt) -> Stmt:
+    if isinstance(statement, For) and statement.kind in TILES:
+        tile_operands(statement)
+        return statement
+    if not isinstance(statement, For) or statement.kind not in DOTS:
+        return with_children(statement, _tensorized)
+    inner = statement.body
+    if not isinstance(inner, For) or inner.kind != statement.kind or not isinstance(inner.body, Store):
+        # What is left of the pair at an edge.
+        return replace(statement, kind=SERIAL, body=_tensorized(inner))
+    dot, store = DOTS[statement.kind], inner.body
+    for lanes, depth in ((statement, inner), (inner, statement)):
+        if _matched(dot, lanes, depth, store) is not None:
+            return replace(lanes, body=replace(depth, body=store))
+    raise BadInput(
+        f"{dot.name} cannot do the loops {statement.variable} and {inner.variable}",
+        allowed=f"{dot.lanes} sums of {dot.depth} products of {dot.left} and {dot.right}, both side by side along the "
+        f"{dot.depth}, and {'both' if dot.each else 'the second'} along the {dot.lanes}",
+    )
+
+
+def _matched(dot: Dot, lanes: For, depth: For, store: Store) -> Operands | None:
+    value = store.value
+    if store.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul" or value.dtype != dot.result:
+        return None
+    if (lanes.extent, depth.extent) != (dot.lanes, dot.depth) or lanes.limits or depth.limits:
+        return None
+    sums = _start(store.indices[0], lanes, 1, depth, 0)
+    for one, other in ((value.left, value.right), (value.right, value.left)):
+        left = _read(one, dot.left, lanes, dot.depth if dot.each else 0, depth)
+        right = _read(other, dot.right, lanes, dot.depth, depth)
+        if sums is not None and left is not None and right is not None:
+            return Operands(sums, left, right)
+    return None
+
+
+def _read(value: Value, dtype: str, lanes: For, step: int, depth: For) -> Read | None:
+    read = value.value if isinstance(value, Cast) else value
+    if not isinstance(read, Read) or read.dtype != dtype:
+        return None
+    start = _start(read.indices[0], lanes, step, depth, 1)
+    return None if start is None else replace(read, indices=(start,))
+
+
+def _start(offset: Index, lanes: For, along_lanes: int, depth: For, along_depth: int) -> Index | None:
+    """An offset without the two loops, if it grows with them by these steps."""
+    steps = dict(offset.terms)
+    for loop, step in ((lanes, along_lanes), (depth, along_depth)):
+        if steps.get(Iter(loop.variable), 0) != step:
+            return None
+        offset = offset - iterator(loop.variable) * step
+    return None if offset.iterators & {lanes.variable, depth.variable} else offset

@@ -1,0 +1,74 @@
+"""Writes out the turns of unrolled loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Fence,
+    For,
+    Function,
+    Stmt,
+    Store,
+    children,
+    sequence,
+    walk,
+    with_children,
+    with_indices_in,
+)
+from deepgen.compiler.passes.simplify import simplified
+from deepgen.compiler.schedule.steps import SERIAL, UNROLL
+from deepgen.operators.expr.nodes import reads
+
+_MANY = 16  # sums, of which vectors take most of the registers that there are
+_MOST_STORES = 2048  # in the text of one loop: beyond that, compilers take minutes
+
+
+def unroll(function: Function) -> Function:
+    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
+    registers = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
+    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), Known()))
+
+
+def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:
+    """`fence` is whether fences may stand in it: they must not where unrolled loops around share what is loaded."""
+    written_out = isinstance(statement, For) and statement.kind == UNROLL
+    if isinstance(statement, For):
+        fence = (fence and _fenced(statement, registers)) if written_out else True
+    inner = with_children(statement, lambda s: _unrolled(s, registers, fence))
+    if not isinstance(inner, For) or not written_out:
+        return inner
+    stores = sum(isinstance(s, Store) for s in walk(inner.body))
+    if inner.limits or stores * inner.extent > _MOST_STORES:
+        return replace(inner, kind=SERIAL)
+    turns = [_turn(inner, turn) for turn in range(inner.extent)]
+    return sequence(*(s for turn in turns for s in ((turn, Fence()) if fence else (turn,))))
+
+
+def _turn(loop: For, turn: int) -> Stmt:
+    return with_indices_in(loop.body, lambda i: i.substitute({loop.variable: turn}))
+
+
+def _fenced(loop: For, registers: frozenset[str]) -> bool:
+    """Whether turns only add to many sums in registers, from memory that no other turn reads.
+
+    Compilers load ahead what later turns read, until registers run out and sums are spilled. With fences a tile
+    of 8 x 8 f32 is a tenth faster with gcc 12 on a Neoverse N1.
+    """
+    stores = [s for s in walk(loop.body) if isinstance(s, Store)]
+    memory = [r for s in stores for r in reads(s.value) if r.tensor not in registers]
+    return (
+        _sums(loop, registers) >= _MANY
+        and bool(memory)
+        and all(loop.variable in r.indices[0].iterators for r in memory)
+    )
+
+
+def _sums(statement: Stmt, registers: frozenset[str]) -> int:
+    """How often the text of a statement adds to a register."""
+    if isinstance(statement, Store):
+        return int(bool(statement.reduce) and statement.buffer in registers)
+    times = statement.extent if isinstance(statement, For) and statement.kind == UNROLL else 1
+    return times * sum(_sums(child, registers) for child in children(statement))

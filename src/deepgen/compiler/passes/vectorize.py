@@ -1,0 +1,215 @@
+"""Brings vector loops to single stores, in pieces of the hardware's vectors; what cannot be a vector stays a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from deepgen.compiler.intrinsics.dots import DOTS
+from deepgen.compiler.intrinsics.tiles import TILES
+from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    sequence,
+    with_children,
+    with_indices_in,
+)
+from deepgen.compiler.passes.simplify import simplified
+from deepgen.compiler.schedule.steps import SCAN, SERIAL, VECTOR
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
+from deepgen.vocabulary.dtypes import dtype
+
+_DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
+_MOST_PIECES = 16  # that follow each other in the text; more are a loop
+_MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
+_ARITHMETIC_BYTES = 4  # of smaller floats
+INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are stored together
+_INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
+
+
+def vectorize(function: Function, vector_bytes: int) -> Function:
+    sizes = {buffer.name: buffer.elements for buffer in function.parameters}
+    return replace(function, body=_Vectors(vector_bytes, sizes).of(function.body))
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    """What lies around a statement."""
+
+    bytes: int  # of the hardware's vectors
+    elements: Mapping[str, int]  # of each buffer
+    known: Known = field(default_factory=Known)
+
+    def inside(self, statement: Stmt) -> _Vectors:
+        if isinstance(statement, Alloc):
+            sizes = {**self.elements, statement.buffer.name: statement.buffer.elements}
+            return replace(self, elements=sizes)
+        if isinstance(statement, For):
+            return replace(self, known=self.known.inside(statement.variable, statement.extent))
+        return self
+
+    def of(self, statement: Stmt) -> Stmt:
+        statement = with_children(statement, self.inside(statement).of)
+        if isinstance(statement, For) and statement.kind == SCAN:
+            return self.scanned(statement)
+        if not isinstance(statement, For) or statement.kind != VECTOR:
+            return statement
+        return self.pushed(statement, statement.body) or replace(statement, kind=SERIAL)
+
+    def pushed(self, loop: For, body: Stmt) -> Stmt | None:
+        """The vector loop inside of whatever its body is, down to the stores; None where that would not be the same."""
+        if isinstance(body, Seq):
+            parts = [self.pushed(loop, s) for s in body.body]
+            return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
+        if isinstance(body, Store):
+            return self.pieces(loop, body)
+        inner = isinstance(body, For) and body.kind in _DONE_AT_ONCE  # of two vector loops the inner one stays
+        if loop.limits or inner or not isinstance(body, (For, If)):
+            return None
+        asked = body.limits if isinstance(body, For) else body.conditions
+        if any(loop.variable in i.iterators for i in asked):
+            return None
+        if isinstance(body, For):
+            pushed = self.inside(body).pushed(loop, body.body)
+            return None if pushed is None else replace(body, body=pushed)
+        then = self.pushed(loop, body.then)
+        otherwise = None if body.otherwise is None else self.pushed(loop, body.otherwise)
+        if then is None or (otherwise is None) != (body.otherwise is None):
+            return None
+        return If(body.conditions, then, otherwise)
+
+    def scanned(self, loop: For) -> Stmt:
+        """A loop along which a stage is scanned, in vectors where it is as long as these."""
+        store = loop.body
+        if isinstance(store, Store) and not loop.limits and scan_of(loop.variable, store) is not None:
+            lanes = self.bytes // max(_bytes(store, loop.variable))
+            if lanes > 1 and loop.extent == lanes:
+                return replace(loop, kind=VECTOR)
+        return replace(loop, kind=SERIAL)
+
+    def pieces(self, loop: For, store: Store) -> Stmt:
+        lanes = self.bytes // max(_bytes(store, loop.variable))
+        interleaved = dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED
+        if interleaved:
+            lanes = min(lanes, max(1, _INTERLEAVED_BYTES // dtype(store.value.dtype).bytes))
+        borders = [] if loop.limits else _borders(loop, store)
+        if borders:
+            return sequence(*(self.between(loop, store, *ends) for ends in pairwise([0, *borders, loop.extent])))
+        if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store, lanes):
+            return replace(loop, kind=SERIAL, body=store)
+        pieces: list[Stmt] = []
+        start = 0
+        if loop.extent // lanes > _MOST_PIECES:
+            outer, count = f"{loop.variable}.piece", loop.extent // lanes
+            pieces.append(For(outer, count, SERIAL, _piece(loop, store, iterator(outer) * lanes, lanes)))
+            start = count * lanes
+        # What is left may be stored together with some that was before: small vectors are slow to interleave.
+        again = interleaved and store.reduce is None and not any(r.tensor == store.buffer for r in reads(store.value))
+        while start < loop.extent:
+            if again and start:
+                start = min(start, loop.extent - lanes)
+            while lanes > loop.extent - start:
+                lanes //= 2
+            pieces.append(_piece(loop, store, Index((), start), lanes))
+            start += lanes
+        return sequence(*pieces)
+
+    def between(self, loop: For, store: Store, start: int, end: int) -> Stmt:
+        """A part of a loop on which all lanes choose the same."""
+        part = replace(loop, extent=end - start)
+        shifted = {loop.variable: iterator(loop.variable) + start}
+        told = simplified(with_indices_in(store, lambda i: i.substitute(shifted)), self.inside(part).known)
+        assert isinstance(told, Store)
+        return told if part.extent == 1 else self.pieces(part, told)
+
+    def serves(self, variable: str, store: Store, lanes: int) -> bool:
+        """Whether a store can be done for all values of the variable at once."""
+        (offset,) = store.indices
+        # A choice by lanes computes both values, so that both must be there to be read.
+        chosen = [v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable)]
+        if chosen and lanes > _MOST_CHOSEN:
+            return False
+        if not all(self.readable(value) for v in chosen for value in (v.then, v.otherwise)):
+            return False
+        if variable not in offset.iterators:
+            return store.reduce is not None
+        return Iter(variable) in dict(offset.terms)
+
+    def readable(self, value: Value) -> bool:
+        """Whether a value can be computed wherever the loops around stand."""
+        offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
+        inside = all(self.known.always(i) and self.known.always(size - 1 - i) for i, size in offsets)
+        return inside and not any(_divides(v) for v in walk(value))
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A store that adds its value to the element before: how, what, where it is the first, and that element."""
+
+    op: str
+    value: Value
+    first: Value
+    before: Read
+
+
+def scan_of(variable: str, store: Store) -> Scan | None:
+    """What a store along a scanned loop is, where elements lie side by side; None for any other store."""
+    chosen, (offset,) = store.value, store.indices
+    if not isinstance(chosen, Select) or not isinstance(chosen.otherwise, Binary) or store.reduce is not None:
+        return None
+    before, value = chosen.otherwise.left, chosen.otherwise.right
+    if not isinstance(before, Read) or before.tensor != store.buffer or before.indices[0] != offset - 1:
+        return None
+    if value != chosen.then or dict(offset.terms).get(Iter(variable)) != 1:
+        return None
+    return Scan(chosen.otherwise.op, value, chosen.condition, before)
+
+
+def _borders(loop: For, store: Store) -> list[int]:
+    """Where along a loop a choice by its lanes changes, as at padding that has the same place in every row."""
+    chosen = (v.condition for v in walk(store.value) if isinstance(v, Select))
+    asked = [c for condition in chosen for c in conditions(condition) or ()]
+    first, last = ((Iter(loop.variable), 1),), ((Iter(loop.variable), -1),)
+    found = {-c.constant for c in asked if c.terms == first} | {c.constant + 1 for c in asked if c.terms == last}
+    return sorted(border for border in found if 0 < border < loop.extent)
+
+
+def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
+    at = start if lanes == 1 else start + iterator(loop.variable)
+    body = with_indices_in(store, lambda i: i.substitute({loop.variable: at}))
+    return body if lanes == 1 else For(loop.variable, lanes, VECTOR, body)
+
+
+def _divides(value: Value) -> bool:
+    """Whole numbers by zero would end the program."""
+    return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer
+
+
+def _depends(value: Value, variable: str) -> bool:
+    if isinstance(value, Place):
+        return variable in value.index.iterators
+    if isinstance(value, Read):
+        return any(variable in i.iterators for i in value.indices)
+    return any(_depends(child, variable) for child in children(value))
+
+
+def _bytes(store: Store, variable: str) -> Iterator[int]:
+    """The sizes of the numbers that vectors are made of."""
+    yield _size(store.value.dtype)
+    for value in walk(store.value):
+        # Places are compared, and made numbers of, in 32 bits.
+        if value.dtype != BOOL and not isinstance(value, (Const, Place)) and _depends(value, variable):
+            yield _size(value.dtype)
+
+
+def _size(name: str) -> int:
+    of = dtype(name)
+    return of.bytes if of.integer else max(of.bytes, _ARITHMETIC_BYTES)

@@ -1,0 +1,347 @@
+"""A sketch in the making: the steps so far, and the loops, buffers, knobs and requirements that follow from them.
+
+Rules write steps through a draft, so that what the steps mean for extents and memory is kept in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from deepgen.compiler.intrinsics.tiles import Instruction
+from deepgen.compiler.rules.numbers import Extent, covered, least, plus, span, text, times
+from deepgen.compiler.rules.template import Choose, Template
+from deepgen.compiler.schedule import steps as s
+from deepgen.compiler.schedule.apply import apply
+from deepgen.operators.expr.nodes import Expression, Read, Stage, reads
+from deepgen.space import Expr, Requirement, Value, implies, maximum, where
+from deepgen.space.expr import all_of, knob_ref
+from deepgen.targets import Cpu
+from deepgen.vocabulary import dtype
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a loop does for one axis: so many turns, each so far along it."""
+
+    axis: str
+    extent: Extent
+    stride: Extent
+
+
+@dataclass(frozen=True)
+class Loop:
+    name: str
+    parts: tuple[Part, ...]  # one, or those of the loops that were fused
+
+    @property
+    def extent(self) -> Extent:
+        return times(part.extent for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A knob of a sketch: its values, the one to take without a search, and the condition under which it exists."""
+
+    name: str
+    values: tuple[Value, ...]
+    usual: Value
+    when: Expr | None = None
+
+
+def unused(name: str, numbered: str, taken: Sequence[str]) -> str:
+    """A name that is not taken: of parts of an expression that are scheduled alike, the second gets a number."""
+    tries = (name if n == 1 else numbered.format(name, n) for n in range(1, len(taken) + 2))
+    return next(one for one in tries if one not in taken)
+
+
+class Draft:
+    """Mutable while one rule works on it; `branch` copies it for another way to go on."""
+
+    def __init__(self, expression: Expression, target: Cpu, dot: Instruction | None = None) -> None:
+        self.base, self.expression, self.target = expression, expression, target
+        self.dot = dot  # the instruction that the expression was prepared for
+        self.names: tuple[str, ...] = ()  # of the ways that were taken; together they name the sketch
+        self.template: Template = ()
+        self.knobs: tuple[Tuned, ...] = ()
+        self.derived: dict[str, Expr] = {}
+        self.requirements: tuple[Requirement, ...] = ()
+        self.loops: dict[str, tuple[Loop, ...]] = {}
+        self.scopes: Mapping[str, str] = {}
+        self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages that lie in panels along an axis, as wide as this
+        self.buffers: dict[str, Extent] = {}  # bytes of each stage that is kept in scratch memory
+        self.extents: dict[str, dict[str, Extent]] = {}  # of each stage's axes, where it is computed
+        self.tasks: Extent | None = None  # that threads divide, in the last stage: it has the most to do
+        self.done: frozenset[str] = frozenset()
+        self._when: tuple[Expr, ...] = ()  # the choices under which steps are written at present
+        for stage in expression.stages:
+            self._start(stage.name)
+
+    def branch(self, *names: str) -> Draft:
+        other = copy(self)
+        other.names = (*self.names, *names)
+        other.derived, other.loops, other.buffers = dict(self.derived), dict(self.loops), dict(self.buffers)
+        return other
+
+    # The expression ---------------------------------------------------------------------------------------------------
+
+    def stage(self, name: str) -> Stage:
+        return self.expression.stage(name)
+
+    @property
+    def next(self) -> Stage | None:
+        """The last stage that no rule has seen to: consumers come before what they read."""
+        return next((stage for stage in reversed(self.expression.stages) if stage.name not in self.done), None)
+
+    def finish(self, *names: str) -> None:
+        self.done |= set(names)
+
+    def lanes(self, name: str) -> int:
+        """Elements of a vector register, in the format that a stage is computed in."""
+        return self.target.vector_bytes // max(dtype(self.expression.dtype_of(name)).bytes, 1)
+
+    # Knobs ------------------------------------------------------------------------------------------------------------
+
+    def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr:
+        """A knob; `usual` is the value to take without a search. One value needs no knob of its own."""
+        when = all_of(*self._when) if self._when else None
+        self.knobs = (*self.knobs, Tuned(name, tuple(values), usual, when))
+        return knob_ref(name)
+
+    def free_name(self, stage: str, name: str) -> str:
+        """The name for a knob, with its stage where another stage has one of that name."""
+        taken = {knob.name for knob in self.knobs} | set(self.derived)
+        return f"{stage}_{name}" if name in taken else name
+
+    def copy_of(self, tensor: str, sums: str) -> tuple[str, str]:
+        """The knob that places a copy of what sums read of a tensor, and the copy: other sums may have their own."""
+        knob = self.free_name(sums, f"at_{tensor}")
+        return knob, f"{knob.removesuffix(f'at_{tensor}')}{tensor}_packed"
+
+    def derive(self, name: str, value: Extent) -> None:
+        """A value to be shown by its name, if it depends on knobs."""
+        if not isinstance(value, int):
+            self.derived[name] = value
+
+    def require(self, expr: Expr | bool, words: str) -> None:
+        """Keep only configs for which it holds; one that is decided already is not written down."""
+        if isinstance(expr, bool):
+            return
+        if self._when:
+            expr = implies(all_of(*self._when), expr)
+        words = unused(words, "{} ({})", [requirement.name for requirement in self.requirements])
+        self.requirements = (*self.requirements, Requirement(words, expr))
+
+    def choose(self, knob: str, usual: Value, ways: Mapping[Value, Callable[[Draft], None]]) -> None:
+        """A knob that decides between ways to go on; what follows must not depend on which was taken."""
+        if len(ways) == 1:
+            next(iter(ways.values()))(self)
+            return
+        chosen, before = self.knob(knob, list(ways), usual), self.buffers
+        taken = []
+        for value, go in ways.items():
+            way = self.branch()
+            way.template, way.buffers, way._when = (), {}, (*self._when, chosen == value)
+            go(way)
+            taken.append((value, way.template))
+            self.knobs, self.requirements, self.derived = way.knobs, way.requirements, way.derived
+            for name, size in way.buffers.items():
+                before[name] = where(chosen == value, size, before.get(name, 0))
+            self.done |= way.done
+        self.template = (*self.template, Choose(knob, tuple(taken)))
+
+    # Steps ------------------------------------------------------------------------------------------------------------
+
+    def step(self, step: s.Step) -> None:
+        self.template = (*self.template, step)
+
+    def split(self, stage: str, loop: str, factors: Sequence[Extent]) -> list[str]:
+        """The names of the loops, the outermost first."""
+        if not factors:
+            return [loop]
+        place, old = self._find(stage, loop)
+        (part,) = old.parts
+        names = [f"{loop}.{level}" for level in range(len(factors) + 1)]
+        extents = [covered(part.extent, times(factors)), *factors]
+        new = [
+            Loop(name, (Part(part.axis, extent, times([part.stride, *factors[level:]])),))
+            for level, (name, extent) in enumerate(zip(names, extents, strict=True))
+        ]
+        loops = self.loops[stage]
+        self.loops[stage] = (*loops[:place], *new, *loops[place + 1 :])
+        self.step(s.Split(stage, loop, tuple(text(factor) for factor in factors)))
+        return names
+
+    def reorder(self, stage: str, names: Sequence[str]) -> None:
+        loops = {loop.name: loop for loop in self.loops[stage]}
+        order = iter(names)
+        wanted = tuple(loops[next(order)] if loop.name in names else loop for loop in self.loops[stage])
+        if wanted != self.loops[stage]:
+            self.loops[stage] = wanted
+            self.step(s.Reorder(stage, tuple(names)))
+
+    def fuse(self, stage: str, names: Sequence[str]) -> str:
+        if len(names) == 1:
+            return names[0]
+        found = [self._find(stage, name) for name in names]
+        joined = Loop("+".join(names), tuple(part for _, loop in found for part in loop.parts))
+        loops = self.loops[stage]
+        self.loops[stage] = (*loops[: found[0][0]], joined, *loops[found[-1][0] + 1 :])
+        self.step(s.Fuse(stage, tuple(names)))
+        return joined.name
+
+    def annotate(self, stage: str, kind: str, *names: str) -> None:
+        for name in names:
+            self.step(s.Annotate(stage, name, kind))
+            if kind == s.PARALLEL and self.tasks is None:
+                self.tasks = self._find(stage, name)[1].extent
+
+    def cache_write(self, stage: str, name: str, scope: str) -> None:
+        self._restructure(s.CacheWrite(stage, name, scope))
+        self._start(stage)
+        self._start(name)
+        self.scopes = {**self.scopes, name: scope}
+
+    def cache_read(self, tensor: str, name: str, readers: Sequence[str], dtype: str | None = None) -> None:
+        self._restructure(s.CacheRead(tensor, name, "global", tuple(readers), dtype))
+        self._start(name)
+
+    def inline(self, stage: str) -> None:
+        self._restructure(s.Inline(stage))
+        self.finish(stage)
+
+    def rfactor(self, stage: str, factor: Extent, usual: int, name: str, group: int = 1) -> str:
+        """Partial results, `factor` of them, along the innermost axis that is summed over: its name.
+
+        Each of them is of every `factor`-th element, or of groups of so many.
+        """
+        loop, grouped = self.stage(stage).reduced[-1], (group,) if group > 1 else ()
+        outer, inner, within = (f"{loop.name}.{level}" for level in range(3))
+        split, apart = s.Split(stage, loop.name, (usual, *grouped)), s.RFactor(stage, inner, name)
+        self.expression = _restructured(self.expression, split, apart)
+        self.step(s.Split(stage, loop.name, (text(factor), *grouped)))
+        self.step(apart)
+        whole = self.extents[stage][loop.name]
+        for one in (stage, name):
+            self._start(one, {inner: factor, outer: covered(whole, times([factor, group])), within: group})
+        return inner
+
+    def lay_out(
+        self,
+        stage: str,
+        order: Sequence[int],
+        panel: tuple[int, Extent] | None = None,
+        group: tuple[int, int] | None = None,
+        strip: tuple[Extent, int] | None = None,
+    ) -> None:
+        """The dimensions in this order; `panel` is one in panels: which panel is outermost, where in it innermost.
+
+        `group` is one of the others in groups that lie side by side: where in a group is then innermost. `strip` is how
+        many strips a panel has, and how wide they are, where each of them is to lie in one piece.
+        """
+        places = tuple(map(str, order))
+        if group is not None:
+            places = tuple(f"{place}/{group[1]}" if place == str(group[0]) else place for place in places)
+        if panel is not None:
+            dimension, width = panel[0], panel[1]
+            self.panels = {**self.panels, stage: (self.stage(stage).axes[dimension].name, width)}
+            if strip is not None:
+                count, width = strip
+                places = (f"{dimension}/{width}%{text(count)}", *places)
+            places = (f"{dimension}/{text(panel[1])}", *places, f"{dimension}%{text(width)}")
+        if group is not None:
+            places = (*places, f"{group[0]}%{group[1]}")
+        self.step(s.Layout(stage, places))
+
+    def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "global") -> None:
+        """Its loops then run over what one iteration of the consumer's loop reads."""
+        self._start(stage, self.extents[stage] | self.region(stage, consumer, loop))
+        self.step(s.ComputeAt(stage, consumer, loop))
+        self.scoped(stage, scope)
+
+    def scoped(self, stage: str, scope: str) -> None:
+        """Where a stage that is not a result is kept."""
+        if scope != self.scopes.get(stage, "global"):
+            self.step(s.SetScope(stage, scope))
+            self.scopes = {**self.scopes, stage: scope}
+        if scope == "global":
+            self.buffers[stage] = self.bytes(stage)
+
+    def bytes(self, stage: str) -> Extent:
+        """Of the part of a stage that is kept at a time."""
+        of = self.stage(stage)
+        sizes = {axis.name: self.extents[stage][axis.name] for axis in of.axes}
+        if stage in self.panels:
+            axis_name, width = self.panels[stage]
+            sizes[axis_name] = times([covered(sizes[axis_name], width), width])
+        return times([dtype(of.dtype).bytes, *sizes.values()])
+
+    # What follows from steps ------------------------------------------------------------------------------------------
+
+    def _restructure(self, step: s.Step) -> None:
+        self.expression = _restructured(self.expression, step)
+        self.step(step)
+
+    def _start(self, name: str, known: Mapping[str, Extent] | None = None) -> None:
+        """A loop for each axis, as long as is known or as the axis is."""
+        stage = self.stage(name)
+        axes = (*stage.axes, *stage.reduced)
+        extents = {axis.name: (known or {}).get(axis.name, axis.extent) for axis in axes}
+        self.extents = {**self.extents, name: extents}
+        self.loops[name] = tuple(Loop(axis, (Part(axis, extent, 1),)) for axis, extent in extents.items())
+
+    def _find(self, stage: str, loop: str) -> tuple[int, Loop]:
+        return next((i, found) for i, found in enumerate(self.loops[stage]) if found.name == loop)
+
+    def inside(self, stage: str, loop: str) -> dict[str, Extent]:
+        """How far each axis of a stage runs during one iteration of a loop."""
+        place, _ = self._find(stage, loop)
+        extents: dict[str, list[Extent]] = {}
+        for inner in self.loops[stage][place + 1 :]:
+            for part in inner.parts:
+                extents.setdefault(part.axis, []).append(times([part.stride, plus([part.extent, -1])]))
+        return {axis: plus([1, *runs]) for axis, runs in extents.items()}
+
+    def region(self, stage: str, consumer: str, loop: str) -> dict[str, Extent]:
+        """How much of a stage one iteration of a consumer's loop needs, axis by axis, through all that lies between."""
+        axes = self.stage(stage).axes
+        runs = self._runs(stage, consumer, loop)
+        return {axis.name: least(runs[axis.name], axis.extent) for axis in axes}
+
+    def _runs(self, stage: str, consumer: str, loop: str) -> dict[str, Extent]:
+        of = self.stage(stage)
+        needed: dict[str, list[Extent]] = {axis.name: [] for axis in of.axes}
+        for reader in self.expression.stages:
+            found = [read for read in reads(reader.value) if read.tensor == stage]
+            if not found:
+                continue
+            if reader.name == consumer:
+                runs = self.inside(consumer, loop)
+            else:
+                runs = self.extents[reader.name] | self._runs(reader.name, consumer, loop)
+            for place, axis in enumerate(of.axes):
+                needed[axis.name].append(_reached(found, place, runs, axis.extent))
+        return {name: _most(extents) for name, extents in needed.items()}
+
+
+def _restructured(expression: Expression, *changes: s.Step) -> Expression:
+    """The expression with the stages that these steps make."""
+    state = apply(expression, changes)
+    return replace(expression, stages=tuple(planned.stage for planned in state.stages.values()))
+
+
+def _reached(found: Iterable[Read], place: int, runs: dict[str, Extent], whole: int) -> Extent:
+    indices = [read.indices[place] for read in found]
+    offsets = [index.constant for index in indices]
+    if len({index.terms for index in indices}) > 1:
+        return whole
+    return plus([max(offsets) - min(offsets), span(indices[0], runs)])
+
+
+def _most(extents: Sequence[Extent]) -> Extent:
+    distinct = list({str(extent): extent for extent in extents}.values())
+    if len(distinct) == 1:
+        return distinct[0]
+    numbers = [extent for extent in distinct if isinstance(extent, int)]
+    return max(numbers) if len(numbers) == len(distinct) else maximum(*distinct)

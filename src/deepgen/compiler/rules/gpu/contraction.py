@@ -1,0 +1,145 @@
+"""Sums of products that matrix units can do: which axes are rows and which columns, and how operands must lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct
+from deepgen.compiler.rules import facts
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
+from deepgen.targets.gpu import Gpu
+
+_LONG = 64  # columns that are worth a block of their own
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
+
+    stage: Stage
+    intrinsic: MatrixProduct
+    left: Read
+    right: Read
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    both: tuple[Axis, ...]
+    along: Axis  # whose steps the products take
+    taps: tuple[Axis, ...]
+
+
+def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
+    value = stage.value
+    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
+        return None
+    found = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
+    one, other = found
+    if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
+        return None
+    one, other = _settled(one, stage), _settled(other, stage)
+    fitting = [
+        p for p in PRODUCTS.values()
+        if p.on(gpu) and one.dtype == other.dtype == p.operand
+        and stage.dtype == p.sum and p.warps == 1
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
+           for r, q in ((one, other), (other, one))]  # fmt: skip
+    both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
+    if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
+        return None
+    # What neighbours of the result differ in are columns: a lane has two of these.
+    if stage.axes[-1] in own[0]:
+        one, other, own = other, one, own[::-1]
+    inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
+    along = max(inner, key=lambda a: a.extent, default=None)
+    several = [a for a in stage.reduced if a.extent > 1]
+    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
+        return None
+    taps = tuple(a for a in stage.reduced if a != along)
+    for read in (one, other):
+        # What is summed over is a dimension of its own, so that it can be the innermost one; or a part of it.
+        moved = [i for i in read.indices if along.name in i.iterators]
+        if len(moved) != 1 or not _is_part(moved[0], along, both):
+            return None
+    return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+
+
+def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
+    """Whether an index runs over all of an axis, from a place that only products of other matrices differ in."""
+    start = index - iterator(along.name)
+    return (
+        start.iterators <= {a.name for a in both}
+        and not start.constant
+        and all(times % along.extent == 0 for _, times in start.terms)
+    )
+
+
+def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
+    """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
+    fitting = [
+        p for p in PRODUCTS.values()
+        if p.on(gpu) and p.warps > 1 and p.operand == c.intrinsic.operand
+    ]  # fmt: skip
+    if len(c.columns) > 1:
+        # Places of an image have no line to lie along: they are rows then, and channels columns.
+        c = replace(c, left=c.right, right=c.left, rows=c.columns, columns=c.rows)
+    if not fitting or len(c.columns) > 1 or c.columns[0].name not in map(facts.plain, c.right.indices):
+        return None
+    return replace(c, intrinsic=fitting[0])
+
+
+def by_images(c: Contraction, gpu: Gpu) -> Contraction | None:
+    """The same where columns are several axes, and neighbours in memory along one of them: a block has one place of the
+    others. So what lies along places of an image is read as it lies, and results are stored so."""
+    last = facts.plain(c.right.indices[-1])
+    columns = tuple(axis for axis in c.columns if axis.name == last and axis.extent >= _LONG)
+    if len(c.columns) < 2 or not columns:
+        return None
+    others = tuple(axis for axis in c.columns if axis not in columns)
+    return by_four_warps(replace(c, columns=columns, both=(*c.both, *others)), gpu)
+
+
+def along_columns(c: Contraction) -> bool:
+    """Whether columns are neighbours in the second operand, not what is summed over."""
+    last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
+    return order(c.right, c) is None and along_of(c.right, c) != last
+
+
+def _settled(read: Read, stage: Stage) -> Read:
+    """A read without the taps of a filter of 1 x 1: they do not move it."""
+    single = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
+    return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
+
+
+def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
+    """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
+
+    Along what is summed over elements are neighbours, or, if loads may turn them, along an axis of rows or columns.
+    """
+    places = list(range(len(read.indices)))
+    along = along_of(read, c)
+    last = max(n for n in places if read.indices[n].iterators)
+    chosen = {a.name for a in (*c.rows, *c.columns)}
+    if along == last or (facts.plain(read.indices[last]) in chosen and c.intrinsic.turns):
+        return None
+    own = [n for n in places if read.indices[n].iterators & chosen]
+    inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
+    return (*(n for n in places if n not in inner), *inner)
+
+
+def turned_along(read: Read, c: Contraction) -> str | None:
+    """The axis of rows or columns that neighbours in an operand differ in, where it is not what is summed over."""
+    last = max(n for n, i in enumerate(read.indices) if i.iterators)
+    return facts.plain(read.indices[last]) if order(read, c) is None and along_of(read, c) != last else None
+
+
+def along_of(read: Read, c: Contraction) -> int:
+    """The dimension of an operand that is summed over."""
+    return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
+
+
+def packed_name(tensor: str, stages: set[str]) -> str:
+    """The stage that has an operand in another order."""
+    return tensor if tensor in stages else f"{tensor}.packed"

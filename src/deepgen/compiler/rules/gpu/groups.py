@@ -1,0 +1,185 @@
+"""An expression in parts that are launches of their own: each a stage that is stored, and what is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+from deepgen.compiler.rules import facts
+from deepgen.compiler.schedule.apply import apply
+from deepgen.compiler.schedule.steps import Inline, Step
+from deepgen.operators.expr.index import Quotient, Remainder
+from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads
+from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary.dtypes import dtype
+
+_LONGEST = 4096  # of rows that a block keeps in shared memory
+HELD = 2048  # of rows that a warp keeps in registers
+_FEW = 64  # rows: a block keeps all of them
+_ROOM = 48 << 10  # bytes that any GPU has for them
+
+
+@dataclass(frozen=True)
+class Group:
+    """`last` is stored. `sums` are reductions that are computed with it: one that it reads place by place, or those of
+    its rows, in the order in which they are computed. With `spread`, that stage stores `last`, in other places."""
+
+    last: Stage
+    sums: tuple[Stage, ...] = ()
+    rows: bool = False
+    spread: Stage | None = None
+
+
+def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple[tuple[Step, ...], Expression]:
+    """The steps that put stages without reductions into their readers, and what they make of the expression."""
+    steps = tuple(
+        Inline(stage.name)
+        for stage in expression.stages
+        if stage.reduce is None and stage.name not in expression.outputs and stage.name not in keep
+    )
+    return steps, changed(expression, steps)
+
+
+def cast_when_read(expression: Expression) -> Expression:
+    """The expression with casts to wider formats where stages are read: copies have the format of what is copied."""
+    stages = list(expression.stages)
+    for n, stage in enumerate(stages):
+        if stage.reduce is None and isinstance(stage.value, Cast) and stage.name not in expression.outputs:
+            inner = stage.value.value
+            if dtype(inner.dtype).bytes > dtype(stage.dtype).bytes:
+                continue
+            stages = [replace(s, value=with_reads(s.value, _cast(stage.name, inner.dtype))) for s in stages]
+            stages[n] = replace(stage, value=inner)
+    return replace(expression, stages=tuple(stages))
+
+
+def _cast(name: str, of: str) -> Callable[[Read], Value]:
+    return lambda read: Cast(replace(read, dtype=of), read.dtype) if read.tensor == name else read
+
+
+def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
+    """The expression after steps that change stages and not loops."""
+    state = apply(expression, steps)
+    stages = tuple(planned.stage for planned in state.stages.values())
+    return Expression(expression.name, expression.tensors, stages, expression.outputs)
+
+
+def groups(expression: Expression) -> list[Group]:
+    """Of an expression without stages that could be inlined, in the order of their launches."""
+    made: list[Group] = []
+    taken: set[str] = set()
+    for stage in reversed(expression.stages):
+        if stage.name in taken:
+            continue
+        group = (
+            _spread(expression, stage)
+            or _with_its_sum(expression, stage)
+            or _with_its_rows(expression, stage, taken)
+            or Group(stage)
+        )
+        taken |= {stage.name, group.last.name, *(one.name for one in group.sums)}
+        made.append(group)
+    return made[::-1]
+
+
+def spread_parts(expression: Expression) -> frozenset[str]:
+    """The stages that others store place by place, but for strides that lie between these places."""
+    return frozenset(
+        read.tensor for stage in expression.stages for read in reads(stage.value) if spreads(expression, stage, read)
+    )
+
+
+def spreads(expression: Expression, stage: Stage, read: Read) -> bool:
+    """Whether a stage does no more than put what it reads into its places, of which others may stay empty."""
+    parts = {one.name: one for one in expression.stages}.get(read.tensor)
+    if parts is None or parts.reduce is not None or stage.reduce is not None or len(reads(stage.value)) != 1:
+        return False
+    if read.tensor in expression.outputs or facts.readers(expression, read.tensor) != (stage,):
+        return False
+    divided = [atom.by for i in read.indices for atom, _ in i.terms if isinstance(atom, Quotient)]
+    return bool(divided) and place_in(stage, read) is not None
+
+
+def place_in(stage: Stage, read: Read) -> tuple[tuple[str, int, bool], ...] | None:
+    """For each dimension of what is read: the axis that chooses it, its stride, and whether the dimension is the
+    residue of that stride or the quotient; None where dimensions are chosen otherwise."""
+    found: list[tuple[str, int, bool]] = []
+    for i in read.indices:
+        atom = i.terms[0][0] if len(i.terms) == 1 and i.terms[0][1] == 1 and not i.constant else None
+        if isinstance(atom, (Quotient, Remainder)) and (axis := facts.plain(atom.of)):
+            found.append((axis, atom.by, isinstance(atom, Remainder)))
+        elif axis := facts.plain(i):
+            found.append((axis, 1, False))
+        else:
+            return None
+    whole = [axis for axis, _, residue in found if not residue]
+    return tuple(found) if sorted(whole) == sorted(a.name for a in stage.axes) else None
+
+
+def _spread(expression: Expression, stage: Stage) -> Group | None:
+    found = reads(stage.value)
+    if len(found) != 1 or not spreads(expression, stage, found[0]):
+        return None
+    group = _with_its_sum(expression, expression.stage(found[0].tensor))
+    return group and replace(group, spread=stage)
+
+
+def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
+    if stage.reduce is not None:
+        return None
+    read = _read_reductions(expression, stage)
+    if (
+        len(read) == 1
+        and facts.fusible_consumer(expression, read[0]) == stage
+        and (not read[0].scan or scans_rows(read[0]))
+    ):
+        return Group(stage, (read[0],))
+    return None
+
+
+def scans_rows(scan: Stage) -> bool:
+    """Whether it scans its last axis, of tensors that it reads place by place, and a block has room for its rows."""
+    own = [axis.name for axis in scan.axes]
+    found = reads(scan.value)
+    rows, length = prod(axis.extent for axis in scan.axes[:-1]), scan.axes[-1].extent
+    bytes_ = sum(dtype(kind).bytes for kind in (scan.dtype, *(read.dtype for read in found)))
+    return (
+        len(own) > 1
+        and length <= _LONGEST
+        and (length <= HELD or length * bytes_ * (rows if rows < _FEW else 1) <= _ROOM)
+        and scan.scan == own[-1]
+        and len({read.tensor for read in found}) == len(found) > 0
+        and all([facts.plain(i) for i in read.indices] == own for read in found)
+    )
+
+
+def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Group | None:
+    """Reductions over what the stage reads of a row, as in a softmax: all of them read by this stage or each other."""
+    if stage.reduce is not None or stage.scan:
+        return None
+    found: list[Stage] = []
+    waiting = _read_reductions(expression, stage)
+    while waiting:
+        one = waiting.pop()
+        if one in found:
+            continue
+        readers = facts.readers(expression, one.name)
+        rows = [axis.extent for axis in one.axes] == [axis.extent for axis in stage.axes[: len(one.axes)]]
+        inside = all(r == stage or r.name in {f.name for f in found} | {w.name for w in waiting} for r in readers)
+        plain = all(
+            [facts.plain(i) for i in read.indices] == [axis.name for axis in reader.axes[: len(one.axes)]]
+            for reader in readers
+            for read in facts.reads_of(reader, one.name)
+        )
+        if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain):
+            return None
+        found.append(one)
+        waiting += _read_reductions(expression, one)
+    order = [one for one in expression.stages if one in found]
+    return Group(stage, tuple(order), rows=True) if order else None
+
+
+def _read_reductions(expression: Expression, stage: Stage) -> list[Stage]:
+    names = {read.tensor for read in reads(stage.value)}
+    return [one for one in expression.stages if one.name in names and one.reduce is not None]

@@ -1,0 +1,80 @@
+"""Configs to begin with: those that a count of what they have to do expects to be fast."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import log2
+
+from deepgen.compiler.rules.draft import Tuned
+from deepgen.compiler.rules.gpu.counts import seconds
+from deepgen.compiler.rules.sketch import Sketch, space_of
+from deepgen.space import Space, Value
+from deepgen.targets.gpu import Gpu
+
+_LOOKED_AT = 150  # configs that are drawn
+_KEPT = 6  # from which to go on, one knob at a time
+_TURNS = 6
+
+
+def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[str, Value]]]:
+    """The configs of which most is expected, with the seconds of the estimate, the best first."""
+    space, usual = space_of(sketch.name, [sketch]), sketch.usual()
+    counts = sketch.counts
+    drawn = [usual] if space.contains(usual) else []
+    drawn += [dict(config) for config in space.sample(_LOOKED_AT, seed=0)]
+    if counts is None:
+        return [(_apart(config, usual), config) for config in sorted(drawn, key=lambda c: _apart(c, usual))[:count]]
+    found: dict[str, tuple[float, dict[str, Value]]] = {}
+    known = counts.knobs
+    changing = [knob for knob in sketch.knobs if knob.name in known]
+    waiting = [_with_usual(config, usual, known, space) for config in drawn]
+    for _ in range(_TURNS):
+        fresh = {key: config for config in waiting if (key := _key(config)) not in found}
+        found |= {key: (seconds(counts, config, gpu), config) for key, config in fresh.items()}
+        best = sorted(found.values(), key=lambda one: one[0])[: max(_KEPT, count)]
+        waiting = [near for _, config in best[:_KEPT] for near in _near(config, changing) if space.contains(near)]
+        if all(_key(config) in found for config in waiting):
+            break
+    return best[:count]
+
+
+def default(sketches: Sequence[Sketch], gpu: Gpu) -> tuple[Sketch, dict[str, Value]]:
+    """The sketch and the config to take without a search."""
+    counted = [(*likely(sketch, gpu)[0], sketch) for sketch in sketches if sketch.counts is not None]
+    if not counted:
+        return sketches[0], near_usual(sketches[0])
+    _, config, sketch = min(counted, key=lambda one: one[0])
+    return sketch, config
+
+
+def near_usual(sketch: Sketch) -> dict[str, Value]:
+    """The usual config, or of some that there are the one nearest to it."""
+    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
+    if space.contains(usual):
+        return usual
+    return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
+
+
+def _with_usual(
+    config: dict[str, Value], usual: Mapping[str, Value], known: frozenset[str], space: Space
+) -> dict[str, Value]:
+    """The config with usual values of the knobs that the estimate knows nothing about, where they fit."""
+    plain = {name: value if name in known else usual[name] for name, value in config.items()}
+    return plain if space.contains(plain) else config
+
+
+def _near(config: Mapping[str, Value], knobs: Sequence[Tuned]) -> Iterator[dict[str, Value]]:
+    for knob in knobs:
+        for value in knob.values:
+            yield {**config, knob.name: value}
+
+
+def _key(config: Mapping[str, Value]) -> str:
+    return json.dumps(config, sort_keys=True)
+
+
+def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
+    """How many doublings lie between two configs."""
+    pairs = ((value, other[name]) for name, value in one.items() if name in other)
+    return sum(abs(log2(a + 1) - log2(b + 1)) for a, b in pairs if isinstance(a, int) and isinstance(b, int))

@@ -1,0 +1,242 @@
+"""Matrix units: a sum of products is tiled for blocks, warps and products of matrices.
+
+Rows and columns of the products may be several axes: of a convolution, the images and places of its result. Operands
+lie in shared memory as in their tensors, and lanes ask for rows of matrices by the operands' own indices. So one copy
+of an image serves all taps of a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu import tensor_counts, turned
+from deepgen.compiler.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
+from deepgen.compiler.rules.gpu.flat import Flat
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
+from deepgen.compiler.rules.gpu.stored import axes_of, flat_in_runs, in_runs
+from deepgen.compiler.rules.gpu.tensor_tiles import tiling
+from deepgen.compiler.rules.numbers import Extent, covered, least, text
+from deepgen.compiler.schedule import steps as s
+from deepgen.operators.expr.nodes import Expression, Read, Stage
+from deepgen.space import divides
+from deepgen.vocabulary.dtypes import dtype
+
+_CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
+_WIDE_CHUNKS = (2, 4)
+_DEPTHS = (1, 2, 3, 4)
+_WIDE_DEPTHS = (2, 3, 4, 5, 6)
+
+
+def by_matrices(
+    plan: Plan,
+    out: Stage,
+    c: Contraction,
+    *,
+    all_taps: bool,
+    staged: Stage | None = None,
+    flat: Flat | None = None,
+    turned_in_block: str = "",
+) -> None:
+    """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
+
+    `staged` is what is stored, in shared memory: from there it is stored in runs of 16 bytes. `turned_in_block` is the
+    operand whose neighbours in memory differ in their place, and in shared memory in what is summed over.
+    """
+    sums, mma = c.stage.name, c.intrinsic
+    wide = mma.warps > 1
+    one_image = wide and any(not facts.depends(c.left, axis.name) for axis in c.both)
+    kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
+    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
+    parts = tiling(plan, c, flat is not None)
+    inner, tiles, warps = parts.inner, parts.tiles, parts.warps
+    chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
+    chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
+    depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
+    block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
+    threads_y = product_of(*warps.values())
+    if staged and flat:
+        flat_in_runs(plan, c, out, staged, block, threads_y, flat)
+    elif staged:
+        in_runs(plan, c, out, staged, block, threads_y)
+    host = staged or out
+    _result(plan, c, host, {n: (warps[n], tiles[n], inner[n]) for n in inner}, inside=staged is not None)
+    plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
+    step_loop = _sums(plan, c, inner, chunk, all_taps)
+    shared: list[Extent] = []
+    extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
+    if all_taps:
+        extents |= {tap.name: tap.extent for tap in c.taps}
+    for read in (c.left, c.right):
+        turns_it = read.tensor == turned_in_block
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, turns_it))
+    turns = covered(c.along.extent, product_of(chunk, mma.k))
+    if not all_taps:
+        turns = product_of(turns, *(tap.extent for tap in c.taps))
+    held = product_of(least(depth, turns), total_of(*shared))
+    tensor_counts.limits(plan, c, tiles, threads_y, held)
+    beside = 1 if flat else tensor_counts.beside(out, c, (block if staged else inner))
+    stored, late = product_of(2, *block.values(), beside), tensor_counts.late(c, tiles, chunk, all_taps)
+    counts = tensor_counts.counts(
+        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
+    )
+    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
+    packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
+    if flat and flat.packed:
+        packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
+    moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
+             if r.tensor == turned_in_block]  # fmt: skip
+    plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
+
+
+def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
+    """Products along what is summed over, between two barriers."""
+    mma = c.intrinsic
+    if mma.warps > 1:
+        return _WIDE_CHUNKS if along_columns(c) and not flat else (mma.line // mma.k,)
+    return [n // mma.step_bytes for n in (_CHUNKS if mma.lanes > 1 else _CHUNKS[:3]) if n >= mma.step_bytes]
+
+
+def _result(
+    plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
+) -> None:
+    """The loops of the results: blocks, warps, lanes, and what a lane has. `inside` of a block there are no others."""
+    name, axis_of = out.name, axes_of(out, c)
+    level: dict[str, list[str]] = {}
+    for axis in (*c.rows, *c.columns):
+        level[axis.name] = plan.split(name, axis_of[axis.name], *parts[axis.name])
+    rows = [level[a.name] for a in c.rows]
+    columns = [level[a.name] for a in c.columns]
+    blocks = [axis_of[a.name] for a in c.both] + [one[0] for one in (*rows, *columns)]
+    warps = [one[1] for one in (*rows, *columns)]
+    tiles = [one[2] for one in (*rows, *columns)]
+    inner_rows, inner_columns = [one[3] for one in rows], [one[3] for one in columns]
+    plan.step(s.Reorder(name, (*blocks, *warps, *tiles, *inner_rows, *inner_columns)))
+    fragment = c.intrinsic.fragment
+    half, row = plan.split(name, plan.fuse(name, inner_rows), fragment.rows)
+    *group, quad, pair = plan.split(name, plan.fuse(name, inner_columns), *fragment.splits)
+    lanes = [quad, row] if fragment.across else [row, quad]
+    held = [*tiles, half, *group, pair]
+    plan.step(s.Reorder(name, (*lanes, *held)))
+    whole = plan.fuse(name, blocks)
+    if not inside:
+        plan.bind(name, "block.x", whole)
+    plan.bind(name, "thread.y", plan.fuse(name, warps))
+    plan.lanes = plan.fuse(name, lanes)
+    plan.bind(name, "thread.x", plan.lanes)
+    if fragment.run == 1:
+        held = held[: len(tiles)]  # neighbours are in products after each other
+    plan.bind(name, "unroll", *held[:-1])
+    plan.bind(name, "vector", held[-1])
+
+
+def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
+    """The loops of the sums; the one at which operands are copied."""
+    name, mma = c.stage.name, c.intrinsic
+    level = {a.name: plan.split(name, a.name, inner[a.name]) for a in (*c.rows, *c.columns)}
+    outer, steps, along = plan.split(name, c.along.name, chunk, mma.k)
+    taps, batches = [t.name for t in c.taps], [a.name for a in c.both]
+    rows, columns = [level[a.name][1] for a in c.rows], [level[a.name][1] for a in c.columns]
+    tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
+    plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
+    copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
+    # Written out, loads of one tap are under way while products of the one before are computed.
+    plan.bind(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
+    first = plan.fuse(name, rows)
+    plan.fuse(name, columns)
+    order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
+    plan.step(s.Layout(name, tuple(order)), s.Tensorize(name, first, mma.name))
+    return copies
+
+
+def _places(c: Contraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
+    """The dimensions of the sums, rows before columns, and how much of each is in one product."""
+    places = [a.name for a in c.stage.axes]
+    order = (*c.both, *c.rows, *c.columns)
+    return [(places.index(a.name), str(inner.get(a.name, 1))) for a in order]
+
+
+def _copied(
+    plan: Plan,
+    c: Contraction,
+    read: Read,
+    extents: dict[str, Extent],
+    loop: str,
+    threads_y: Extent,
+    depth: Extent,
+    rows_in_lines: bool,
+    turns_it: bool,
+) -> Extent:
+    """An operand's part in shared memory; its bytes. With `turns_it`, threads read it as it lies and turn it."""
+    sums, tensor = c.stage.name, read.tensor
+    stages = {stage.name: stage for stage in plan.expression.stages if not facts.is_summed(stage)}
+    places = order(read, c)
+    own = tensor in stages and (places is None or turns_it)
+    name = tensor if own else f"{tensor}.shared"
+    shape = plan.expression.shape_of(tensor)
+    sizes = [reach(i, extents) for i in read.indices]
+    taps: dict[str, Extent] = {**extents, **{tap.name: tap.extent for tap in c.taps}}
+    for size, i, whole in zip(sizes, read.indices, shape, strict=True):
+        # A part as large as the whole begins where that begins, whichever tap is at work.
+        fits = reach(i, taps) <= whole
+        plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
+        if not isinstance(fits, bool) or not fits:
+            plan.require((size < whole) | fits, f"a block's part of {tensor} has room for all taps")
+    bytes_each = dtype(read.dtype).bytes
+    width = WIDEST // bytes_each
+    last = sizes[places[-1] if places else max(n for n, i in enumerate(read.indices) if i.iterators)]
+    plan.require(divides(width, last) if not isinstance(last, int) else last % width == 0,
+                 f"rows of {tensor} in shared memory are whole runs of {WIDEST} bytes")  # fmt: skip
+    if own:
+        plan.step(s.SetScope(name, "shared"))
+        axes = [a.name for a in stages[tensor].axes]
+    else:
+        axes = [f"a{n}" for n in range(len(shape))]
+    plan.step(s.ComputeAt(name, sums, loop))
+    if places is not None:
+        for copy in (name,) if turns_it else (packed_name(tensor, set(stages)), name):
+            plan.step(s.Layout(copy, tuple(map(str, places))))
+    if turns_it:
+        # Lanes have neighbours in memory, and each of them a run of what is summed over.
+        summed = axes[along_of(read, c)]
+        groups, run = plan.split(name, summed, width)
+        others = [axis for axis in axes if axis != summed]
+        plan.step(s.Reorder(name, (groups, *others, run)))
+        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, c.intrinsic.lanes)
+    else:
+        if places is not None:
+            axes = [axes[n] for n in places]
+            plan.step(s.Reorder(name, tuple(axes)))
+        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
+    plan.bind(name, "thread.y", by_y)
+    plan.bind(name, "thread.x", by_x)
+    plan.bind(name, "vector", run)
+    lines = c.intrinsic.warps > 1 and read == c.right
+    if lines and along_columns(c):
+        along = along_of(read, c)
+        column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
+        rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
+        line = c.intrinsic.line
+        plan.step(s.Layout(name, (*rest, f"{column}/{line}", str(along), f"{column}%{line}")))
+    swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
+    plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
+    return product_of(bytes_each, *sizes)
+
+
+def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
+    """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
+    names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
+    found: list[s.Step] = []
+    for read in (c.left, c.right):
+        source = read.tensor
+        packs = order(read, c) is not None and source != turned_in_block
+        if packs:
+            source = packed_name(read.tensor, names)
+            if read.tensor not in names:
+                found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            found += turned.tile(expression, read.tensor, source)
+        if packs or source not in names:
+            found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
+    return tuple(found)

@@ -1,0 +1,186 @@
+"""Plain arithmetic: each thread has a few elements of the result, and reads its operands from memory or from tiles that
+the block copied to shared memory."""
+
+from __future__ import annotations
+
+from math import prod
+
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu.groups import Group
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
+from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.schedule import steps as s
+from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
+from deepgen.vocabulary.dtypes import dtype
+
+_MOST_INNER = 8
+_MOST_HELD = 96  # registers for what a thread adds up
+_USUAL_THREADS = 128
+_MOST_TAPS = 9  # that are written out
+
+
+def by_threads(plan: Plan, group: Group, *, shared: bool, kept: frozenset[str] = frozenset()) -> None:
+    """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks.
+
+    `kept` are operands that are stages, and computed there.
+    """
+    out = group.last
+    sums = group.sums[0] if group.sums else None
+    plan.names.append("shared" if shared else "threads")
+    if sums is None and out.reduce is None:
+        _place_by_place(plan, out)
+        return
+    threads, inner = _sizes(plan, out, sums)
+    loops = result(plan, out, threads, inner)
+    whole = product_of(*threads.values())
+    plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
+    plan.derive("threads", whole)
+    if sums is None:
+        return
+    held = product_of(*inner.values())
+    plan.require(held <= _MOST_HELD, "what a thread adds up fits in its registers")
+    plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loops))
+    same = facts.same_places(out, sums)
+    assert same is not None
+    own = [a.name for a in sums.axes]
+    if not shared:
+        plan.step(s.Reorder(sums.name, (*(a.name for a in sums.reduced), *own)))
+        plan.bind(sums.name, "unroll", *_few(list(sums.reduced)), *own[:-1])
+        plan.bind(sums.name, "vector", own[-1])
+        return
+    along = max(sums.reduced, key=lambda a: a.extent)
+    chunk = plan.knob("chunk", [n for n in (4, 8, 16, 32, 64) if along.extent % n == 0] or [along.extent], 16)
+    outer, steps = plan.split(sums.name, along.name, chunk)
+    rest = [a.name for a in sums.reduced if a != along]
+    plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
+    few = _few([a for a in sums.reduced if a != along])
+    plan.bind(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
+    tile = {a.name: product_of(threads[o], inner[o]) for a, o in zip(sums.axes, same, strict=True)}
+    extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
+    total: list[Extent] = []
+    for read in operands(sums):
+        total.append(_copied(plan, sums, read, extents, outer, whole, kept))
+    plan.require(total_of(*total) <= plan.gpu.shared_per_block - 1024, "copies fit in shared memory")
+    plan.derive("shared_bytes", total_of(*total))
+
+
+def _few(axes: list[Axis]) -> list[str]:
+    """The innermost axes with few places together: written out, loads that several results share are done once."""
+    found: list[str] = []
+    places = 1
+    for axis in reversed(axes):
+        places *= axis.extent
+        if places > _MOST_TAPS:
+            break
+        found.insert(0, axis.name)
+    return found
+
+
+def _place_by_place(plan: Plan, out: Stage) -> None:
+    """All elements in a row, a few neighbours for each thread."""
+    count = prod(out.shape)
+    threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
+    run = WIDEST // dtype(out.dtype).bytes
+    each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
+    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), threads, each)
+    plan.bind(out.name, "block.x", blocks)
+    plan.bind(out.name, "thread.x", by_thread)
+    plan.bind(out.name, "vector", own)
+
+
+def operands(sums: Stage) -> list[Read]:
+    """What it reads, once for each tensor."""
+    return list({read.tensor: read for read in reads(sums.value)}.values())
+
+
+def shareable(sums: Stage) -> bool:
+    """Whether a block reads elements more than once, and each tensor at one place."""
+    found = operands(sums)
+    return len(reads(sums.value)) == len(found) > 1 and not sums.scan and all(_reused(r, sums) for r in found)
+
+
+def _reused(read: Read, sums: Stage) -> bool:
+    """Whether several results read the same element: along an axis that it does not know, or by taps that overlap."""
+    own, taps = {a.name for a in sums.axes}, {a.name for a in sums.reduced if a.extent > 1}
+    return any(not facts.depends(read, name) for name in own) or any(
+        i.iterators & own and i.iterators & taps for i in read.indices
+    )
+
+
+def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent], dict[str, Extent]]:
+    """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
+    threads: dict[str, Extent] = {}
+    inner: dict[str, Extent] = {}
+    free = [a for a in out.axes if a.name != out.scan]
+    run = WIDEST // dtype(out.dtype).bytes
+    wide = free[-1] if free else None
+    room = _USUAL_THREADS
+    for n, axis in enumerate(reversed(free)):
+        last = axis == wide
+        several = [k for k in powers(_MOST_INNER) if k <= axis.extent] if last or sums is not None else [1]
+        most = run if last else _neighbours(n, len(free)) if sums is not None else 1
+        each = max((k for k in several if axis.extent % k == 0 and k <= most), default=1)
+        inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
+        covering = _power_below(max(1, axis.extent // each))
+        usual = min(covering, room, 16 if sums is not None else room)
+        while n and usual > 1 and axis.extent % (usual * each):
+            usual //= 2
+        room //= usual
+        threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, 256 if last else 32)), usual)
+    return threads, inner
+
+
+def _neighbours(n: int, axes: int) -> int:
+    """How many elements of the n-th axis from the last a thread has, as a rule: those that share what they read."""
+    return 4 if axes < 3 else 2 if n < 3 else 1
+
+
+def _power_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1)
+
+
+def result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, Extent]) -> str:
+    """The loops of what is stored; the one of its threads."""
+    name, free = out.name, [a for a in out.axes if a.name in threads]
+    if not free:
+        # One element, or one row that is scanned: one thread's work.
+        return out.axes[0].name
+    level = [plan.split(name, a.name, threads[a.name], inner[a.name]) for a in free]
+    kept = [a.name for a in out.axes if a.name not in threads] + [a.name for a in out.reduced]
+    blocks, by_threads, own = ([one[n] for one in level] for n in range(3))
+    plan.step(s.Reorder(name, (*blocks, *by_threads, *kept, *own)))
+    plan.bind(name, "block.x", plan.fuse(name, blocks))
+    loop = plan.fuse(name, by_threads)
+    plan.bind(name, "thread.x", loop)
+    plan.bind(name, "unroll", *own[:-1])
+    plan.bind(name, "vector", own[-1])
+    return loop
+
+
+def _copied(
+    plan: Plan,
+    sums: Stage,
+    read: Read,
+    extents: dict[str, Extent],
+    loop: str,
+    threads: Extent,
+    kept: frozenset[str],
+) -> Extent:
+    name, axes = f"{read.tensor}.shared", [f"a{n}" for n in range(len(read.indices))]
+    if read.tensor in kept:
+        name, axes = read.tensor, [a.name for a in plan.expression.stage(read.tensor).axes]
+        plan.step(s.SetScope(name, "shared"))
+    sizes = [reach(i, extents) for i in read.indices]
+    size = dtype(read.dtype).bytes
+    plan.step(s.ComputeAt(name, sums.name, loop))
+    whole = plan.fuse(name, axes)
+    # Where taps move the innermost dimension, runs begin anywhere: neighbours then had better load neighbours.
+    usual = WIDEST // size if facts.plain(read.indices[-1]) else 1
+    width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
+    _, by_thread, run = plan.split(name, whole, threads, width)
+    plan.bind(name, "thread.x", by_thread)
+    plan.bind(name, "vector", run)
+    return product_of(size, *sizes)
+
+
+__all__ = ["by_threads", "operands", "result", "shareable"]

@@ -1,0 +1,164 @@
+"""Windows: sums over the taps of a filter alone, as a depthwise convolution has them, with all operands in registers.
+
+Neighbouring results read mostly the same elements: a thread loads the window of a few results once, in runs of up to 16
+bytes, and its filter. Loads of other threads find these elements in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from math import gcd, prod
+
+from deepgen.compiler.passes.simplify import all_of
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu import threads
+from deepgen.compiler.rules.gpu.groups import Group
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
+from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.schedule import steps as s
+from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
+from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted
+from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary.dtypes import dtype
+
+_MOST_TAPS = 49
+_MOST_HELD = 176  # numbers of a thread
+_USUAL_THREADS = 256
+_USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps move, and along others
+
+
+def serves(sums: Stage) -> bool:
+    """Whether it sums over taps alone: each moves what is read along an axis of the results."""
+    taps = {a.name for a in sums.reduced if a.extent > 1}
+    if sums.reduce != "sum" or not taps or not threads.shareable(sums):
+        return False
+    moving = {tap for read in threads.operands(sums) for i in read.indices for tap in _moved(sums, i.iterators) & taps}
+    return moving == taps and prod(a.extent for a in sums.reduced) <= _MOST_TAPS
+
+
+def _moved(sums: Stage, iterators: Set[str]) -> Set[str]:
+    """The iterators of an index, if one of them is an axis of the results."""
+    return iterators if iterators & {a.name for a in sums.axes} else frozenset()
+
+
+def in_runs(expression: Expression, padded: Set[str]) -> Expression:
+    """The expression with stages that add a border to a tensor in runs that lie in that tensor as they are loaded.
+
+    The innermost dimension of such a stage is divided: its elements are counted from a multiple of a run on.
+    """
+    stages = {stage.name: stage for stage in expression.stages}
+    for name in sorted(padded):
+        made = _divided(expression, stages[name])
+        if made is None or not all(serves(reader) for reader in facts.readers(expression, name)):
+            continue
+        divided, shift, run = made
+
+        def place(read: Read, name: str = name, shift: int = shift, run: int = run) -> Read:
+            if read.tensor != name:
+                return read
+            at = read.indices[-1] + shift
+            return replace(read, indices=(*read.indices[:-1], at // run, at % run))
+
+        stages = {n: replace(stage, value=with_reads(stage.value, place)) for n, stage in stages.items()}
+        stages[name] = divided
+    return replace(expression, stages=tuple(stages.values()))
+
+
+def _divided(expression: Expression, padded: Stage) -> tuple[Stage, int, int] | None:
+    """The stage with its last dimension in runs, where its elements are moved to, and how long runs are."""
+    value, last = padded.value, padded.axes[-1]
+    if not isinstance(value, Select) or not isinstance(value.then, Read) or not padded.axes:
+        return None
+    source, at = expression.shape_of(value.then.tensor), value.then.indices[-1]
+    run = gcd(source[-1], WIDEST // dtype(padded.dtype).bytes)
+    if at - at.constant != iterator(last.name) or run == 1:
+        return None
+    if all(facts.plain(r.indices[-1]) for s_ in expression.stages for r in facts.reads_of(s_, padded.name)):
+        return None
+    shift = at.constant % run
+    runs, inside = f"{last.name}_run", f"{last.name}_in"
+    by = {last.name: iterator(runs) * run + iterator(inside) - shift}
+    there = at.substitute(by)
+    moved = substituted(value, by)
+    assert isinstance(moved, Select)
+    bounded = Logic("and", moved.condition, all_of([there, source[-1] - 1 - there]))
+    axes = (*padded.axes[:-1], Axis(runs, -(-(last.extent + shift) // run)), Axis(inside, run))
+    return replace(padded, axes=axes, value=replace(moved, condition=bounded)), shift, run
+
+
+def copies(sums: Stage, reader: str, kept: Set[str]) -> tuple[s.Step, ...]:
+    found = (read.tensor for read in threads.operands(sums) if read.tensor not in kept)
+    return tuple(s.CacheRead(tensor, _window(tensor), "register", (reader,)) for tensor in found)
+
+
+def _window(tensor: str) -> str:
+    return f"{tensor}.window"
+
+
+def by_window(plan: Plan, group: Group, kept: Set[str]) -> None:
+    """The steps of a launch. `kept` are operands that are stages, and computed in registers."""
+    out, sums = group.last, group.sums[0]
+    plan.names.append("window")
+    same = facts.same_places(out, sums)
+    assert same is not None
+    axis_of = dict(zip((a.name for a in sums.axes), same, strict=True))
+    moved = {axis_of[a.name] for a in sums.axes if any(len(i.iterators) > 1 and a.name in i.iterators
+             for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
+    by_threads, inner = _sizes(plan, out, moved)
+    whole = product_of(*by_threads.values())
+    plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
+    plan.derive("threads", whole)
+    loop = threads.result(plan, out, by_threads, inner)
+    plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loop))
+    own, taps = [a.name for a in sums.axes], [a.name for a in sums.reduced]
+    plan.step(s.Reorder(sums.name, (*taps, *own)))
+    plan.bind(sums.name, "unroll", *taps, *own[:-1])
+    plan.bind(sums.name, "vector", own[-1])
+    extents: dict[str, Extent] = {a.name: inner[axis_of[a.name]] for a in sums.axes}
+    extents |= {a.name: a.extent for a in sums.reduced}
+    held: list[Extent] = [product_of(*inner.values())]
+    for read in threads.operands(sums):
+        if read.tensor in kept:
+            name, axes = read.tensor, [a.name for a in plan.expression.stage(read.tensor).axes]
+            plan.step(s.SetScope(name, "register"))
+        else:
+            name, axes = _window(read.tensor), [f"a{n}" for n in range(len(read.indices))]
+        plan.step(s.ComputeAt(name, out.name, loop))
+        plan.bind(name, "unroll", *axes[:-1])
+        plan.bind(name, "vector", axes[-1])
+        held.append(product_of(*(reach(i, extents) for i in _undivided(read))))
+    plan.require(total_of(*held) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
+    plan.derive("held", total_of(*held))
+
+
+def _undivided(read: Read) -> Iterator[Index]:
+    """The indices of a read without the division into runs: what is not used of a run costs no register."""
+    for i in read.indices:
+        atoms = [atom for atom, _ in i.terms]
+        if isinstance(atoms[0] if atoms else None, Remainder):
+            continue
+        yield atoms[0].of if atoms and isinstance(atoms[0], Quotient) else i
+
+
+def _sizes(plan: Plan, out: Stage, moved: Set[str]) -> tuple[dict[str, Extent], dict[str, Extent]]:
+    """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
+    by_threads: dict[str, Extent] = {}
+    inner: dict[str, Extent] = {}
+    run, room, first = WIDEST // dtype(out.dtype).bytes, _USUAL_THREADS, True
+    rows = next((a.name for a in out.axes if a.name in moved), "")
+    for axis in reversed(out.axes):
+        several = [n for n in powers(8) if n <= axis.extent] if first or axis.name in moved else [1]
+        wanted = (run if axis.name in moved else _PAIR) if first else _USUAL_ROWS if axis.name == rows else _PAIR
+        each = max((n for n in several if n <= wanted and axis.extent % n == 0), default=1)
+        inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
+        covering = -(-axis.extent // each)
+        usual = covering if covering <= room else 1 << room.bit_length() - 1
+        room //= usual
+        several = sorted({*powers(min(axis.extent, 256 if first else 32)), usual})
+        by_threads[axis.name] = plan.knob(f"{axis.name}_threads", several, usual)
+        first = False
+    return by_threads, inner
+
+
+__all__ = ["by_window", "copies", "in_runs", "serves"]

@@ -1,0 +1,117 @@
+"""Join-Axes: axes that all tensors have side by side, and that nothing tells apart, become one.
+
+So a convolution by a filter of one pixel is what it is: a product of matrices, whose rows are all pixels of all images.
+Tiles need not end where a row of an image does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from deepgen.compiler.rules import facts
+from deepgen.operators.expr.index import Index
+from deepgen.operators.expr.nodes import Axis, Expression, Place, Read, Stage, Value, reads, substituted, walk
+from deepgen.operators.expr.rewrite import with_reads
+
+_Item = TypeVar("_Item")
+
+
+def with_joined(expression: Expression) -> Expression:
+    """The expression with such axes as one, if it has sums of products."""
+    if not any(stage.reduce == "sum" and len(reads(stage.value)) > 1 for stage in expression.stages):
+        return expression
+    expression = replace(expression, stages=tuple(map(_without_single, expression.stages)))
+    for stage in expression.stages:
+        for place in range(len(stage.axes) - 1):
+            found = _together(expression, stage.name, place)
+            if found is not None:
+                return with_joined(_joined(expression, found))
+    return expression
+
+
+def _without_single(stage: Stage) -> Stage:
+    """A sum without axes of one step, as those of a filter of one pixel are, as long as another one is left."""
+    several = tuple(axis for axis in stage.reduced if axis.extent > 1)
+    if not several or len(several) == len(stage.reduced):
+        return stage
+    gone: dict[str, Index | int] = {axis.name: 0 for axis in stage.reduced if axis.extent == 1}
+    return replace(stage, value=substituted(stage.value, gone), reduced=several)
+
+
+def _together(expression: Expression, name: str, place: int) -> dict[str, int] | None:
+    """The tensors in which two dimensions become one where two of a stage do, and the place of the first of them.
+
+    None where something tells them apart.
+    """
+    found: dict[str, int] = {}
+    todo = [(name, place)]
+    while todo:
+        name, place = todo.pop()
+        if found.setdefault(name, place) != place:
+            return None
+        for stage in expression.stages:
+            pairs = [_read_by(stage, read, place) for read in facts.reads_of(stage, name)]
+            pairs += _reading(expression, stage, place) if stage.name == name else []
+            for pair in pairs:
+                if pair is None:
+                    return None
+                todo += [pair] if pair[0] not in found or found[pair[0]] != pair[1] else []
+    return found
+
+
+def _reading(expression: Expression, stage: Stage, place: int) -> list[tuple[str, int] | None]:
+    """The dimensions that a stage reads along two of its axes."""
+    first, second = stage.axes[place : place + 2]
+    both = {first.name, second.name}
+    told = any(isinstance(node, Place) and node.index.iterators & both for node in walk(stage.value))
+    if told or stage.scan in both:
+        return [None]
+    along = [read for read in reads(stage.value) if any(index.iterators & both for index in read.indices)]
+    return [_side_by_side(expression, read, first, second) for read in along]
+
+
+def _side_by_side(expression: Expression, read: Read, first: Axis, second: Axis) -> tuple[str, int] | None:
+    """Where a read has two axes as they are, over whole dimensions of its tensor."""
+    names = [facts.plain(index) for index in read.indices]
+    places = [n for n, index in enumerate(read.indices) if index.iterators & {first.name, second.name}]
+    shape = expression.shape_of(read.tensor)
+    whole = [names[n] for n in places] == [first.name, second.name] and places[1] == places[0] + 1
+    fits = whole and shape[places[0]] == first.extent and shape[places[1]] == second.extent
+    return (read.tensor, places[0]) if fits else None
+
+
+def _read_by(stage: Stage, read: Read, place: int) -> tuple[str, int] | None:
+    """The axes along which a stage reads two dimensions."""
+    names = [axis.name for axis in stage.axes]
+    first, second = (facts.plain(index) for index in read.indices[place : place + 2])
+    if first not in names or second not in names or names.index(second) != names.index(first) + 1:
+        return None
+    return stage.name, names.index(first)
+
+
+def _joined(expression: Expression, found: Mapping[str, int]) -> Expression:
+    def read(given: Read) -> Value:
+        place = found.get(given.tensor)
+        return given if place is None else replace(given, indices=_without(given.indices, place + 1))
+
+    tensors = [replace(t, shape=_product(t.shape, found[t.name])) if t.name in found else t for t in expression.tensors]
+    stages = [replace(stage, value=with_reads(stage.value, read)) for stage in expression.stages]
+    stages = [_one_axis(s, found[s.name]) if s.name in found else s for s in stages]
+    return replace(expression, tensors=tuple(tensors), stages=tuple(stages))
+
+
+def _one_axis(stage: Stage, place: int) -> Stage:
+    first, second = stage.axes[place : place + 2]
+    axes = _without(stage.axes, place + 1)
+    joined = replace(first, extent=first.extent * second.extent)
+    return replace(stage, axes=(*axes[:place], joined, *axes[place + 1 :]))
+
+
+def _product(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
+
+
+def _without(given: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
+    return (*given[:place], *given[place + 1 :])

@@ -1,0 +1,127 @@
+"""Reduction-Split: vectors along the axis that is summed over, as partial results that are summed up at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepgen.compiler.intrinsics.dots import Dot
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.candidates import ROWS, VECTORS, up_to
+from deepgen.compiler.rules.draft import Draft
+from deepgen.compiler.rules.numbers import Extent, plus, times
+from deepgen.compiler.rules.tensorize import products_of_vectors
+from deepgen.compiler.rules.tiling import summed, tile_consumer
+from deepgen.compiler.rules.usual import blocks
+from deepgen.compiler.rules.vectors import along_reduction
+from deepgen.compiler.schedule.steps import UNROLL, VECTOR, Tensorize
+from deepgen.operators.expr.nodes import Stage
+
+_USUAL_SUMS = 4  # chains of additions that do not wait for each other
+_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many turns or more: more loads are under way at once
+_MOST_ROWS = 8
+_VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The partial results of a reduction, several vectors of them, and the one vector that these are summed up to."""
+
+    sums: str
+    vector: str
+    stage: str
+    lanes: int
+    along: str  # the axis along which partial results lie
+    dot: Dot | None = None  # the instruction that adds up groups of products
+
+
+class ReductionSplit:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Reduction-Split", False
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        found = summed(draft, stage)
+        if found is None or (isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, found) is None):
+            return False
+        return along_reduction(draft.expression, found, draft.lanes(found.name))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums = summed(draft, stage)
+        assert sums is not None
+        dot = dot_of(draft, sums)
+        way = draft.branch(f"vectors_{sums.reduced[-1].name}" if dot is None else dot.name)
+        to = dict(zip((axis.name for axis in sums.axes), facts.same_places(stage, sums) or (), strict=True))
+        rows = next((axis for axis in reversed(sums.axes) if axis.extent > 1), None)
+        high: Extent = 1
+        if rows is not None:
+            values = up_to(ROWS, min(rows.extent, _MOST_ROWS))
+            high = way.knob(way.free_name(sums.name, f"{rows.name}_2"), values, max(v for v in values if v <= 1))
+        partial = split_reduction(way, sums, high)
+        whole = {axis.name: axis.extent for axis in stage.axes}
+        tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
+        usual = blocks(way.target, whole, {to[rows.name]: 1} if rows else {}, None, 0)
+        tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
+        place_partial(way, partial, stage.name, tiled.inner, rows.name if rows else None)
+        way.finish(stage.name)
+        return [way]
+
+
+def dot_of(draft: Draft, sums: Stage) -> Dot | None:
+    """The instruction that the expression was prepared for, where it adds up whole vectors of these products."""
+    dot = draft.dot
+    return dot if isinstance(dot, Dot) and dot.each and products_of_vectors(draft.expression, sums, dot) else None
+
+
+def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
+    """Partial results along the innermost axis that is summed over, for so many rows at a time."""
+    lanes, last, dot = draft.lanes(sums.name), sums.reduced[-1], dot_of(draft, sums)
+    group = dot.depth if dot is not None else 1
+    values = up_to(_VECTORS, last.extent // (lanes * group))
+    exact = [wide for wide in values if last.extent % (wide * lanes * group) == 0]
+    values = values if dot is None else exact  # an instruction has no edge
+    long = last.extent >= _LONG * _LONG_SUMS * lanes * group and draft.target.vector_registers >= 2 * _LONG_SUMS + 1
+    usual = max(wide for wide in exact or values if wide <= (_LONG_SUMS if long else _USUAL_SUMS))
+    wide = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), values, usual)
+    held = plus([times([rows, wide]), wide, 1])
+    draft.derive(draft.free_name(sums.name, "registers"), held)
+    draft.require(held <= draft.target.vector_registers, f"partial results of {sums.name} fit in registers")
+    name = f"{sums.name}_parts"
+    along = draft.rfactor(sums.name, times([wide, lanes]), usual * lanes, name, group)
+    draft.lay_out(name, [*range(1, len(sums.axes) + 1), 0])
+    vector = f"{sums.name}_vector"
+    draft.rfactor(sums.name, lanes, lanes, vector)
+    draft.lay_out(vector, [*range(1, len(sums.axes) + 1), 0])
+    return Partial(sums.name, vector, name, lanes, along, dot)
+
+
+def place_partial(draft: Draft, partial: Partial, consumer: str, loop: str, rows: str | None) -> None:
+    """Partial results, one vector of them, and their sum, all where a consumer reads it."""
+    for name in (partial.sums, partial.vector):
+        draft.compute_at(name, consumer, loop, "register")
+        stage = draft.stage(name)
+        (lanes,) = (axis.name for axis in (stage.reduced if name == partial.sums else stage.axes[:1]))
+        around = [axis.name for axis in stage.reduced if axis.name != lanes]
+        kept = [axis.name for axis in stage.axes if axis.name != lanes]
+        draft.reorder(name, [*kept, *around, lanes])
+        draft.annotate(name, UNROLL, *around, *(axis for axis in kept if axis == rows))
+        draft.annotate(name, VECTOR, lanes)
+        draft.finish(name)
+    draft.compute_at(partial.stage, consumer, loop, "register")
+    _arrange(draft, partial, rows)
+    draft.finish(partial.stage)
+
+
+def _arrange(draft: Draft, partial: Partial, rows: str | None) -> None:
+    stage = draft.stage(partial.stage)
+    outer, vector = draft.split(stage.name, partial.along, (partial.lanes,))
+    tile = [*([rows] if rows else []), outer]
+    alone = [axis.name for axis in stage.axes if axis.name not in (partial.along, rows)]
+    reduced = [axis.name for axis in stage.reduced]
+    grouped = reduced[-1:] if partial.dot is not None else []
+    around = [name for name in reduced if name not in grouped]
+    draft.reorder(stage.name, [*alone, *around, *tile, vector, *grouped])
+    draft.annotate(stage.name, UNROLL, *tile)
+    if partial.dot is not None:
+        draft.step(Tensorize(stage.name, vector, partial.dot.name))
+    else:
+        draft.annotate(stage.name, VECTOR, vector)

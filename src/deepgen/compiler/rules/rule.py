@@ -1,0 +1,68 @@
+"""What a schedule rule is, and how rules make sketches of an expression.
+
+Rules look at one stage at a time, consumers before what they read. All that apply are tried, each on a draft of its
+own, up to the first exclusive one; so the ways that they offer multiply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from deepgen.compiler.intrinsics.tiles import Instruction
+from deepgen.compiler.rules.draft import Draft
+from deepgen.operators.expr.nodes import Expression, Stage
+from deepgen.targets import Cpu
+from deepgen.vocabulary.errors import DeepgenError
+
+_MOST_ROUNDS = 1000
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """One way to schedule a stage, under a condition."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no later rule is asked where this one applies."""
+        ...
+
+    def applies(self, draft: Draft, stage: Stage) -> bool: ...
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        """The ways to go on, each a branch of the draft in which a stage is done, or is another one than before."""
+        ...
+
+
+def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None) -> list[Draft]:
+    """All drafts that the rules make of an expression, in the order in which the rules offer them.
+
+    `dot` is the instruction that the expression was prepared for.
+    """
+    begun: list[Draft] = [Draft(expression, target, dot)]
+    finished: list[Draft] = []
+    for _ in range(_MOST_ROUNDS):
+        if not begun:
+            return finished
+        draft = begun.pop(0)
+        stage = draft.next
+        if stage is None:
+            finished.append(draft)
+        else:
+            begun[:0] = _ways(draft, stage, rules)
+    raise DeepgenError(f"the rules do not come to an end on expression {expression.name!r}")
+
+
+def _ways(draft: Draft, stage: Stage, rules: Sequence[Rule]) -> list[Draft]:
+    found: list[Draft] = []
+    for rule in rules:
+        if rule.applies(draft, stage):
+            found += rule.apply(draft, stage)
+            if found and rule.exclusive:
+                break
+    if not found:
+        raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
+    return found

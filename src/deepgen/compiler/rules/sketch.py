@@ -1,0 +1,107 @@
+"""Sketches: what rules made of an expression on a target, and the one space of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from deepgen.compiler.passes.ir import Function
+from deepgen.compiler.passes.lower import passes
+from deepgen.compiler.rules import usual
+from deepgen.compiler.rules.candidates import thread_counts
+from deepgen.compiler.rules.draft import Draft, Tuned
+from deepgen.compiler.rules.gpu.counts import Counts
+from deepgen.compiler.rules.groups import BLOCK, IN_PLACE, ONCE
+from deepgen.compiler.rules.numbers import plus
+from deepgen.compiler.rules.template import Template, chosen
+from deepgen.compiler.schedule.concrete import concrete
+from deepgen.compiler.schedule.steps import Schedule
+from deepgen.operators.expr.nodes import Expression
+from deepgen.space import Expr, Requirement, Space, Value
+from deepgen.space.expr import knob_ref
+
+SKETCH, THREADS = "sketch", "THREADS"
+_MOST_SCRATCH = 1 << 30  # bytes of copies and results in between
+_FITS, _PARTS = "copies and results in between fit in memory", "every thread has a part of the last stage"
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A template, and the knobs and requirements of its configs."""
+
+    name: str
+    expression: Expression  # that its steps apply to
+    template: Template
+    knobs: tuple[Tuned, ...]
+    derived: tuple[tuple[str, Expr], ...]
+    requirements: tuple[Requirement, ...]
+    counts: Counts | None = None  # what its configs have to do, where that is known
+
+    def schedule(self, config: Mapping[str, Any]) -> Schedule:
+        return concrete(chosen(self.template, config), config)
+
+    def lowered(self, config: Mapping[str, Any], vector_bytes: int) -> Iterator[tuple[str, Function]]:
+        """The function of a config after each pass, with the pass's name."""
+        return passes(self.expression, self.schedule(config), vector_bytes=vector_bytes)
+
+    def usual(self) -> dict[str, Value]:
+        """The config to take without a search; knobs that do not exist there are left out."""
+        config: dict[str, Value] = {}
+        for knob in self.knobs:
+            if knob.when is None or knob.when.evaluate(config):
+                config[knob.name] = knob.usual
+        return self.made_fit(config)
+
+    def made_fit(self, config: dict[str, Value]) -> dict[str, Value]:
+        """The same with no more threads than parts, and with copies that need more memory than there may be made block
+        by block, or not at all.
+        """
+        for way in (BLOCK, IN_PLACE):
+            for knob in self.knobs:
+                copied = config.get(knob.name) in (ONCE, BLOCK) and way in knob.values
+                if copied and self._breaks(_FITS, config):
+                    config = {**config, knob.name: way}
+        if self._breaks(_PARTS, config):
+            [counts] = [knob.values for knob in self.knobs if knob.name == THREADS]
+            fewer = (c for c in reversed(counts) if not self._breaks(_PARTS, {**config, THREADS: c}))
+            config = {**config, THREADS: next(fewer, 1)}
+        return config
+
+    def _breaks(self, name: str, config: Mapping[str, Value]) -> bool:
+        return any(broken.name == name for broken in _space(self.name, self).explain(config))
+
+
+def sketch_of(draft: Draft) -> Sketch:
+    """What a draft has come to, with the threads that run it and the memory that it needs beside."""
+    operations = sum(prod((*s.shape, *(axis.extent for axis in s.reduced))) for s in draft.expression.stages)
+    counts = thread_counts(draft.target.cores)
+    draft.knob(THREADS, counts, usual.threads(draft.target, operations))
+    if draft.tasks is not None:
+        threads = knob_ref(THREADS)
+        draft.require((threads == 1) | (threads <= draft.tasks), _PARTS)
+    for stage, size in draft.buffers.items():
+        draft.derive(f"bytes_{stage}", size)
+    scratch = plus(draft.buffers.values())
+    draft.require(scratch <= _MOST_SCRATCH, _FITS)
+    name = "_".join(draft.names) or "plain"
+    return Sketch(name, draft.base, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
+
+
+def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
+    """The configs of all sketches. Where there are several, the knob `sketch` tells them apart."""
+    if len(sketches) == 1:
+        return _space(name, sketches[0])
+    return Space.union(name, {sketch.name: _space(sketch.name, sketch) for sketch in sketches}, by=SKETCH)
+
+
+def _space(name: str, sketch: Sketch) -> Space:
+    space = Space(name)
+    for knob in sketch.knobs:
+        space.knob(knob.name, knob.values, knob.when)
+    for derived, value in sketch.derived:
+        space.derive(derived, value)
+    for requirement in sketch.requirements:
+        space.add(requirement)
+    return space

@@ -1,0 +1,181 @@
+"""Tensorize: sums of products of small numbers by instructions that add up several of them at once.
+
+An instruction takes whole groups of products. Where an axis that is summed over is no multiple of that, `prepared`
+makes it one, with zeros beyond its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deepgen.compiler.intrinsics.dots import Dot
+from deepgen.compiler.intrinsics.tiles import Instruction, Tile
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.draft import Draft
+from deepgen.compiler.rules.matrix_tiles import row_counts, tile_matrices
+from deepgen.compiler.rules.padding import guard, with_padding
+from deepgen.compiler.rules.tiling import summed, tile
+from deepgen.compiler.rules.vectors import Grouped, Vectors, packable, reused_along
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Expression,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+)
+
+
+class Tensorize:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Tensorize", True
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        return self._found(draft, stage) is not None
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums, vectors = summed(draft, stage), self._found(draft, stage)
+        assert draft.dot is not None and sums is not None and vectors is not None
+        way = draft.branch(draft.dot.name)
+        if isinstance(draft.dot, Tile):
+            tile_matrices(way, sums, stage, vectors)
+        else:
+            tile(way, sums, stage, vectors)
+        return [way]
+
+    def _found(self, draft: Draft, stage: Stage) -> Vectors | None:
+        sums = summed(draft, stage)
+        if draft.dot is None or sums is None:
+            return None
+        if isinstance(draft.dot, Tile) and draft.dot.name in draft.names:
+            return None  # a thread's tiles have one shape, that of the first sums
+        return grouped(sums, draft.dot)
+
+
+def prepared(expression: Expression, dot: Instruction) -> Expression | None:
+    """An expression with sums that are whole groups of products of an instruction; None where it does no sum."""
+    if isinstance(dot, Dot) and dot.each:
+        served = any(products_of_vectors(expression, stage, dot) for stage in expression.stages)
+        return with_padding(expression) if served else None
+    stages: list[Stage] = []
+    names: set[str] = set()
+    for stage in expression.stages:
+        axis = _group_axis(stage, dot)
+        stages.append(stage if axis is None else rounded(stage, axis, dot.whole))
+        names |= set() if axis is None else {stage.name}
+    return with_padding(replace(expression, stages=tuple(stages)), names) if names else None
+
+
+def products_of_vectors(expression: Expression, sums: Stage, dot: Dot) -> bool:
+    """Whether an instruction that multiplies whole vectors of both operands does sums that have nothing to pack.
+
+    That is where one operand is read only once, as the matrix is that is multiplied with a vector.
+    """
+    for left, right in _factors(sums, dot):
+        if not isinstance(left, Read) or not isinstance(right, Read) or sums.reduced[-1].extent % dot.whole:
+            continue
+        along = [facts.stride(expression, read, sums.reduced[-1].name) for read in (left, right)]
+        axes = [axis.name for axis in sums.axes if axis.extent > 1]
+        once = any(all(facts.depends(read, axis) for axis in axes) for read in (left, right))
+        if along == [1, 1] and once:
+            return True
+    return False
+
+
+def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
+    """How an instruction does sums, the lanes along the last axis that serves; None where it does not."""
+    axis = None if isinstance(dot, Dot) and dot.each else _group_axis(sums, dot)
+    if axis is None or axis.extent % dot.whole:
+        return None
+    extents = {one.name: one.extent for one in sums.axes}
+    for lanes in reversed(sums.axes):
+        for left, right in _factors(sums, dot):
+            if not isinstance(left, Read) or not isinstance(right, Read):
+                continue
+            fits = lanes.extent >= dot.lanes and not facts.depends(left, lanes.name)
+            if fits and packable(sums, right, lanes.name):
+                rows = reused_along(sums, lanes.name, [right])
+                if isinstance(dot, Tile) and not row_counts(extents.get(rows or "", 1)):
+                    continue
+                by = Grouped(dot, axis.name)
+                return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), dot.lanes, by)
+    return None
+
+
+def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
+    """The first and the second operand of the instruction: reads, behind guards where they have some."""
+    value = stage.value
+    if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
+        return []
+    left, right = _narrow(value.left, dot), _narrow(value.right, dot)
+    if value.dtype != dot.result or left is None or right is None:
+        return []
+    both = ((left, right), (right, left))
+    pairs = [(one, other) for one, other in both if (one.dtype, other.dtype) == (dot.left, dot.right)]
+    return pairs if _read(left).tensor != _read(right).tensor else []
+
+
+def _narrow(value: Value, dot: Instruction) -> Value | None:
+    """What is cast to the format of the sums."""
+    if isinstance(value, Cast) and value.dtype == dot.result and (isinstance(value.value, Read) or guard(value)):
+        return value.value
+    return None
+
+
+def _read(value: Value) -> Read:
+    read = value.then if isinstance(value, Select) else value
+    assert isinstance(read, Read)
+    return read
+
+
+def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
+    """The summed axis of which an instruction takes several steps at once: one along which both operands are read."""
+    pairs = _factors(stage, dot)
+    if not pairs:
+        return None
+    found = [
+        axis
+        for axis in stage.reduced
+        if all(alone(_read(side), axis.name) for side in pairs[0]) and _worth_it(axis.extent, dot)
+    ]
+    return max(found, key=lambda axis: min(axis.extent, dot.whole), default=None)
+
+
+def _worth_it(extent: int, dot: Instruction) -> bool:
+    """Whether few of the products are of zeros that are there to fill the last step."""
+    whole = -(-extent // dot.whole) * dot.whole
+    return whole - extent < dot.depth or whole * 4 <= extent * 5
+
+
+def alone(read: Read, axis: str) -> bool:
+    """Whether an axis chooses the place in one dimension, and that dimension is chosen by nothing else."""
+    along = [index for index in read.indices if axis in index.iterators]
+    return len(along) == 1 and facts.plain(along[0]) == axis
+
+
+def rounded(stage: Stage, axis: Axis, step: int) -> Stage:
+    """A sum of products in whole steps along an axis, with zeros beyond its end."""
+    whole = -(-axis.extent // step) * step
+    if whole == axis.extent:
+        return stage
+    inside = Compare("lt", Place(iterator(axis.name)), Const(axis.extent, "i64"))
+    assert isinstance(stage.value, Binary)
+    left, right = (_guarded(side, inside) for side in (stage.value.left, stage.value.right))
+    reduced = tuple(replace(one, extent=whole) if one == axis else one for one in stage.reduced)
+    return replace(stage, value=replace(stage.value, left=left, right=right), reduced=reduced)
+
+
+def _guarded(side: Value, inside: Value) -> Value:
+    assert isinstance(side, Cast)
+    select = guard(side)
+    if select is not None:
+        return replace(side, value=replace(select, condition=Logic("and", select.condition, inside)))
+    return replace(side, value=Select(inside, side.value, Const(0, side.value.dtype)))

@@ -1,0 +1,214 @@
+"""Multi-level-Tiling: parts for threads, blocks for caches, tiles for registers; vectors along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from deepgen.compiler.intrinsics.dots import Dot
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
+from deepgen.compiler.rules.draft import Draft
+from deepgen.compiler.rules.groups import RegisterTile
+from deepgen.compiler.rules.numbers import Extent, covered, plus, times
+from deepgen.compiler.rules.operands import fits_panels, stage_operands
+from deepgen.compiler.rules.usual import blocks as usual_blocks
+from deepgen.compiler.rules.usual import register_tile
+from deepgen.compiler.rules.vectors import Vectors, along_results
+from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
+from deepgen.operators.expr.nodes import Axis, Stage, reads
+from deepgen.vocabulary import dtype
+
+_WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
+_SHORT = 4  # turns that are all unrolled, by default
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """The loops of a consumer at which stages before it are computed."""
+
+    outer: str  # one loop: what threads divide
+    inner: str  # the innermost loop around register tiles
+
+
+class MultiLevelTiling:
+    """Of a reduction, together with the stage that reads it place by place."""
+
+    name, exclusive = "Multi-level-Tiling", False
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        found = summed(draft, stage)
+        return found is not None and bool(along_results(draft.expression, found, draft.lanes(found.name)))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        sums = summed(draft, stage)
+        assert sums is not None
+        ways = []
+        for place, vectors in enumerate(along_results(draft.expression, sums, draft.lanes(sums.name))):
+            way = draft.branch(f"vectors_{vectors.axis}")
+            ways.append((tile(way, sums, stage, vectors) * (1 + place / 8), place, way))
+        return [way for *_, way in sorted(ways)]
+
+
+def summed(draft: Draft, stage: Stage) -> Stage | None:
+    """The reduction whose results this stage takes over place by place."""
+    if stage.reduce is not None or stage.scan is not None:
+        return None
+    for other in draft.expression.stages:
+        if other.reduce is not None and other.scan is None and other.name not in draft.done:
+            consumer = facts.fusible_consumer(draft.expression, other)
+            if consumer is not None and consumer.name == stage.name:
+                return other
+    return None
+
+
+def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
+    """Cycles for a result and a step of its sum, as far as can be said."""
+    lanes = vectors.lanes
+    to = places_in(consumer, sums)
+    extents = {axis.name: axis.extent for axis in sums.axes}
+    along, rows = vectors.axis, vectors.reused_along
+    cycles, usual_rows, usual_vectors, packed = _usual_tile(draft, sums, vectors)
+    widths = up_to(VECTORS, -(-extents[along] // lanes))
+    wide = draft.knob(draft.free_name(sums.name, f"{along}_2"), widths, usual_vectors)
+    high: Extent = 1
+    if rows is not None:
+        high = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(ROWS, extents[rows]), usual_rows)
+    held = plus([times([high, wide]), wide, 1])
+    draft.derive(draft.free_name(sums.name, "registers"), held)
+    draft.require(held <= draft.target.vector_registers, "a tile, a row of vectors and one more fit in registers")
+
+    usual = {to[along]: usual_vectors * lanes} | ({to[rows]: usual_rows} if rows else {})
+    sizes = block_sizes(draft, sums, consumer, vectors, usual, own=True)
+    registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
+    loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
+    draft.compute_at(sums.name, consumer.name, loops.inner, "register")
+    lay_along(draft, sums, along)
+    _tile_sums(draft, sums, vectors)
+    draft.finish(sums.name, consumer.name)
+    own = own_panels(consumer, to[along], usual, sizes)
+    columns = usual[to[along]] * sizes[to[along]]
+    stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own, columns))
+    return cycles / (extents.get(rows or "", 1) * extents[along])
+
+
+def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
+    """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
+    extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
+    sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
+    given = {tensor.name for tensor in draft.expression.tensors}
+    loose = vectors.by is None and any(name not in given for name in vectors.loaded)
+    excess = vectors.by is not None and isinstance(vectors.by.dot, Dot) and bool(vectors.by.dot.excess)
+    in_place, packed = (
+        register_tile(draft.target, *sizes, packed=way, loose=loose, excess=excess) for way in (False, True)
+    )
+    packable = all(name in given and fits_panels(sums, name, rows) for name in vectors.single)
+    better = vectors.by is None and packable and packed[0] < _WORTH_PACKING * in_place[0]
+    return (*packed, True) if better else (*in_place, False)
+
+
+def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
+    """The consumer's axis for each axis of the sums."""
+    return dict(zip((axis.name for axis in sums.axes), facts.same_places(consumer, sums) or (), strict=True))
+
+
+def block_sizes(
+    draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: bool
+) -> dict[str, int]:
+    """How many tiles of each axis of the consumer a block has, without a search; `own` as in `usual.blocks`."""
+    kept = vectors.by.dot.right if vectors.by else sums.dtype
+    column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
+    extents = {axis.name: axis.extent for axis in consumer.axes}
+    return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column, own=own)
+
+
+def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Whether blocks of these sizes have all tiles but along one axis."""
+    others = [axis for axis in consumer.axes if axis.name != along]
+    return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
+
+
+def lay_along(draft: Draft, sums: Stage, axis: str) -> None:
+    """Sums with an axis as their innermost dimension."""
+    if axis != sums.axes[-1].name:
+        places = {one.name: place for place, one in enumerate(sums.axes)}
+        draft.lay_out(sums.name, [*(place for name, place in places.items() if name != axis), places[axis]])
+
+
+def tile_consumer(
+    draft: Draft,
+    stage: Stage,
+    registers: Mapping[str, tuple[Extent, ...]],
+    sizes: Mapping[str, int],
+    *,
+    vectors: bool,
+    whole: bool = False,
+) -> Tiled:
+    """Tile a stage by the sizes of its register tiles; `sizes` are usual ones of blocks.
+
+    With `vectors`, the innermost loop of the last register tile is one. With `whole`, blocks have whole tiles only, and
+    what is in them is not written out.
+    """
+    names: dict[str, list[str]] = {}
+    for axis in stage.axes:
+        tile = registers.get(axis.name, ())
+        split = (
+            (_block(draft, stage, axis, tile, sizes[axis.name], whole=whole), *tile) if tile or axis.extent > 1 else ()
+        )
+        names[axis.name] = draft.split(stage.name, axis.name, split)
+    outer, middle = [loops[0] for loops in names.values()], [loops[1] for loops in names.values() if loops[1:]]
+    inner = [loop for axis in registers for loop in names[axis][2:]]
+    draft.reorder(stage.name, [*outer, *middle, *inner])
+    joined = draft.fuse(stage.name, outer)
+    draft.annotate(stage.name, PARALLEL, joined)
+    draft.annotate(stage.name, UNROLL, *(() if whole else inner[:-1] if vectors else inner))
+    draft.annotate(stage.name, VECTOR, *(inner[-1:] if vectors else ()))
+    return Tiled(joined, middle[-1] if middle else joined)
+
+
+def _block(draft: Draft, stage: Stage, axis: Axis, tile: tuple[Extent, ...], usual: int, *, whole: bool) -> Extent:
+    """How many tiles of an axis a block has, as a knob."""
+    values = sorted({*blocks(axis.extent, bool(tile)), usual})
+    block = draft.knob(draft.free_name(stage.name, f"{axis.name}_1"), values, usual)
+    pieces = covered(axis.extent, times(tile))
+    count = covered(pieces, block)
+    if whole:
+        draft.require(times([count, block]) == pieces, f"no tiles in blocks of {axis.name} are empty")
+    else:
+        draft.require(times([count, block, 8]) <= times([pieces, 9]), f"few tiles in blocks of {axis.name} are empty")
+    draft.derive(draft.free_name(stage.name, f"{axis.name}_0"), count)
+    return block
+
+
+def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
+    along, rows = vectors.axis, vectors.reused_along
+    outer, vector = draft.split(sums.name, along, (vectors.lanes,))
+    reduced = by_distance(draft, sums, vectors)
+    last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
+    group = vectors.by.dot.depth if vectors.by else 1
+    steps = unrolls(last.extent // group)
+    short = last.extent // group <= _SHORT  # as the side of a filter
+    deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
+    before = [axis.name for axis in reduced if axis != last]
+    turns, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
+    alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
+    tile = [*([rows] if rows else []), outer]
+    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector, *grouped])
+    draft.annotate(sums.name, UNROLL, unrolled, *tile)
+    if vectors.by:
+        draft.step(Tensorize(sums.name, vector, vectors.by.dot.name))
+    else:
+        draft.annotate(sums.name, VECTOR, vector)
+
+
+def by_distance(draft: Draft, sums: Stage, vectors: Vectors) -> list[Axis]:
+    """The axes that are summed over, those first whose steps go farthest in what is read where it lies."""
+    lying = [read for read in reads(sums.value) if read.tensor not in vectors.packed]
+
+    def distance(axis: Axis) -> int:
+        if vectors.by and axis.name == vectors.by.axis:
+            return -1
+        return max((abs(facts.stride(draft.expression, read, axis.name) or 0) for read in lying), default=0)
+
+    return sorted(sums.reduced, key=distance, reverse=True)

@@ -1,0 +1,127 @@
+"""What to take without a search: register tiles that keep the multipliers busy, blocks that stay in caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from deepgen.compiler.rules import candidates
+from deepgen.compiler.rules.candidates import ROWS, VECTORS, thread_counts, up_to
+from deepgen.targets import Cpu
+
+_TASKS = 4  # for each thread: the last of them to finish wait for little
+_OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
+_LOADED = 24  # bytes in a cycle from the second cache, where panels of what vectors are loaded from lie
+_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
+
+
+def register_tile(
+    cpu: Cpu,
+    rows: int,
+    columns: int,
+    lanes: int,
+    *,
+    packed: bool = False,
+    loose: bool = False,
+    excess: bool = False,
+) -> tuple[float, int, int]:
+    """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
+
+    `packed`: what rows are read from has room for a whole tile beyond the last row. `loose`: what vectors are loaded
+    from has none beyond the last column. `excess`: what products add too much is summed up beside them.
+    """
+    fitting = [
+        (r, v)
+        for r in up_to(ROWS, rows)
+        for v in up_to(VECTORS, -(-columns // lanes))
+        if registers(cpu, r, v) + (v + 1 if excess else 0) <= cpu.vector_registers
+    ]
+    costs = {(r, v): _Step(cpu, v, excess).cost((rows, columns), (r, v * lanes), packed, loose) for r, v in fitting}
+    return min((cost, *tile) for tile, cost in costs.items())
+
+
+def blocks(
+    cpu: Cpu,
+    extents: Mapping[str, int],
+    tiles: Mapping[str, int],
+    panels: str | None,
+    column: int,
+    *,
+    own: bool = False,
+) -> dict[str, int]:
+    """How many tiles of each axis a block has.
+
+    `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
+    many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
+    `own`, where blocks of panels alone are enough for all threads, all tiles pass over one: each thread has panels of
+    its own, and each panel is loaded into the cache once. (Products in tiles of AMX were slower so: they read all of
+    the other operand for few columns.)
+    """
+    out = dict.fromkeys(extents, 1)
+    pieces = {axis: -(-extent // tiles.get(axis, 1)) for axis, extent in extents.items()}
+    others = [axis for axis in extents if axis != panels]
+    if panels is not None:
+        room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
+        rest = prod(pieces[axis] for axis in others)
+        sizes = [b for b in _whole(pieces[panels], True) if b <= room]
+        fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
+        enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
+        if own and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
+            return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
+        out[panels] = max(fitting)
+    for axis in reversed(others):
+        around = prod(pieces[a] // out[a] for a in extents if a != axis)
+        found = [b for b in _whole(pieces[axis], axis in tiles) if around * pieces[axis] // b >= _TASKS * cpu.cores]
+        out[axis] = max(found, default=1)
+    return out
+
+
+def _whole(pieces: int, tiled: bool) -> list[int]:
+    """Sizes of blocks that leave no part of one."""
+    return [size for size in candidates.blocks(pieces, tiled) if pieces % size == 0]
+
+
+def threads(cpu: Cpu, operations: int) -> int:
+    """As many as have enough to do."""
+    return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
+
+
+def registers(cpu: Cpu, rows: int, vectors: int) -> int:
+    """Sums, one row of vectors, and the numbers that these are multiplied with.
+
+    Compilers load these ahead, but one after the other where a load fills all lanes of a vector with a number.
+    """
+    return rows * vectors + vectors + (1 if cpu.loads_fill_vectors else rows)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of a reduction, in tiles with so many vectors in a row."""
+
+    cpu: Cpu
+    vectors: int
+    excess: bool
+
+    def cost(self, whole: tuple[int, int], tile: tuple[int, int], packed: bool, loose: bool) -> float:
+        """Cycles for so many rows and columns in tiles of so many.
+
+        Where rows are read where they lie, the last tile has those that are left. Columns that no tile covers are
+        computed one by one.
+        """
+        (rows, columns), (high, wide) = whole, tile
+        across = columns // wide if loose else -(-columns // wide)
+        edges = rows * max(0, columns - across * wide)
+        left = 0 if packed else rows % high
+        down = (rows - left + high - 1) // high * self.cycles(high) + (self.cycles(left) if left else 0)
+        return down * across + edges
+
+    def cycles(self, rows: int) -> float:
+        """Of one tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2.
+
+        Excess takes one more instruction for each row, which makes it unsigned, and one for each vector.
+        """
+        vectors = self.vectors
+        products = rows * vectors + (rows + vectors if self.excess else 0)
+        busy = max(products / 2, (rows + vectors) / 2, 4.0, vectors * self.cpu.vector_bytes / _LOADED)
+        return busy + 0.1 * (rows + vectors)

@@ -1,0 +1,102 @@
+"""Along which axis a reduction is computed in vectors, and what has to be packed for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepgen.compiler.intrinsics.tiles import Instruction
+from deepgen.compiler.rules import facts
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
+
+_MOST = 2  # axes that are tried
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """An instruction that adds up several products at once, and the summed axis along which these lie."""
+
+    dot: Instruction
+    axis: str
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A stage's axis along which vectors lie, the axis whose tiles use a vector again, and how tensors are read."""
+
+    axis: str
+    reused_along: str | None
+    loaded: tuple[str, ...]  # vectors are loaded from these as they lie, or as every second element of them
+    packed: tuple[str, ...]  # vectors can be loaded from these only once they are packed
+    single: tuple[str, ...]  # one element, or one group, is multiplied with a vector
+    lanes: int  # of a vector
+    by: Grouped | None = None  # the instruction for it; without one, vectors are multiplied and added
+
+
+def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
+    """The axes of a reduction's results along which vectors may lie, the better ones first.
+
+    Where all of them are shorter than a vector, those that have nothing to pack get vectors of fewer lanes.
+    """
+    found = []
+    for axis in stage.axes:
+        if (one := _vectors(expression, stage, axis, lanes)) is None:
+            continue
+        last = axis.name == stage.axes[-1].name
+        loads = [read for read in reads(stage.value) if read.tensor in one.loaded]
+        alternate = any(facts.stride(expression, read, axis.name) == 2 for read in loads)
+        found.append(((alternate, len(one.packed), not last), one))
+    ordered = [one for _, one in sorted(found, key=lambda pair: pair[0])]
+    whole = [one for one in ordered if one.lanes == lanes]
+    return (whole or [one for one in ordered if not one.packed])[:_MOST]
+
+
+def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
+    """Whether vectors may lie along the innermost axis that is summed over."""
+    if not stage.reduced or stage.reduced[-1].extent < 2 * lanes:
+        return False
+    strides = [facts.stride(expression, read, stage.reduced[-1].name) for read in reads(stage.value)]
+    return 1 in strides and all(stride in (0, 1) for stride in strides)
+
+
+def contiguous(expression: Expression, stage: Stage, axis: str) -> bool:
+    """Whether all that a stage reads lies next to each other, or stays, along an axis."""
+    return all(facts.stride(expression, read, axis) in (0, 1) for read in reads(stage.value))
+
+
+def _vectors(expression: Expression, stage: Stage, along: Axis, lanes: int) -> Vectors | None:
+    axis, fitting = along.name, min(lanes, 1 << along.extent.bit_length() - 1)
+    if fitting < 2:
+        return None
+    loaded, packed, single = [], [], []
+    every = reads(stage.value)
+    for read in every:
+        stride = facts.stride(expression, read, axis)
+        if stride == 0:
+            single.append(read.tensor)
+        elif stride == 1:
+            loaded.append(read.tensor)
+        elif packable(stage, read, axis):
+            packed.append(read.tensor)
+        elif stride == 2:
+            loaded.append(read.tensor)
+        else:
+            return None
+    if (not loaded and not packed) or set(packed) & {*loaded, *single}:
+        return None
+    moving = [read for read in every if read.tensor in (*loaded, *packed)]
+    names = (tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(packed)), tuple(dict.fromkeys(single)))
+    return Vectors(axis, reused_along(stage, axis, moving), *names, fitting)
+
+
+def packable(stage: Stage, read: Read, axis: str) -> bool:
+    """Whether a copy can have the axis as its innermost dimension, and is used more often than it is made."""
+    along = [index for index in read.indices if axis in index.iterators]
+    reused = any(not facts.depends(read, other.name) for other in stage.axes if other.extent > 1)
+    return reused and len(along) == 1 and facts.plain(along[0]) == axis
+
+
+def reused_along(stage: Stage, axis: str, moving: list[Read]) -> str | None:
+    """The axis whose tiles share vectors: the innermost that they do not depend on; else any other."""
+    others = [other.name for other in stage.axes if other.name != axis and other.extent > 1]
+    independent = [other for other in others if not any(facts.depends(read, other) for read in moving)]
+    return next(reversed(independent or others), None)

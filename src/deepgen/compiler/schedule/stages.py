@@ -1,0 +1,157 @@
+"""Steps that change what stages there are: inline, caches, partial reductions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from deepgen.compiler.schedule.loops import find
+from deepgen.compiler.schedule.state import Planned, State, unplanned
+from deepgen.compiler.schedule.steps import SCOPES, CacheRead, CacheWrite, Inline, RFactor, Step
+from deepgen.compiler.schedule.text import refused
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Cast,
+    Compare,
+    Const,
+    Place,
+    Read,
+    Select,
+    Stage,
+    Value,
+    children,
+    reads,
+    substituted,
+    with_children,
+)
+from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary.dtypes import dtype
+
+
+def identity(op: str, of: str) -> Const:
+    """What a reduction starts from."""
+    if op in ("sum", "prod"):
+        return Const(int(op == "prod"), of)
+    if not dtype(of).integer:
+        return Const(float("-inf") if op == "max" else float("inf"), of)
+    return Const(dtype(of).whole[0 if op == "max" else 1], of)
+
+
+def inline(step: Inline, state: State) -> State:
+    planned = _untouched(step, state, step.stage)
+    stage = planned.stage
+    if stage.reduce is not None:
+        raise refused(step, f"stage {stage.name} is a reduction: it cannot be inlined")
+    if stage.name in state.expression.outputs:
+        raise refused(step, f"stage {stage.name} is a result: it cannot be inlined")
+
+    def put(read: Read) -> Value:
+        if read.tensor != stage.name:
+            return read
+        return substituted(stage.value, {axis.name: i for axis, i in zip(stage.axes, read.indices, strict=True)})
+
+    rest = {name: _with_value(p, with_reads(p.stage.value, put)) for name, p in state.stages.items() if p != planned}
+    return replace(state, stages=rest)
+
+
+def cache_read(step: CacheRead, state: State) -> State:
+    _new(step, state, step.name, step.scope)
+    known = {spec.name for spec in state.expression.tensors} | set(state.stages)
+    strange = [name for name in step.readers if name not in state.stages]
+    if step.tensor not in known or strange or not step.readers:
+        raise refused(step, f"there is no {(strange or [step.tensor])[0]!r}", ", ".join(known))
+    axes = tuple(Axis(f"a{n}", size) for n, size in enumerate(state.shape_of(step.tensor)))
+    read = Read(step.tensor, tuple(iterator(axis.name) for axis in axes), state.dtype_of(step.tensor))
+    value: Value = read if step.dtype is None else Cast(read, dtype(step.dtype).name)
+    copy = replace(unplanned(Stage(step.name, axes, value)), scope=step.scope)
+    changed = dict(state.stages)
+    for name in step.readers:
+        before = changed[name].stage.value
+        changed[name] = _with_value(changed[name], _from_copy(before, step, value.dtype))
+        if changed[name].stage.value == before:
+            raise refused(step, f"stage {name} does not read {step.tensor}")
+        if step.dtype is not None and any(r.tensor == step.tensor for r in reads(changed[name].stage.value)):
+            raise refused(step, f"stage {name} does not cast all that it reads of {step.tensor} to {step.dtype}")
+    first = next(name for name in changed if name in step.readers)
+    return replace(state, stages=_inserted(changed, copy, first))
+
+
+def _from_copy(value: Value, step: CacheRead, kept: str) -> Value:
+    """A value with reads of the copy in place of those of the tensor, or of those that are cast."""
+    read = value.value if step.dtype is not None and isinstance(value, Cast) and value.dtype == kept else value
+    if isinstance(read, Read) and read.tensor == step.tensor and (step.dtype is None or read is not value):
+        return Read(step.name, read.indices, kept)
+    return with_children(value, [_from_copy(child, step, kept) for child in children(value)])
+
+
+def cache_write(step: CacheWrite, state: State) -> State:
+    planned = _untouched(step, state, step.stage)
+    _new(step, state, step.name, step.scope)
+    stage = planned.stage
+    places = tuple(iterator(axis.name) for axis in stage.axes)
+    copy = Stage(stage.name, stage.axes, Read(step.name, places, stage.dtype))
+    computed = replace(unplanned(replace(stage, name=step.name)), scope=step.scope)
+    written = replace(unplanned(copy), scope=planned.scope, order=planned.order, aligned=planned.aligned)
+    return replace(state, stages=_inserted({**state.stages, stage.name: written}, computed, stage.name))
+
+
+def rfactor(step: RFactor, state: State) -> State:
+    planned = _stage(step, state, step.stage)
+    _new(step, state, step.name, "global")
+    stage, loop = planned.stage, find(step, planned, step.loop)
+    others = [one for one in planned.loops if not one.reduced and one.name not in planned.places]
+    if stage.reduce is None or not loop.reduced or others or planned.at or _hosts(state, stage.name):
+        what = f"loop {loop.name} of stage {stage.name} cannot be reduced apart"
+        raise refused(step, what, "a loop of a reduction, before any step but splits of reductions")
+    by = {one.variable: iterator(one.name) for one in planned.loops}
+    places = {axis.name: planned.places[axis.name].substitute(by) for axis in stage.reduced}
+    value = substituted(stage.value, places)
+    for guard in planned.guards:
+        inside = Compare("le", Const(0, "i64"), Place(guard.substitute(by)))
+        value = Select(inside, value, identity(stage.reduce, stage.dtype))
+    apart = Axis(loop.name, loop.extent)
+    rest = tuple(Axis(one.name, one.extent) for one in planned.loops if one.reduced and one != loop)
+    op = stage.reduce if rest else None
+    partial = Stage(step.name, (apart, *stage.axes), value, op, rest)
+    indices = tuple(iterator(axis.name) for axis in partial.axes)
+    whole = replace(stage, value=Read(step.name, indices, stage.dtype), reduced=(apart,))
+    written = replace(unplanned(whole), scope=planned.scope, order=planned.order, aligned=planned.aligned)
+    return replace(state, stages=_inserted({**state.stages, stage.name: written}, unplanned(partial), stage.name))
+
+
+def _stage(step: Step, state: State, name: str) -> Planned:
+    if name not in state.stages:
+        raise refused(step, f"there is no stage {name!r}", ", ".join(state.stages))
+    return state.stages[name]
+
+
+def _untouched(step: Step, state: State, name: str) -> Planned:
+    planned = _stage(step, state, name)
+    if planned.touched or planned.at or _hosts(state, name):
+        raise refused(step, f"the loops of stage {name} are arranged already", "do this first")
+    return planned
+
+
+def _hosts(state: State, name: str) -> bool:
+    return any(p.at is not None and p.at[0] == name for p in state.stages.values())
+
+
+def _new(step: Step, state: State, name: str, scope: str) -> None:
+    known = {spec.name for spec in state.expression.tensors} | set(state.stages)
+    if name in known:
+        raise refused(step, f"there is a {name!r} already")
+    if scope not in SCOPES:
+        raise refused(step, f"{scope!r} is not a scope", ", ".join(SCOPES))
+
+
+def _with_value(planned: Planned, value: Value) -> Planned:
+    return replace(planned, stage=replace(planned.stage, value=value))
+
+
+def _inserted(stages: dict[str, Planned], new: Planned, before: str) -> dict[str, Planned]:
+    out: dict[str, Planned] = {}
+    for name, planned in stages.items():
+        if name == before:
+            out[new.stage.name] = new
+        out[name] = planned
+    return out

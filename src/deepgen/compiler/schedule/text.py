@@ -1,0 +1,130 @@
+"""Schedules as text for people, and as JSON both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from deepgen.compiler.schedule import steps
+from deepgen.compiler.schedule.steps import Schedule, Step
+from deepgen.vocabulary import BadInput, JsonObject
+
+_KINDS: Mapping[str, type[Any]] = {
+    "split": steps.Split,
+    "reorder": steps.Reorder,
+    "fuse": steps.Fuse,
+    "annotate": steps.Annotate,
+    "unroll": steps.Unroll,
+    "compute_at": steps.ComputeAt,
+    "inline": steps.Inline,
+    "cache_read": steps.CacheRead,
+    "cache_write": steps.CacheWrite,
+    "set_scope": steps.SetScope,
+    "storage_align": steps.StorageAlign,
+    "layout": steps.Layout,
+    "rfactor": steps.RFactor,
+    "pipeline": steps.Pipeline,
+    "swizzle": steps.Swizzle,
+    "tensorize": steps.Tensorize,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_LONGEST = 200  # letters of a name or an expression over knobs
+_MOST = 10_000  # steps, and parts of a step
+
+
+def to_text(schedule: Schedule) -> str:
+    """One step a line: its stage, what is done, and with what."""
+    return "".join(f"{step_text(step)}\n" for step in schedule)
+
+
+def step_text(step: Step) -> str:
+    """Such as `split C: i by 4, 8`."""
+    words = {field.name: _words(getattr(step, field.name)) for field in fields(step)}
+    cast = f", cast to {step.dtype}" if isinstance(step, steps.CacheRead) and step.dtype else ""
+    return f"{_NAMES[type(step)]} {_PHRASES[type(step)].format(**words)}{cast}"
+
+
+_PHRASES: Mapping[type[Any], str] = {
+    steps.Split: "{stage}: {loop} by {factors}",
+    steps.Reorder: "{stage}: {loops}",
+    steps.Fuse: "{stage}: {loops}",
+    steps.Annotate: "{stage}: {loop} is {kind}",
+    steps.Unroll: "{stage}: up to {most} copies",
+    steps.ComputeAt: "{stage}: in {consumer}, loop {loop}",
+    steps.Inline: "{stage}",
+    steps.CacheRead: "{tensor}: as {name} in {scope}, read by {readers}",
+    steps.CacheWrite: "{stage}: as {name} in {scope}",
+    steps.SetScope: "{stage}: {scope}",
+    steps.StorageAlign: "{stage}: dimension {dimension} to {offset} modulo {factor}",
+    steps.Layout: "{stage}: {order}",
+    steps.RFactor: "{stage}: {loop} as {name}",
+    steps.Pipeline: "{stage}: {depth} buffers",
+    steps.Swizzle: "{stage}: {mode}",
+    steps.Tensorize: "{stage}: {loop} by {intrinsic}",
+}
+
+
+def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
+    """Why a step cannot be done."""
+    return BadInput(what, where=step_text(step), allowed=allowed)
+
+
+def to_json(schedule: Schedule) -> list[JsonObject]:
+    return [{"step": _NAMES[type(step)], **_told(step)} for step in schedule]
+
+
+def _told(step: Step) -> JsonObject:
+    told = {name: value for name, value in vars(step).items() if value is not None}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+
+
+def from_json(data: Any, where: str = "schedule") -> Schedule:
+    """A schedule that was read from a file; anything else than steps is refused."""
+    if not isinstance(data, list) or len(data) > _MOST:
+        raise BadInput("it is not a list of steps", where=where, allowed=f"at most {_MOST} steps")
+    return tuple(_step(one, f"{where}, step {n}") for n, one in enumerate(data, 1))
+
+
+def _step(data: Any, where: str) -> Step:
+    kind = data.get("step") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise BadInput(f"{str(kind)[:60]!r} is not a step", where=where, allowed=", ".join(_KINDS))
+    wanted = {field.name: str(field.type) for field in fields(_KINDS[kind])}
+    needed = {field.name for field in fields(_KINDS[kind]) if field.default is MISSING}
+    if not needed <= set(data) - {"step"} <= set(wanted):
+        raise BadInput(f"{kind} has {', '.join(map(str, data))[:200]}", where=where, allowed=", ".join(wanted))
+    told = {name: of for name, of in wanted.items() if name in data}
+    made: Step = _KINDS[kind](**{name: _field(data[name], of, f"{where}, {name}") for name, of in told.items()})
+    return made
+
+
+def _field(value: Any, of: str, where: str) -> Any:
+    if of.startswith("tuple["):
+        if not isinstance(value, list) or len(value) > _MOST:
+            raise BadInput(f"{str(value)[:60]!r} is not a list", where=where)
+        return tuple(_field(one, of.removeprefix("tuple[").partition(",")[0], where) for one in value)
+    right, words = _TYPES[of]
+    if not right(value):
+        raise BadInput(f"{str(value)[:60]!r} cannot be used", where=where, allowed=words)
+    return value
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (_text, f"a text of up to {_LONGEST} letters"),
+    "str | None": (_text, f"a text of up to {_LONGEST} letters"),
+    "int": (_whole, "a whole number"),
+    "Number": (lambda value: _whole(value) or _text(value), "a whole number, or an expression over knobs"),
+}
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

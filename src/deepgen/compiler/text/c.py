@@ -1,0 +1,73 @@
+"""Functions as kernels in C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+
+from deepgen.compiler.text.c_file import file_text
+from deepgen.compiler.text.c_statements import definitions
+from deepgen.compiler.text.names import Names
+from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
+from deepgen.compiler.intrinsics.tiles import TILES
+from deepgen.compiler.passes.ir import Buffer, For, Function, walk
+from deepgen.compiler.schedule.steps import PARALLEL
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import dtype
+
+_HEADERS = ("numbers.h", "vector_math.h")
+_TEMPLATES = "deepgen.kernels.shared"
+_TILES = "x86_amx_gemm"
+
+
+def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
+    """The kernel of a function on so many threads; `ahead` is what is done once, before it is called."""
+    entry = f"deepgen_{Names().of(name or function.name)}"
+    made = ahead.outputs if ahead is not None else ()
+    parts = [definitions(function, entry)]
+    prepare: tuple[Step, ...] = ()
+    if ahead is not None:
+        parts.append(definitions(ahead, f"{entry}_ahead"))
+        prepare = (_step(ahead, f"{entry}_ahead", threads, made),)
+    both = (function,) if ahead is None else (function, ahead)
+    files = dict.fromkeys(one for of in both for one in headers(of))
+    return Kernel(
+        name=name or function.name,
+        language="c",
+        sources=(Source("kernel.c", file_text(parts, any(map(_parallel, both)))), *files),
+        flags=("-std=gnu11", "-pthread"),
+        plan=LaunchPlan((_step(function, entry, threads, made),), prepare),
+    )
+
+
+def _step(function: Function, entry: str, threads: int, made: Sequence[Buffer]) -> Step:
+    """The call of a function; buffers that were made ahead are workspaces of their own."""
+    bytes_needed = function.shared_bytes + threads * function.thread_bytes
+    scratch: Arg = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
+    args: list[Arg] = []
+    for buffer in function.parameters:
+        size = buffer.elements * dtype(buffer.dtype).bytes
+        args.append(WorkspaceArg(buffer.name, size) if buffer in made else TensorArg(buffer.name))
+    return Step(entry, (*args, scratch, ScalarArg("i32", threads)))
+
+
+def headers(function: Function) -> tuple[Source, ...]:
+    """The files that a function's text includes."""
+    own = resources.files(__package__)
+    found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
+    templates = resources.files(_TEMPLATES)
+    if _parallel(function):
+        found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+        found.append(Source("parts.h", own.joinpath("parts.h").read_text()))
+    if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
+        found += [Source(name, templates.joinpath(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
+    return tuple(found)
+
+
+def emit(function: Function, entry: str) -> str:
+    """One file of C with the function `entry`: its tensors, its workspace, how many threads."""
+    return file_text([definitions(function, entry)], _parallel(function))
+
+
+def _parallel(function: Function) -> bool:
+    return any(isinstance(s, For) and s.kind == PARALLEL for s in walk(function.body))

@@ -1,0 +1,348 @@
+"""Values as expressions of C: numbers, or vectors where a vector loop runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import isinf, isnan
+
+from deepgen.compiler.text.conversions import conversion
+from deepgen.compiler.text.names import Names
+from deepgen.compiler.text.shuffles import ALTERNATE
+from deepgen.compiler.passes.ir import Buffer, For
+from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
+from deepgen.operators.expr.nodes import (
+    BOOL,
+    Binary,
+    Cast,
+    Compare,
+    Const,
+    Logic,
+    Place,
+    Read,
+    Select,
+    Unary,
+    Value,
+    reads,
+)
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import dtype
+
+STORED = ("f16", "bf16")  # whose arithmetic is that of f32
+TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
+PRODUCTS = "products"  # beside the types of vectors: the function that adds products to them
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&",
+    "or": "|",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Text:
+    """An expression, the type of its numbers, and how many they are."""
+
+    text: str
+    type: str
+    lanes: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.type if self.lanes == 1 else f"{self.type}x{self.lanes}"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the text of a value depends on."""
+
+    names: Names
+    buffers: Mapping[str, Buffer]
+    ranges: Mapping[str, tuple[int, int]]
+    vector: For | None = None
+    used: set[tuple[str, int]] = field(
+        default_factory=set
+    )  # what the text needs for vectors: types, and functions of them
+
+    def index(self, of: Index) -> str:
+        parts: list[tuple[int, str]] = []
+        for atom, times in of.terms:
+            if isinstance(atom, Iter):
+                text = self.names.of(atom.name)
+            else:
+                inner, plain = self.index(atom.of), atom.of.bounds(self.ranges)[0] >= 0
+                op, function = ("/", "quotient") if isinstance(atom, Quotient) else ("%", "remainder_of")
+                text = f"(({inner}) {op} {atom.by})" if plain else f"{function}({inner}, {atom.by})"
+            parts.append((times, text if abs(times) == 1 else f"{text} * {abs(times)}"))
+        if of.constant or not parts:
+            parts.append((of.constant, str(abs(of.constant))))
+        first, *others = sorted(parts, key=lambda part: part[0] < 0)
+        head = f"-{first[1]}" if first[0] < 0 else first[1]
+        return head + "".join(f" {'-' if times < 0 else '+'} {text}" for times, text in others)
+
+    def address(self, buffer: str, offset: Index) -> str:
+        return f"{self.names.of(buffer)}[{self.index(offset)}]"
+
+    # Reading and writing elements
+
+    def element(self, buffer: Buffer, offset: Index) -> str:
+        """One element, as it is stored."""
+        if not buffer.lanes:
+            return self.address(buffer.name, offset)
+        place, lane = divmod(offset.constant, buffer.lanes)
+        return self.variable(buffer, place) + (f"[{lane}]" if buffer.lanes > 1 else "")
+
+    def number(self, buffer: Buffer, offset: Index) -> str:
+        """One element, as it is computed with."""
+        element = self.element(buffer, offset)
+        return element if buffer.lanes else _widened(buffer.dtype, element)
+
+    def variable(self, buffer: Buffer, place: int) -> str:
+        return self.names.of(f"{buffer.name} {place}")
+
+    def along(self, offset: Index) -> int | None:
+        """By how much an offset grows from lane to lane; None if that is not always the same."""
+        assert self.vector is not None
+        times = dict(offset.terms).get(Iter(self.vector.variable), 0)
+        rest = offset - iterator(self.vector.variable) * times
+        return None if self.vector.variable in rest.iterators else times
+
+    def lane(self, of: Index, lane: int) -> Index:
+        assert self.vector is not None
+        return of.substitute({self.vector.variable: lane})
+
+    def vector_at(self, buffer: Buffer, offset: Index) -> str:
+        """Where a whole vector is in memory, or the variable that holds it."""
+        assert self.vector is not None
+        lanes, start = self.vector.extent, self.lane(offset, 0)
+        if buffer.lanes:
+            return self.variable(buffer, start.constant // lanes)
+        self.need(arithmetic(buffer.dtype), lanes)
+        if buffer.dtype in STORED:
+            self.used.add(("u16", lanes))
+        return f"{stored(buffer)}x{lanes}(&{self.address(buffer.name, start)}"
+
+    def need(self, kind: str, lanes: int) -> None:
+        if lanes > 1:
+            self.used.add((kind, lanes))
+
+    def copied(self, value: Value, of: Buffer) -> str | None:
+        """A value as it is stored, where a 16-bit float is only copied: None where it is computed."""
+        if of.dtype not in STORED or of.lanes or value.dtype != of.dtype:
+            return None
+        if isinstance(value, Const) and value.value == 0:
+            return "0" if self.vector is None else f"(u16x{self.vector.extent}){{0}}"
+        if isinstance(value, Select) and not (self.vector and self.value(value.condition).lanes > 1):
+            then, otherwise = self.copied(value.then, of), self.copied(value.otherwise, of)
+            return f"({self.value(value.condition).text} ? {then} : {otherwise})" if then and otherwise else None
+        if not isinstance(value, Read) or self.buffers[value.tensor].lanes:
+            return None
+        buffer, (offset,) = self.buffers[value.tensor], value.indices
+        if self.vector is None:
+            return self.element(buffer, offset)
+        return f"(u16x{self.vector.extent})at_{self.vector_at(buffer, offset)})" if self.along(offset) == 1 else None
+
+    def as_stored(self, value: Value, of: Buffer) -> str:
+        """A vector of values as memory holds them."""
+        copied = self.copied(value, of)
+        if copied is not None:
+            return copied
+        made = self.whole(value)
+        return narrowed(of.dtype, made.text, made.lanes)
+
+    # Values
+
+    def value(self, value: Value) -> Text:
+        made = self._value(value)
+        if made.type != BOOL:
+            self.need(made.type, made.lanes)
+        return made
+
+    def whole(self, value: Value) -> Text:
+        """A value with a number for every lane of the vector loop."""
+        made = self.value(value)
+        assert self.vector is not None
+        return self._spread(made, self.vector.extent)
+
+    def _spread(self, made: Text, lanes: int) -> Text:
+        if made.lanes == lanes:
+            return made
+        self.need(made.type, lanes)
+        return Text(f"all_{made.type}x{lanes}({made.text})", made.type, lanes)
+
+    def _value(self, value: Value) -> Text:
+        if isinstance(value, Const):
+            return Text(constant(value), arithmetic(value.dtype))
+        if isinstance(value, Place):
+            return self._place(value)
+        if isinstance(value, Read):
+            return self._read(value)
+        if isinstance(value, Cast):
+            return self._cast(self.value(self._in_32_bits(value.value)), arithmetic(value.dtype))
+        if isinstance(value, Unary):
+            inner = self.value(value.value)
+            minus = value.op == "neg" and not dtype(inner.type).integer
+            text = f"(-{inner.text})" if minus else f"{value.op}_{inner.name}({inner.text})"
+            return replace(inner, text=text)
+        if isinstance(value, Select):
+            return self._select(value)
+        sides = (value.left, value.right)
+        products = self._products(value)
+        if products is not None:
+            return products
+        if isinstance(value, Compare) and all(isinstance(side, (Place, Const)) for side in sides):
+            small = [self._in_32_bits(side) for side in sides]
+            sides = (small[0], small[1]) if {side.dtype for side in small} == {"i32"} else sides
+        left, right = self._alike(*map(self.value, sides))
+        if isinstance(value, Binary):
+            infix = value.op in _INFIX and not dtype(left.type).integer
+            called = f"{value.op}_{left.name}({left.text}, {right.text})"
+            return replace(left, text=f"({left.text} {_INFIX[value.op]} {right.text})" if infix else called)
+        if left.lanes == 1:
+            op = {"and": "&&", "or": "||"}.get(value.op) or _INFIX[value.op]
+            return Text(f"({left.text} {op} {right.text})", BOOL)
+        if isinstance(value, Logic):
+            return replace(left, text=f"({left.text} {_INFIX[value.op]} {right.text})")
+        return self._mask(f"({left.text} {_INFIX[value.op]} {right.text})", left)
+
+    def _products(self, value: Value) -> Text | None:
+        """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one step for many processors."""
+        product = value.right if isinstance(value, Binary) and value.op == "add" else None
+        if not isinstance(product, Binary) or product.op != "mul" or product.dtype != "i32" or self.vector is None:
+            return None
+        sides = [side.value for side in (product.left, product.right) if isinstance(side, Cast)]
+        assert isinstance(value, Binary)
+        if [side.dtype for side in sides] != ["i16", "i16"] or not all(map(self._in_lanes, (value.left, product))):
+            return None
+        lanes = self.vector.extent
+        self.used.add((PRODUCTS, lanes))
+        left, right = (self.whole(side).text for side in sides)
+        return Text(f"add_products_i16x{lanes}({self.whole(value.left).text}, {left}, {right})", "i32", lanes)
+
+    def _in_lanes(self, value: Value) -> bool:
+        """Whether a value is another one in each lane."""
+        return any(self._varies(index) for read in reads(value) for index in read.indices)
+
+    def _place(self, value: Place) -> Text:
+        kind = arithmetic(value.dtype)
+        if self.vector is None or self.vector.variable not in value.index.iterators:
+            text = f"({self.index(value.index)})"
+            return Text(text if kind == "i64" else f"(({kind}){text})", kind)
+        lanes = range(self.vector.extent)
+        self.need(kind, len(lanes))
+        numbers = ", ".join(f"({kind})({self.index(self.lane(value.index, n))})" for n in lanes)
+        return Text(f"(({kind}x{len(lanes)}){{{numbers}}})", kind, len(lanes))
+
+    def _in_32_bits(self, value: Value) -> Value:
+        """Places in vectors, where they fit: twice as many in a vector as in 64 bits."""
+        if isinstance(value, Const) and value.dtype == "i64" and abs(value.value) < 1 << 31:
+            return replace(value, dtype="i32")
+        if isinstance(value, Place) and value.dtype == "i64" and self._varies(value.index):
+            low, high = value.index.bounds(self.ranges)
+            return replace(value, dtype="i32") if low >= -(1 << 31) and high < 1 << 31 else value
+        return value
+
+    def _varies(self, of: Index) -> bool:
+        """Whether an index is another one in each lane."""
+        return self.vector is not None and self.vector.variable in of.iterators
+
+    def _read(self, read: Read) -> Text:
+        buffer, (offset,) = self.buffers[read.tensor], read.indices
+        kind = arithmetic(buffer.dtype)
+        if self.vector is None or self.vector.variable not in offset.iterators:
+            return Text(self.number(buffer, offset), kind)
+        lanes = self.vector.extent
+        self.need(kind, lanes)
+        along = self.along(offset)
+        if along == 1 and buffer.lanes:
+            return Text(self.vector_at(buffer, offset), kind, lanes)
+        if along in (1, 2) and not buffer.lanes:
+            load = "at_" if along == 1 else ALTERNATE
+            if along == 2:
+                self.used.add((f"{ALTERNATE}{stored(buffer)}", lanes))
+            return Text(_widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
+        numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
+        return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
+
+    def _cast(self, made: Text, kind: str) -> Text:
+        if made.type == kind:
+            return made
+        if made.type == BOOL:
+            raise BadInput("a condition cannot be a number", allowed="choose between two numbers instead")
+        if made.lanes == 1:
+            return Text(f"(({kind}){made.text})", kind)
+        function = conversion(made.type, kind)
+        if function is not None:
+            self.need(function, made.lanes)
+            return Text(f"{function}x{made.lanes}({made.text})", kind, made.lanes)
+        self.need(kind, made.lanes)
+        return Text(f"__builtin_convertvector({made.text}, {kind}x{made.lanes})", kind, made.lanes)
+
+    def _select(self, value: Select) -> Text:
+        condition = self.value(value.condition)
+        then, otherwise = self._alike(self.value(value.then), self.value(value.otherwise))
+        if condition.lanes == 1:
+            cast = f"({then.name})" if then.lanes > 1 else ""  # vectors in memory have a type of their own
+            return replace(then, text=f"({condition.text} ? {cast}{then.text} : {cast}{otherwise.text})")
+        then, otherwise = (self._spread(text, condition.lanes) for text in (then, otherwise))
+        mask = f"__builtin_convertvector({condition.text}, {then.name}_mask)"
+        return replace(then, text=f"pick_{then.name}({mask}, {then.text}, {otherwise.text})")
+
+    def _alike(self, left: Text, right: Text) -> tuple[Text, Text]:
+        lanes = max(left.lanes, right.lanes)
+        return self._as_lanes(left, lanes), self._as_lanes(right, lanes)
+
+    def _as_lanes(self, made: Text, lanes: int) -> Text:
+        if made.type != BOOL:
+            return self._spread(made, lanes)
+        if made.lanes == lanes:
+            return made
+        self.need("i32", lanes)
+        return Text(f"all_i32x{lanes}(-(i32)({made.text}))", BOOL, lanes)
+
+    def _mask(self, text: str, of: Text) -> Text:
+        """Masks have one type, whatever was compared."""
+        self.need("i32", of.lanes)
+        return Text(f"__builtin_convertvector({text}, i32x{of.lanes})", BOOL, of.lanes)
+
+
+def arithmetic(name: str) -> str:
+    """The type that numbers of a format are computed with."""
+    kind = "f32" if name in STORED else name
+    if kind not in TYPES and kind != BOOL:
+        raise BadInput(f"C kernels by rules do not compute with {name}", allowed=", ".join((*TYPES, *STORED)))
+    return kind
+
+
+def stored(buffer: Buffer) -> str:
+    """The type of a buffer's elements in memory."""
+    return "u16" if buffer.dtype in STORED else buffer.dtype
+
+
+def narrowed(name: str, text: str, lanes: int = 1) -> str:
+    """A value as it is stored in a format."""
+    return f"narrow_{name}{_by(lanes)}({text})" if name in STORED else text
+
+
+def _widened(name: str, text: str, lanes: int = 1) -> str:
+    return f"widen_{name}{_by(lanes)}({text})" if name in STORED else text
+
+
+def _by(lanes: int) -> str:
+    return f"x{lanes}" if lanes > 1 else ""
+
+
+def constant(const: Const) -> str:
+    """A number as C has it."""
+    kind, value = arithmetic(const.dtype), const.value
+    if kind == BOOL:
+        return str(int(value))
+    if dtype(kind).integer:
+        number = int(value)
+        if number == -(1 << 63):
+            return "INT64_MIN"
+        text = str(number) if -(1 << 31) < number < 1 << 31 else f"INT64_C({number})"
+        return text if number >= 0 else f"({text})"
+    real = float(value)
+    if isinf(real) or isnan(real):
+        return f"(({kind}){'-' if real < 0 else ''}{'INFINITY' if isinf(real) else 'NAN'})"
+    text = f"{real!r}{'f' if kind == 'f32' else ''}"
+    return f"({text})" if text.startswith("-") else text

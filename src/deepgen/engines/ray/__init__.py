@@ -1,5 +1,0 @@
-"""The Ray engine: builds on some nodes of a cluster, measurements on others."""
-
-from deepgen.engines.ray.engine import RayEngine
-
-__all__ = ["RayEngine"]

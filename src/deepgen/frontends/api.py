@@ -1,0 +1,154 @@
+"""The Python interface: the same defaults as the command line, but settings only if they are passed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from deepgen import generators, targets
+from deepgen.baselines import Baseline
+from deepgen.tuning.engines import Engine, LocalEngine
+from deepgen.generators import Generator
+from deepgen.kernels.own import OwnKernel
+from deepgen.run.measure.base import Policy
+from deepgen.operators import Operator
+from deepgen.operators.expr.elements import Operand
+from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.operator import as_operator
+from deepgen.tuning.search import DEFAULT, Kind
+from deepgen.settings import Settings
+from deepgen.targets import Target
+from deepgen.tuning import Progress, Request, Study
+from deepgen.tuning import tune as run
+from deepgen.tuning.request import STUDIES, on_threads
+from deepgen.report.view.live import Watch, in_notebook, title_of, watching
+from deepgen.report.view.signals import stop_on_ctrl_c
+from deepgen.vocabulary import BadInput
+
+
+def tune(
+    operator: Operator | OwnKernel | Operand | Expression | Sequence[Operator],
+    *,
+    target: str | Target | None = None,
+    trials: int = 200,
+    time_budget: float | None = None,
+    seed: int = 0,
+    strategy: str | Kind = DEFAULT,
+    options: Mapping[str, Any] | None = None,
+    transfer: bool = True,
+    learn_from: Sequence[str | Path] = (),
+    second_look: bool = True,
+    target_speedup: float | None = None,
+    patience: int | None = None,
+    keep_top: int = 8,
+    knobs: Mapping[str, Sequence[Any]] | None = None,
+    family: str | None = None,
+    threads: int | None = None,
+    generator: Generator | None = None,
+    policy: Policy | None = None,
+    baselines: bool | Sequence[str | type[Baseline]] = True,
+    counters: str | Sequence[str] | None = None,
+    out: str | Path | None = None,
+    engine: Engine | None = None,
+    settings: Settings | None = None,
+    progress: bool | None = None,
+    watch: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Study:
+    """Tune an operator on a target and return its study. Calling it again with the same arguments resumes the study.
+
+    `operator` may be a kernel of your own (`dg.kernel`), or what `dg.compute` gives: an expression. It may be a list:
+    the same operator in several shapes. Then one kernel is tuned for all of them. It is verified at each shape, and
+    ranked by the geometric mean of its times.
+
+    `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
+    of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
+    baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
+    your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
+    classes. `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
+    `learn_from` names files to start from: what was measured of the same kernel, as T4 or as Kernel Tuner's cache.
+    `out` is where studies are kept.
+
+    `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
+    facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
+    KeyboardInterrupt is raised. A second Ctrl-C does not wait.
+
+    No `deepgen.toml` is read, because it names programs to run, and a script should do the same wherever it is started.
+    To use one, pass it: `from deepgen import settings`, then `settings=settings.read("deepgen.toml")`, or
+    `settings.load()` for what the command line would use in this folder. Arguments override settings, and `engine`
+    overrides those of the local engine (`cache`, `toolchains`, build limits).
+    """
+    if not isinstance(target, (str, Target, NoneType)):
+        raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
+    if not isinstance(settings, (Settings, NoneType)):
+        raise BadInput(f"settings is {settings!r}", allowed='what deepgen.settings.read("deepgen.toml") gives')
+    if settings is not None:
+        target = settings.target if target is None else target
+        out = settings.studies if out is None else out
+        policy = policy or Policy(timeout_seconds=settings.limits.run_seconds)
+        engine = engine or local_engine(settings)
+    if isinstance(operator, OwnKernel):
+        if family is not None or generator is not None:
+            raise BadInput("a kernel of your own is given with a family", allowed="the kernel alone")
+        operator = operator.operator()
+    operator = as_operator(operator)
+    shapes = tuple(map(as_operator, operator)) if isinstance(operator, (list, tuple)) else (operator,)
+    if not shapes:
+        raise BadInput("no operator is given", allowed="one, or several shapes of one")
+    if family is not None and generator is not None:
+        raise BadInput("family and generator are both given", allowed="give one of them")
+    request = Request(
+        operator=shapes[0],
+        also=shapes[1:],
+        target=target if isinstance(target, Target) else targets.resolve(target),
+        trials=trials,
+        time_budget=time_budget,
+        seed=seed,
+        strategy=strategy,
+        options=options or {},
+        transfer=transfer,
+        learn_from=tuple(map(Path, learn_from)),
+        second_look=second_look,
+        target_speedup=target_speedup,
+        patience=patience,
+        keep_top=keep_top,
+        domains=knobs or {},
+        generator=generator if family is None else generators.by_name(family),
+        policy=policy or Policy(),
+        baselines=baselines,
+        counters=counters,
+        out=STUDIES if out is None else Path(out),
+    )
+    if threads is not None:
+        request = on_threads(request, threads)
+    if progress is None:
+        progress = watch is None and (sys.stderr.isatty() or in_notebook())
+    with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
+        study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event)
+    if stopping.signum:
+        told = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
+        raise KeyboardInterrupt(f"{told}: the same call goes on where it stopped")
+    return study
+
+
+def _both(view: Watch, watch: Watch | None) -> Watch:
+    def tell(progress: Progress) -> None:
+        view(progress)
+        if watch is not None:
+            watch(progress)
+
+    return tell
+
+
+def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
+    """The local engine as the settings want it."""
+    return LocalEngine(
+        jobs=jobs or settings.limits.jobs,
+        cache=settings.cache,
+        toolchains=settings.programs(),
+        limits=settings.build_limits(),
+    )

@@ -1,0 +1,101 @@
+"""`deepgen analyze`: what explains the time of a study's kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepgen.frontends.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.report.analysis import Estimate, Report
+
+Threshold = Annotated[
+    float, typer.Option("--threshold", metavar="R", min=0.0, max=1.0, help="Show correlations of at least this size.")
+]
+Plots = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIR", help="Write plots to this folder too.", show_default=False)
+]
+
+
+def analyze(
+    study: options.StudyName, threshold: Threshold = 0.5, plots: Plots = None, as_json: options.AsJson = False
+) -> None:
+    """Find what explains the time: counted events, facts of the build, knobs."""
+    from deepgen import settings
+    from deepgen.report import analysis
+    from deepgen.report.analysis.of_study import rows_of
+    from deepgen.report.analysis.words import summary
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import labelled, print_json, shown
+    from deepgen.report.charts import check_libraries
+    from deepgen.report.facts import facts_from
+    from deepgen.report.files import write_analysis
+
+    if plots is not None:
+        check_libraries()
+    found = studies.open_study(study, settings.load())
+    reading = found.read()
+    rows = rows_of(reading)
+    report = analysis.analyze(rows, threshold)
+    files = write_analysis(report, facts_from(reading, rows, report), plots) if plots is not None else []
+    if as_json:
+        about = {"study": str(found.folder), "summary": summary(report), **report.to_json()}
+        print_json({**about, "plots": [str(path) for path in files]})
+        return
+    labelled("study", shown(found.folder))
+    labelled("trials", f"{report.used} correct ones of {report.trials}")
+    if found.target.proxy:
+        labelled("time", found.target.proxy)
+    labelled("summary", summary(report))
+    _print(report)
+    if not any(one.name.startswith("event.") for one in report.relations):
+        labelled("events", "none were counted often enough")
+    if report.scarce:
+        labelled("left out", f"in too few trials: {', '.join(report.scarce)}")
+    if plots is not None:
+        labelled("plots", ", ".join(map(shown, files)) or "none: there is nothing to show")
+
+
+def _print(report: Report) -> None:
+    from deepgen.frontends.cli.output import table
+
+    if report.findings:
+        table(
+            f"Numbers that go along with log time, |r| of at least {report.threshold:g}",
+            ("r", "rank r", "fixed knobs", "p", "group", "number"),
+            [
+                (
+                    f"{one.pearson.r:.2f}",
+                    f"{one.spearman.r:.2f}",
+                    "-" if one.partial is None else f"{one.partial.r:.2f}",
+                    f"{_smallest(one.pearson, one.spearman, one.partial):.3f}",
+                    one.group,
+                    one.name,
+                )
+                for one in report.findings
+            ],
+            right=("r", "rank r", "fixed knobs", "p"),
+        )
+        table(
+            "Groups of numbers",
+            ("group", "numbers", "shown", "strongest"),
+            [(one.name, str(one.numbers), str(one.related), one.strongest or "-") for one in report.groups],
+            right=("numbers", "shown"),
+        )
+    if report.important:
+        table(
+            f"Knobs that predict the time; all knobs together explain {report.explained:.0%}",
+            ("explains", "alone", "p", "with", "knob"),
+            [
+                (f"{one.share:.0%}", f"{one.alone:.0%}", f"{one.p:.3f}", one.partner or "-", one.knob)
+                for one in report.important
+            ],
+            right=("explains", "alone", "p"),
+        )
+
+
+def _smallest(*estimates: Estimate | None) -> float:
+    return min(estimate.p for estimate in estimates if estimate is not None)

@@ -1,0 +1,87 @@
+"""`deepgen bench`: a whole model in torch, with and without a library's kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import options
+from deepgen.frontends.cli.library import DEFAULT, Folder
+
+if TYPE_CHECKING:
+    from deepgen.frontends.torch.benching import Bench
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE:FUNCTION",
+        help="A Python file and a function in it that gives (model, input, ...), or a function without arguments.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each way is timed.")]
+NoCompile = Annotated[bool, typer.Option("--no-compile", help="Leave torch.compile out, which takes long to start.")]
+Graphs = Annotated[bool, typer.Option("--cuda-graphs", help="Also replay the model as a graph of the GPU's.")]
+
+
+def bench(
+    model: Model,
+    library: Folder = DEFAULT,
+    rounds: Rounds = 20,
+    no_compile: NoCompile = False,
+    cuda_graphs: Graphs = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Time a model in eager torch and compiled, each with and without a library's kernels, in turns.
+
+    What the library makes slower is said (`warning` in --json); the exit code is 0 whenever the model was timed.
+    """
+    from deepgen.frontends.cli.output import print_json
+    from deepgen.libraries import library as opened
+    from deepgen.frontends.torch import benching
+    from deepgen.vocabulary.errors import BadInput
+
+    make = _function(model)
+    found = opened(library, trust=trust)
+    if not found.list():
+        raise BadInput(f"{library} has no kernels", allowed="fill it first: deepgen tune work.json --library DIR")
+    result = benching.bench(make, found, rounds=rounds, compiled=not no_compile, graphs=cuda_graphs)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        _show(model, result)
+
+
+def _function(model: str) -> Any:
+    from deepgen.vocabulary.errors import BadInput
+    from deepgen.vocabulary.finding import module_at
+
+    file, _, name = model.rpartition(":")
+    if not file or not name:
+        raise BadInput(f"{model!r} names no function", allowed="FILE:FUNCTION, such as model.py:make")
+    found = getattr(module_at(Path(file)), name, None)
+    if not callable(found):
+        raise BadInput(f"{file} has no function {name!r}", allowed="a function that gives (model, input, ...)")
+    return found
+
+
+def _show(model: str, result: Bench) -> None:
+    from deepgen.frontends.cli.output import paragraph, table
+    from deepgen.tuning.study.text import seconds_text
+
+    rows = []
+    for row in result.rows:
+        ratio = f"{row.faster.estimate:.3f} ({row.faster.low:.3f} to {row.faster.high:.3f})"
+        speed = "" if row.name == row.than else f"{ratio} of {row.than}"
+        rows.append((row.name, seconds_text(row.seconds), f"{row.difference:.1e}", speed))
+    table(model, ("way", "time", "difference", "speed"), rows, right=("time", "difference"))
+    served = [
+        (met.operator.describe(), "deepgen" if met.ours else "torch", result.calls_of(met.operator), met.why)
+        for met in result.met
+    ]
+    table(None, ("operator", "served by", "calls", "why"), served, right=("calls",))
+    if result.warning:
+        paragraph(result.warning)

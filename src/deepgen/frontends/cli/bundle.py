@@ -1,0 +1,209 @@
+"""`deepgen bundle`: build here, measure on a host without network or deepgen, and bring the results back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import options
+from deepgen.frontends.cli.operator_help import OperatorCommand
+
+if TYPE_CHECKING:
+    from deepgen.settings import Settings
+    from deepgen.tuning import Request
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Measure a study on another machine, without network or deepgen."
+)
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STUDY | OPERATOR NAME=VALUE... | FILE",
+        help="An existing study, or the arguments of `deepgen tune`.",
+        show_default=False,
+    ),
+]
+Archive = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="The bundle: NAME.tar.gz or NAME.tar.zst. [STUDY.tar.gz]", show_default=False),
+]
+
+
+@app.command("pack", cls=OperatorCommand)
+def pack(
+    words: Words,
+    output: Archive = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
+    fast_sums: options.FastSums = False,
+    also: options.Also = None,
+    target: options.TargetName = None,
+    family: options.Family = None,
+    threads: options.Threads = None,
+    trials: options.Trials = None,
+    jobs: options.Jobs = None,
+    seed: options.Seed = None,
+    strategy: options.Strategy = None,
+    space_strategy: options.SpaceStrategy = None,
+    keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
+    out: options.OutFolder = None,
+    warm: options.Warm = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Build a study's next kernels and pack them with a runner that needs only Python and numpy."""
+    from deepgen import settings
+    from deepgen.frontends.api import local_engine
+    from deepgen.frontends.cli import session
+    from deepgen.frontends.cli.output import print_json, shown
+    from deepgen.tuning.bundles import exchange as bundles
+    from deepgen.report.view.text import note
+
+    current = settings.load()
+    given = {
+        **options.of_operator(dtype, layout, epilogue, fast_sums),
+        "also": also,
+        "target": target,
+        "family": family,
+        "threads": threads,
+        "trials": trials,
+        "time_budget": None,
+        "seed": seed,
+        "strategy": strategy,
+        "space_strategy": space_strategy,
+        "keep_top": keep_top,
+        "counters": counters,
+        "out": out,
+    }
+    request = _request(words, given, current, warm=warm, trust=trust)
+    [job] = session.jobs_of([request])
+    archive = output or Path(f"{job.folder.name}.tar.gz")
+    packed = bundles.pack(request, archive, engine=local_engine(current, jobs), say=note)
+    if as_json:
+        size = archive.stat().st_size
+        print_json({"bundle": str(archive), "bytes": size, "study": str(packed.study), "trials": packed.trials})
+        return
+    print(f"{shown(archive)}: {packed.trials} kernels of {packed.study.name}", end="")
+    print(f"; {packed.failed} more could not be built" if packed.failed else "")
+    for line in _what_next(archive, packed.study):
+        print(line)
+
+
+@app.command("run")
+def run(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="NAME.tar.gz or NAME.tar.zst.", show_default=False)],
+    results: Annotated[
+        Path | None,
+        typer.Option("-o", "--results", help="File for the results. [NAME.results.jsonl]", show_default=False),
+    ] = None,
+    trust: options.Trust = False,
+) -> None:
+    """Measure a bundle's kernels on this machine. Run the same command again to resume.
+
+    A bundle holds programs. One that you packed yourself, as this user, runs as it is; any other asks for --trust.
+    """
+    import subprocess
+    import sys
+    import tempfile
+
+    from deepgen.tuning.bundles import archive as bundle_archive
+    from deepgen.tuning.study import trust as trusted
+
+    where = results or Path(f"{bundle_archive.stem(bundle)}.results.jsonl")
+    with tempfile.TemporaryDirectory(prefix="deepgen-bundle-") as scratch:
+        folder = bundle_archive.unpack(bundle, Path(scratch))
+        manifest, _ = bundle_archive.read_manifest(folder)
+        signature = manifest.pop(bundle_archive.SIGNATURE, None)
+        trusted.require(manifest, signature, trust=trust, origin=bundle, holds="programs")
+        # In a process of its own, with the code that travelled: what measures is what was packed, on every host.
+        code = subprocess.run([sys.executable, str(folder / "run.py"), "-o", str(where)], check=False).returncode
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("merge")
+def merge(
+    study: options.StudyName,
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="The file that `bundle run` wrote.", show_default=False)
+    ],
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Merge a bundle's results into its study. Merging twice changes nothing."""
+    from deepgen import settings
+    from deepgen.frontends.api import local_engine
+    from deepgen.frontends.cli import session, studies
+    from deepgen.frontends.cli.output import print_json, shown
+    from deepgen.frontends.cli.result import print_result
+    from deepgen.tuning import Study
+    from deepgen.tuning.bundles import exchange as bundles
+
+    current = settings.load()
+    found = studies.open_study(study, current, trust=trust)
+    merged = bundles.merge(found, results, engine=local_engine(current))
+    found = Study.open(found.folder, trust=trust)
+    session.write_older_results(found)
+    if as_json:
+        print_json({**found.summary(), "merged": merged.new, "known_before": merged.before})
+        return
+    print(f"{shown(found.folder)}: {merged.new} new trials, {merged.before} known before")
+    if found.finals() is not None and found.summary()["winner"] is not None:
+        print_result(found)
+
+
+# Options of `tune` that say when a search ends; a bundle is packed whole.
+NOT_PACKED = ("time_budget", "options", "transfer", "learn_from", "second_look", "target_speedup", "patience")
+
+
+def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> str:
+    """The command that packs what `deepgen tune` was asked for, ready to be copied."""
+    import shlex
+
+    options_given = [
+        word
+        for name, value in given.items()
+        if value is not None and name not in NOT_PACKED
+        for one in (value if isinstance(value, list) else [value])
+        for word in (f"--{name.replace('_', '-')}", *([] if one is True else [str(one)]))
+    ]
+    plain = [word for word in words if not word.startswith("O=")]
+    return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])
+
+
+def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
+    from deepgen.frontends.cli import config_file, requests, studies
+    from deepgen.frontends.cli.words import names_a_file
+    from deepgen.run.measure.base import Policy
+    from deepgen.vocabulary.errors import BadInput
+
+    one = words[0] if len(words) == 1 else None
+    if one is not None and "=" not in one and not config_file.is_config_file(one) and not names_a_file(one):
+        return requests.from_study(studies.open_study(one, current, trust=trust), given)
+    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    wanted, _ = requests.from_words(words, given, current, policy)
+    if len(wanted) > 1:
+        raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")
+    return wanted[0]
+
+
+def _what_next(archive: Path, study: Path) -> list[str]:
+    from deepgen.frontends.cli.output import shown
+    from deepgen.tuning.bundles.archive import stem
+
+    name = stem(archive)
+    results = f"{name}.results.jsonl"
+    unpack = f"tar xf {archive.name}"
+    return [
+        "where the device is, with Python 3.8 or newer and numpy:",
+        f"  {unpack} && python3 {name}/run.py -o {results}",
+        f"  or, with deepgen there: deepgen bundle run {archive.name}",
+        "and back here:",
+        f"  deepgen bundle merge {shown(study)} {results}",
+    ]

@@ -1,0 +1,129 @@
+"""`deepgen doctor`: what is here, what is missing, and how to get it. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deepgen.frontends.cli import options
+
+
+def doctor(as_json: options.AsJson = False) -> None:
+    """Show what this machine has, what is missing, and how to get it."""
+    from deepgen import settings
+    from deepgen.frontends.cli.checkup import examine
+    from deepgen.frontends.cli.output import paragraph, print_json
+
+    found = examine(settings.load())
+    if as_json:
+        print_json(found)
+        return
+    paragraph(f"deepgen {found['deepgen']}, Python {found['python']['version']}, {found['system']}")
+    _devices(found["devices"])
+    _tools(found["toolchains"], found["packages"])
+    _targets(found["targets"])
+    _plugins(found["plugins"])
+    _missing(found["missing"])
+    _clocks(found["clocks"])
+    _settings(found["settings"])
+
+
+def _line(label: str, text: str) -> None:
+    from deepgen.frontends.cli.output import labelled
+
+    labelled(label, text, indent=12)
+
+
+def _devices(devices: list[dict[str, Any]]) -> None:
+    from deepgen.frontends.cli.output import bytes_text
+
+    print("\ndevices")
+    for device in devices:
+        _line(f"  {device['kind']}", device["name"])
+        if "cores" in device:
+            caches = ", ".join(f"{level} {bytes_text(device[key])}" for level, key in _CACHES)
+            _line("", f"{device['cores']} cores, {caches}")
+            _line("", " ".join(device["isa"]))
+        elif "compute_capability" in device:
+            _line(
+                "",
+                f"GPU {device['index']}, compute capability {device['compute_capability']}, "
+                f"{device['memory_mib']} MiB, driver {device['driver']}",
+            )
+        elif "problem" in device:
+            _line("", device["problem"])
+
+
+_CACHES = (("L1d", "l1d_bytes"), ("L2", "l2_bytes"), ("L3", "l3_bytes"))
+
+
+def _tools(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> None:
+    print("\ntoolchains")
+    for tool in tools:
+        _line(f"  {tool['name']}", _tool(tool))
+    print("\nPython packages")
+    for package in packages:
+        _line(f"  {package['name']}", package["version"] or "missing")
+
+
+def _targets(targets: list[dict[str, str]]) -> None:
+    from deepgen.frontends.cli.output import labelled
+
+    print("\ntargets")
+    for row in targets:
+        labelled("", f"{row['target']}: {row['evidence']}", indent=2)
+
+
+def _plugins(plugins: list[dict[str, Any]]) -> None:
+    if plugins:
+        print("\nplug-ins")
+    for row in plugins:
+        _line(f"  {row['name']}", f"{row['kind']}: {row['problem'] or 'ready'}")
+
+
+def _tool(tool: dict[str, Any]) -> str:
+    if tool["ok"]:
+        return f"{tool['version']}, {tool['path']}"
+    return f"{tool['path']}, which cannot be used" if tool["path"] else "missing"
+
+
+def _missing(missing: list[dict[str, str]]) -> None:
+    print("\nmissing" if missing else "\nnothing is missing")
+    for item in missing:
+        _line(f"  {item['what']}", f"{item['why']}; blocks {item['blocks']}")
+        _line("", item["remedy"])
+
+
+def _clocks(clocks: list[dict[str, Any]]) -> None:
+    from deepgen.frontends.cli.clocks import amd_commands, nvidia_commands
+    from deepgen.frontends.cli.output import paragraph
+
+    print("\nclocks")
+    for device in clocks:
+        _line(f"  {device['device']}", f"{device['state']}: {device['why']}")
+    print()
+    paragraph("To lock clocks while measuring, run these yourself (deepgen never does):")
+    for device in clocks:
+        _commands(device["device"], device["lock"], device["undo"])
+    # The commands for GPUs are worth knowing where the GPU is elsewhere, with words to be filled in.
+    for kind, commands in (("nvidia", nvidia_commands("N", "MHZ")), ("amd", amd_commands("cardN", "LEVEL"))):
+        if not any(device["device"].startswith(kind) for device in clocks):
+            _commands(f"{kind}, none here", *commands)
+
+
+def _commands(title: str, lock: list[str] | tuple[str, ...], undo: list[str] | tuple[str, ...]) -> None:
+    print(f"  {title}")
+    for command in lock:
+        print(f"    {command}")
+    print("    # and to undo it:")
+    for command in undo:
+        print(f"    {command}")
+
+
+def _settings(rows: list[dict[str, Any]]) -> None:
+    from deepgen.frontends.cli.output import labelled, shown
+
+    print("\nsettings")
+    for row in rows:
+        value = "not set" if row["value"] is None else row["value"]
+        origin = row["from"] if row["from"] == "default" else shown(row["from"])
+        labelled("", f"{row['key']} = {value} ({origin})", indent=2)

@@ -1,0 +1,280 @@
+"""`deepgen library`: the winners of many studies in one folder, for programs in Python, C and C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import options
+from deepgen.frontends.cli.operator_help import OperatorCommand
+
+if TYPE_CHECKING:
+    from deepgen.libraries import Choice, Library
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep winners in a library, and ship them.")
+
+DEFAULT = Path("deepgen-library")
+Folder = Annotated[
+    Path, typer.Option("--library", metavar="DIR", help="The library's folder. [deepgen-library]", show_default=False)
+]
+
+
+@app.command("add")
+def add(
+    studies: Annotated[
+        list[str], typer.Argument(metavar="STUDY...", help="Studies, or folders that contain some.", show_default=False)
+    ],
+    library: Folder = DEFAULT,
+    only_winners: Annotated[
+        bool,
+        typer.Option("--only-winners", help="Add no kernel for other shapes where a winner serves its own alone."),
+    ] = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add the winners of studies. A library that is not there yet is made."""
+    from deepgen import settings
+    from deepgen.frontends.cli import studies as found
+    from deepgen.frontends.cli.output import print_json
+    from deepgen.report.view.text import note
+    from deepgen.vocabulary.errors import DeepgenError
+
+    current = settings.load()
+    opened = _open(library, trust)
+    folders = [inside for word in studies for inside in found.studies_in(Path(word)) or [found.find(word, current)]]
+    became, refused = {}, {}
+    for folder in folders:
+        try:
+            study = found.open_study(str(folder), current, trust=trust)
+            became[folder.name] = opened.add(study, general=not only_winners)
+        except DeepgenError as error:  # the others are added all the same
+            refused[folder.name] = str(error)
+    if as_json:
+        print_json({"library": str(library), "studies": became, "refused": refused})
+    else:
+        for name, what in became.items():
+            print(f"{what:<9} {name}")
+        for name, why in refused.items():
+            note(f"deepgen: {name} is not added: {why}")
+    if refused:
+        raise typer.Exit(1)
+
+
+@app.command("merge")
+def merge(
+    others: Annotated[list[Path], typer.Argument(metavar="LIBRARY...", help="Other libraries.", show_default=False)],
+    library: Folder = DEFAULT,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add the entries of other libraries. Of two for the same work under like conditions the faster is kept."""
+    from deepgen.frontends.cli.output import print_json
+
+    opened = _open(library, trust)
+    became = {str(other): opened.merge(_there(other, trust)) for other in others}
+    if as_json:
+        print_json({"library": str(library), "merged": became})
+        return
+    for other, rows in became.items():
+        for name, what in rows.items():
+            print(f"{what:<9} {name} of {other}")
+
+
+@app.command("list")
+def list_(library: Folder = DEFAULT, as_json: options.AsJson = False) -> None:
+    """List the entries: what they compute, where, how fast they were, beside which baselines."""
+    from deepgen.frontends.cli.output import print_json, table
+    from deepgen.tuning.study.text import seconds_text
+
+    opened = _there(library)
+    if as_json:
+        entries = {entry.name: entry.to_json() for entry in opened.list()}
+        print_json({"library": str(library), "entries": entries, "damaged": dict(opened.damaged())})
+        return
+    rows = []
+    for entry in opened.list():
+        for timed in entry.timed:
+            rivals = ", ".join(f"{name} {seconds_text(r.seconds)}" for name, r in timed.baselines.items())
+            conditions = f"{entry.target.name}, {'cold' if entry.cold else 'warm'}"
+            rows.append([timed.operator.describe(), conditions, seconds_text(timed.seconds), rivals, entry.name])
+    table(str(library), ("operator", "target", "time", "baselines", "entry"), rows, right=("time",))
+    _tell_damaged(opened)
+
+
+@app.command("prune")
+def prune(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ENTRY...]", help="Entries to remove.", show_default=False)
+    ] = None,
+    library: Folder = DEFAULT,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Remove entries by name; without a name, what is damaged and what another entry serves as fast."""
+    from deepgen.frontends.cli.output import print_json
+
+    pruned = _there(library).prune(tuple(names or ()), dry_run=dry_run)
+    if as_json:
+        print_json({"library": str(library), "removed": {one.name: one.why for one in pruned}, "dry_run": dry_run})
+        return
+    for one in pruned:
+        print(f"{'would remove' if dry_run else 'removed'} {one.name}: {one.why}")
+    if not pruned:
+        print("nothing to remove")
+
+
+@app.command("check")
+def check(
+    library: Folder = DEFAULT,
+    across: Annotated[
+        bool,
+        typer.Option("--across", help="Also time kernels at each other's shapes: better choices for untuned shapes."),
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0.0, help="The share of its time by which an entry may be slower.")
+    ] = 0.1,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Verify and time every entry again, as after an upgrade. Exit code 1 if one is wrong, slower or damaged."""
+    from deepgen.frontends.cli.output import print_json, table
+    from deepgen.libraries.check import check as run_check
+    from deepgen.libraries.racing import time_across
+    from deepgen.tuning.study.text import seconds_text
+    from deepgen.report.view.text import note
+
+    opened = _there(library, trust)
+    rows = run_check(opened, tolerance=tolerance, say=note)
+    shapes = time_across(opened, say=note) if across else 0
+    failed = any(row.failed for row in rows)
+    if as_json:
+        told = [{**vars(row), "failed": row.failed} for row in rows]
+        print_json({"library": str(library), "ok": not failed, "entries": told, "shapes_across": shapes})
+    else:
+        cells = [[r.name, r.verdict, seconds_text(r.before), seconds_text(r.now), r.detail] for r in rows]
+        table(str(library), ("entry", "verdict", "before", "now", "detail"), cells, right=("before", "now"))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("why", cls=OperatorCommand)
+def why(
+    words: options.Words,
+    library: Folder = DEFAULT,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
+    fast_sums: options.FastSums = False,
+    target: options.TargetName = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time the likeliest kernels at this shape first, and keep the times.")
+    ] = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
+    from deepgen import settings
+    from deepgen.frontends.cli import words as said
+    from deepgen.frontends.cli.output import labelled, paragraph, print_json, table
+    from deepgen.tuning.study.text import seconds_text
+
+    operator, _ = said.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
+    opened = _there(library, trust)
+    where = target or settings.load().target
+    if measure:
+        opened.measure(operator, where)
+    choice = opened.choose(operator, where)
+    if as_json:
+        print_json({"library": str(library), **_choice_told(choice)})
+        return
+    paragraph(f"{operator.describe()} on {choice.target.name}")
+    labelled("served", f"{_chosen(choice)} ({choice.how})")
+    labelled("because", choice.reason)
+    rows = [[seconds_text(one.seconds), one.name, one.why_not or ""] for one in choice.considered]
+    if rows:
+        table("considered", ("time", "name", "why not"), rows, right=("time",))
+
+
+@app.command("export")
+def export(
+    c: Annotated[
+        Path | None,
+        typer.Option(
+            "--c", metavar="DIR", help="Write a C library with CMake and pkg-config files.", show_default=False
+        ),
+    ] = None,
+    wheel: Annotated[
+        Path | None, typer.Option("--wheel", metavar="DIR", help="Write a Python wheel.", show_default=False)
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="The name of the library or the package.")] = "deepgen_kernels",
+    library: Folder = DEFAULT,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ship a library: for C and C++ (--c DIR), or as a Python package that needs no compiler (--wheel DIR)."""
+    from deepgen.frontends.cli.output import print_json, shown
+    from deepgen.libraries.c.export import export as write_c
+    from deepgen.libraries.c.wheel import write_wheel
+    from deepgen.report.view.text import note
+    from deepgen.vocabulary.errors import BadInput
+
+    if (c is None) == (wheel is None):
+        raise BadInput("export needs one form", allowed="--c DIR or --wheel DIR")
+    opened = _there(library, trust)
+    if wheel is not None:
+        path, exported = write_wheel(opened, wheel, name)
+    else:
+        assert c is not None
+        path, exported = c, write_c(opened, c, name)
+    for entry, reason in exported.skipped.items():
+        note(f"note: {entry} is left out: {reason}")
+    functions = [function.name for function in exported.functions]
+    if as_json:
+        print_json({"library": str(library), "written": str(path), "functions": functions, "skipped": exported.skipped})
+        return
+    print(f"{shown(path)}: {', '.join(functions)}")
+
+
+def _choice_told(choice: Choice) -> dict[str, Any]:
+    return {
+        "operator": choice.operator.to_json(),
+        "target": choice.target.name,
+        "how": choice.how,
+        "entry": None if choice.entry is None else choice.entry.name,
+        "vendor": choice.vendor,
+        "seconds": choice.seconds,
+        "reason": choice.reason,
+        "considered": [vars(one) for one in choice.considered],
+    }
+
+
+def _chosen(choice: Choice) -> str:
+    return choice.entry.name if choice.entry is not None else choice.vendor or "nothing"
+
+
+def _open(folder: Path, trust: bool = False) -> Library:
+    from deepgen.libraries import library
+
+    return library(folder, trust=trust)
+
+
+def _there(folder: Path, trust: bool = False) -> Library:
+    """A library that must exist: a wrong name must not look like an empty one."""
+    from deepgen.vocabulary.errors import BadInput
+
+    if not folder.is_dir():
+        raise BadInput(
+            f"there is no library {str(folder)!r}", allowed="--library DIR, or make one: deepgen library add"
+        )
+    return _open(folder, trust)
+
+
+def _tell_damaged(library: Library) -> None:
+    from deepgen.report.view.text import note
+
+    for name, why in library.damaged().items():
+        note(f"deepgen: {name} is damaged: {why}")
+    if library.damaged():
+        raise typer.Exit(1)

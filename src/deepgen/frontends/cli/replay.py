@@ -1,0 +1,87 @@
+"""`deepgen replay`: try a strategy on recorded spaces, without hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepgen.frontends.cli import options
+
+if TYPE_CHECKING:
+    from deepgen.tuning.search.recorded import Recorded
+
+RecordedSpace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RECORDED", help="A recorded space (JSON, gzip or not), or a study's folder.", show_default=False
+    ),
+]
+Strategy = Annotated[str, typer.Option("--strategy", help="The strategy to try.")]
+Budget = Annotated[int, typer.Option("--budget", min=1, help="Evaluations per run, including failed configs.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Number of runs, with seeds 0, 1, 2 ...")]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Configs requested at a time.")]
+LearnFrom = Annotated[
+    list[Path] | None,
+    typer.Option("--learn-from", help="A recorded space or study to learn from; repeatable.", show_default=False),
+]
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="An option of the strategy, such as library=lightgbm.", show_default=False),
+]
+
+
+def replay(
+    recorded: RecordedSpace,
+    strategy: Strategy = "model",
+    budget: Budget = 100,
+    repeats: Repeats = 10,
+    batch: Batch = 1,
+    learn_from: LearnFrom = None,
+    option: StrategyOption = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Score a strategy on a recorded space: best possible time / best time found within the budget."""
+    from statistics import mean
+
+    from deepgen.tuning import search
+    from deepgen.frontends.cli.output import labelled, print_json
+    from deepgen.tuning.search.options import parse_options
+    from deepgen.tuning.search.replay import Contest, interval, replay
+
+    settled = search.settle(strategy, parse_options(option or []))
+    space = read(recorded)
+    history = [read(path).past for path in learn_from or []]
+    contest = Contest(strategy, budget, settled, history, batch)
+    scores = [replay(space, contest, seed)[-1] for seed in range(repeats)]
+    if as_json:
+        print_json(
+            {
+                "recorded": str(recorded),
+                "strategy": strategy,
+                "budget": budget,
+                "options": dict(contest.options),
+                "learned_from": [past.name for past in history],
+                "scores": scores,
+                "mean": mean(scores),
+                "interval": interval(scores),
+            }
+        )
+        return
+    low, high = interval(scores)
+    labelled("space", f"{space.name}: {space.space.count()} configs, best {space.best * 1e3:.4g} ms")
+    labelled("strategy", strategy + (f", having learned from {', '.join(p.name for p in history)}" if history else ""))
+    labelled("score", f"{mean(scores):.4f} ({low:.4f} to {high:.4f}) after {budget} evaluations, {repeats} runs")
+
+
+def read(path: Path) -> Recorded:
+    """A recording, or the trials of a study, which may be named as for every other command."""
+    from deepgen import settings
+    from deepgen.frontends.cli import studies
+    from deepgen.tuning.search import recorded
+
+    if path.is_file():
+        return recorded.read(path)
+    study = studies.open_study(str(path), settings.load())
+    return recorded.from_trials(study.folder.name, study.trials())

@@ -1,0 +1,130 @@
+"""`deepgen report`: a study, several, or a cluster run as one page, as pictures, or as Markdown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import options
+
+if TYPE_CHECKING:
+    from deepgen_cluster.folder import RunFolder
+    from deepgen.report.facts import Facts
+    from deepgen.settings import Settings
+
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STUDY... | RUN",
+        help="Studies, a folder of studies, or the folder of a cluster run.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="The file to write. [report.html; Markdown: stdout]", show_default=False),
+]
+Png = Annotated[
+    Path | None, typer.Option("--png", metavar="DIR", help="Write the charts to this folder, too.", show_default=False)
+]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Markdown for a pull request instead of a page.")]
+PAGE = "report.html"
+
+
+def report(
+    names: Names,
+    output: Output = None,
+    png: Png = None,
+    as_markdown: AsMarkdown = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a report: one page that needs nothing else."""
+    from deepgen import settings
+    from deepgen.frontends.cli.output import print_json, shown, write_text
+    from deepgen.report import charts
+    from deepgen.vocabulary.errors import BadInput
+
+    if as_markdown and as_json and output is None:
+        raise BadInput("Markdown and JSON cannot both go to stdout", allowed="give -o FILE for the Markdown")
+    if not as_markdown or png is not None:
+        charts.check_libraries()
+    facts = _facts(names, settings.load(), trust=trust, code=not as_markdown)
+    files: list[Path] = []
+    if png is not None:
+        from deepgen.report.files import write_report
+
+        files = write_report(facts, png)
+    text = _text(facts, as_markdown=as_markdown)
+    if as_markdown and output is None:
+        print(text, end="")
+        return
+    output = output or Path(PAGE)
+    write_text(output, text)
+    if as_json:
+        print_json({"report": str(output), "bytes": len(text.encode()), "png": [str(path) for path in files]})
+        return
+    print(f"report written to {shown(output)}")
+    if files:
+        print(f"{len(files)} charts written to {shown(files[0].parent)}")
+
+
+def _text(facts: Facts, *, as_markdown: bool) -> str:
+    if as_markdown:
+        from deepgen.report.markdown import markdown
+
+        return markdown(facts)
+    from deepgen.report.page import render
+
+    return render(facts)
+
+
+def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> Facts:
+    from deepgen.frontends.cli.toolchain import assembly_of_trial
+    from deepgen.report.code import with_code
+    from deepgen.report.facts import facts_of, facts_of_several
+    from deepgen.tuning import Study
+    from deepgen.tuning.study.journal import FILE
+
+    run = _run(names[0], current) if len(names) == 1 else None
+    if run is not None:
+        folders = sorted(path.parent for path in run.path.glob(f"*/*/{FILE}"))
+        return facts_of_several(folders, run.path.name, _told(run))
+    folders = _folders(names, current)
+    if len(folders) > 1:
+        return facts_of_several(folders, Path(names[0]).name if len(names) == 1 else f"{len(folders)} studies")
+    study = Study.open(folders[0], trust=trust)
+    facts = facts_of(study)
+    return with_code(facts, study, lambda trial: assembly_of_trial(study, trial, current)) if code else facts
+
+
+def _folders(names: list[str], current: Settings) -> list[Path]:
+    """The studies that are meant; a folder with several of them means all."""
+    from deepgen.frontends.cli import studies
+
+    folders = []
+    for name in names:
+        inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))
+        folders += inside or [studies.find(name, current)]
+    return list(dict.fromkeys(folders))
+
+
+def _run(name: str, current: Settings) -> RunFolder | None:
+    """The cluster run that is meant, if one is."""
+    from deepgen_cluster.folder import DEFINITION, RunFolder
+
+    for path in (Path(name), current.studies / name):
+        if (path / DEFINITION).is_file():
+            return RunFolder(path)
+    return None
+
+
+def _told(run: RunFolder) -> dict[str, Any]:
+    progress = run.progress()
+    groups = [
+        (name, f"{group.task} of {group.tasks}" if group.tasks else "-", group.problem or group.line, group.what or "-")
+        for name, group in progress.groups.items()
+    ]
+    return {"state": progress.state, "note": progress.note, "groups": groups}

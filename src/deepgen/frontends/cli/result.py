@@ -1,0 +1,98 @@
+"""Prints the result of a tuning run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown
+from deepgen.report.words import compared, gained, without_advice
+from deepgen.tuning import Study
+from deepgen.tuning.study.text import bound_text, lost_baselines, rate_text, seconds_text
+
+
+def print_result(study: Study) -> None:
+    """The winner, how it compares, and how to use it."""
+    summary: dict[str, Any] = study.summary()
+    winner, trials = summary["winner"], summary["trials"]
+    paragraph(f"{study.describe()} on {study.target.shown}")
+    if winner is None:
+        labelled("winner", "none: no kernel gave a correct result")
+    else:
+        labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
+        searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
+        labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
+        if told := study.target.proxy or ("simulated, not measured" if study.target.simulated else ""):
+            labelled("", told)
+        labelled("config", config_text(winner["config"]))
+        if winner.get("ties"):
+            kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""
+            several = len(winner["ties"]) > 1
+            as_fast = ("trials " if several else "trial ") + ", ".join(str(t) for t in winner["ties"])
+            labelled("ties", f"{as_fast} {'are' if several else 'is'} as fast{kept}")
+        if winner["over_default"] is not None:
+            labelled("gained", f"over the default: {gained(winner)}")
+    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
+    for number, words in enumerate(against):
+        labelled("" if number else "against", words)
+    for number, row in enumerate(summary.get("shapes", ())):
+        others = "".join(f", {name} {seconds_text(taken)}" for name, taken in row["baselines"].items())
+        labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
+    labelled("trials", f"{sum(trials.values())}: {counts}")
+    spent = {part: seconds for part, seconds in summary["time"].items() if part != "total" and seconds >= 0.05}
+    if spent:
+        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
+        labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
+    waited = summary["waited"]
+    if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
+        labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")
+    _print_doubts(summary["doubts"])
+    labelled("study", shown(study.folder))
+    if winner is not None and study.target.computes:
+        # Not indented and not wrapped: to be copied as it stands.
+        labelled("use it", "from Python:")
+        print("import deepgen as dg")
+        print(f'folder = "{shown(study.folder)}"')
+        print("kernel = dg.Study.open(folder).best().load()")
+
+
+def print_calls(study: Study, told: Mapping[str, Any]) -> None:
+    """What `deepgen retest --as-called` found."""
+    paragraph(f"{study.describe()} on {study.target.name}, as called")
+    labelled("ours", f"{seconds_text(told['seconds'])} a call")
+    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
+    for number, words in enumerate([*against, *lost_baselines(told)]):
+        labelled("" if number else "against", words)
+
+
+def print_ranking(studies: Sequence[Study]) -> None:
+    """Where families competed for an operator: each one's winner, the fastest first.
+
+    Winners that pack constant inputs ahead of the calls stand apart: the others pack within their time.
+    """
+    for operator in dict.fromkeys(study.describe() for study in studies):
+        rivals = [study for study in studies if study.describe() == operator]
+        if len(rivals) > 1:
+            found = [study for study in rivals if study.summary()["winner"] is not None]
+            ahead = [study for study in found if study.best().kernel.plan.prepare]
+            _print_winners(f"{operator}: families, the fastest first", [s for s in found if s not in ahead])
+            _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
+
+
+def _print_doubts(doubts: Sequence[str]) -> None:
+    told, advice = without_advice(doubts)
+    for number, doubt in enumerate(told):
+        labelled("" if number else "doubts", f"- {doubt}")
+    if advice:
+        labelled("", advice)
+
+
+def _print_winners(title: str, studies: Sequence[Study]) -> None:
+    if not studies:
+        return
+    paragraph(title)
+    winners: list[tuple[Any, str]] = [(s.summary()["winner"], s.definition["generator"]) for s in studies]
+    width = max(len(family) for _, family in winners) + 2
+    for seconds, family in sorted((winner["seconds"], family) for winner, family in winners):
+        labelled(f"{family}:", seconds_text(seconds), width)

@@ -1,0 +1,150 @@
+"""Carry tuning requests out for a person: with a live view, clean stops, and the result at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+
+from deepgen.frontends.cli import counted
+from deepgen.frontends.cli.output import print_json, shown
+from deepgen.frontends.cli.result import print_ranking, print_result
+from deepgen.tuning.engines import Engine
+from deepgen_formats.older.generator import NAME as OLDER
+from deepgen.targets import Elsewhere
+from deepgen.tuning import Request, Study
+from deepgen.tuning import tune as run_tuner
+from deepgen.tuning.division import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
+from deepgen_formats.older.study_results import write_results
+from deepgen.tuning.request import plan
+from deepgen.report.view.live import title_of, watching
+from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
+from deepgen.report.view.text import note
+from deepgen.vocabulary.errors import Missing
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request and the folder of its study."""
+
+    request: Request
+    folder: Path
+    gain: float = 1.0  # what may be gained by it, beside others
+
+
+def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[Job]:
+    """Work out where each study lies, what may gain most first; says what is wrong before the first one starts."""
+    found = {plan(request).folder: request for request in requests}
+    jobs = [Job(request, folder, gain(request)) for folder, request in found.items()]
+    return sorted(jobs, key=lambda job: -job.gain)
+
+
+def carry_out(
+    jobs: Sequence[Job],
+    on: Engine,
+    *,
+    go_on: str,
+    as_json: bool,
+    after: Sequence[Callable[[Study], None]] = (),
+    least: float = 0.0,
+) -> None:
+    """Tune one study after the other and print what came out.
+
+    `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended. A time
+    budget is that of all together; a study that would get less than `least` seconds of it is left out.
+    """
+    studies = []
+    with stop_on_signals() as stop:
+        for job in divided_among(jobs, least):
+            studies.append(_tune(job, on, stop, as_json=as_json))
+            if stop.event.is_set():
+                raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
+            for do in after:
+                do(studies[-1])
+            if not as_json:
+                print_result(studies[-1])
+                counted.show(studies[-1])
+    if not as_json:
+        print_ranking(studies)
+    else:
+        summaries = [study.summary() for study in studies]
+        print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
+    if any(study.summary()["winner"] is None for study in studies):
+        raise typer.Exit(1)
+
+
+def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
+    """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
+
+    Those that would get less than `least` seconds are left out, and named. What only works on elements has a short
+    study instead, before the others.
+    """
+    budget = jobs[0].request.time_budget if len(jobs) > 1 else None
+    if budget is None:
+        yield from jobs
+        return
+    started = time.monotonic()
+    out: list[Job] = []
+    if least:
+        chosen = short_ones([job.request.operator for job in jobs], [job.gain for job in jobs])
+        short = [jobs[i] for i in chosen]
+        out = [job for job in jobs if is_short(job.request.operator) and job not in short]
+        jobs = [job for job in jobs if not is_short(job.request.operator)]
+        share = SHORT_SHARE * budget if jobs else budget
+        while short and time.monotonic() - started < share:
+            job = short.pop(0)
+            yield replace(job, request=replace(job.request, time_budget=SHORT_SECONDS))
+        out += short
+    parts = divided([job.gain for job in jobs], budget, least)
+    planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
+    out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
+    _say_left_out(out, "as too little may be gained by it")
+    begun = False
+    while planned:
+        left, total = max(0.001, budget - (time.monotonic() - started)), sum(seconds for _, seconds in planned)
+        # Those before may have taken longer than they should have. One is tuned in any case.
+        if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
+            _say_left_out([planned.pop()[0]], "as too little of the time is left for it")
+            continue
+        begun, (job, seconds) = True, planned.pop(0)  # the first may gain most
+        yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
+
+
+def _say_left_out(jobs: Sequence[Job], why: str) -> None:
+    for job in jobs:
+        note(f"left out, {why}: {job.request.operator.describe()}")
+
+
+@contextmanager
+def offering(command: str) -> Iterator[None]:
+    """Where the device is elsewhere, say so together with the command that packs the same work for it."""
+    try:
+        yield
+    except Elsewhere as error:
+        remedy = f"Pack them for a host that has one: {command}"
+        raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
+
+
+def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
+    request = job.request
+    with watching(title_of(request), quiet=as_json) as watch:
+        study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
+    write_older_results(study)
+    counted.write(study)
+    return study
+
+
+def write_older_results(study: Study) -> None:
+    """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
+    if study.definition["generator"] == OLDER and study.finals() is not None:
+        write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
+
+
+def _how_to_go_on(study: Study, options: str) -> str:
+    ended = len(study.trials())
+    resume = f"deepgen resume {shown(study.folder)}{options}"
+    return f"stopped after {ended} trials; all results are kept. Resume with: {resume}"

@@ -1,0 +1,141 @@
+"""`deepgen show`: a study, or one of its trials with its source, its assembly or its schedule."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import options
+from deepgen.report.view.text import printable
+
+if TYPE_CHECKING:
+    from deepgen.kernels.base import Scheduled
+    from deepgen.tuning import Study
+    from deepgen.vocabulary import Trial
+
+Number = Annotated[int | None, typer.Option("--trial", min=0, help="Trial number. [the best]", show_default=False)]
+WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="With --source: write the files to this folder.", show_default=False),
+]
+WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
+WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps of a rule-made kernel, and its loops.")]
+WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
+
+
+def show(
+    study: options.StudyName,
+    trial: Number = None,
+    source: WantSource = False,
+    asm: WantAssembly = False,
+    schedule: WantSchedule = False,
+    passes: WantPasses = False,
+    output: Output = None,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a study's result, or a trial, its source, its assembly or its schedule."""
+    from deepgen import settings
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import print_json
+    from deepgen.frontends.cli.result import print_result
+    from deepgen.frontends.cli.toolchain import assembly_of_trial, build_files, write_sources
+    from deepgen.vocabulary.errors import BadInput
+
+    if output is not None and not source:
+        raise BadInput(f"-o {output} is given", allowed="with --source")
+    current = settings.load()
+    found = studies.open_study(study, current, trust=trust)
+    if trial is None and not (source or asm or schedule or passes):
+        if as_json:
+            print_json(
+                {**found.summary(), "definition": dict(found.definition), "notes": [text for _, text in found.notes()]}
+            )
+        else:
+            print_result(found)
+        return
+    chosen = found.best().trial if trial is None else found.trial(trial)
+    texts: dict[str, str] = {}
+    files: dict[str, str] = {}
+    if source:
+        kernel = found.kernel(chosen)
+        more = build_files(kernel, found.target, current)
+        files = {s.name: s.text for s in kernel.sources} | more
+        if output is not None:
+            texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, more))}"
+        elif as_json:
+            texts["source"] = "\n".join(s.text for s in kernel.sources)
+        else:
+            titled = len(files) > 1
+            texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
+    if asm:
+        texts["asm"] = assembly_of_trial(found, chosen, current)
+    if schedule or passes:
+        family = _scheduled(found, "--schedule" if schedule else "--passes")
+        asked = (found.operator, found.target, chosen.config)
+        texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
+        texts |= {"passes": family.passes_text(*asked)} if passes else {}
+    if as_json:
+        print_json({**_facts(found, chosen), **texts, **({"files": files} if files else {})})
+    elif texts:
+        text = "\n".join(texts.values())
+        print(printable(text) if sys.stdout.isatty() else text)
+    else:
+        _print(_facts(found, chosen))
+
+
+def _scheduled(study: Study, option: str) -> Scheduled:
+    from deepgen.kernels.base import Scheduled
+    from deepgen.vocabulary.errors import BadInput
+
+    family = study.generator
+    if not isinstance(family, Scheduled):
+        what = f"{option} is given, and kernels of {family.name} are not made by schedules"
+        raise BadInput(what, allowed="for studies of the family rules")
+    return family
+
+
+def _facts(study: Study, trial: Trial) -> dict[str, Any]:
+    seconds = trial.seconds
+    return {
+        "study": str(study.folder),
+        "trial": trial.id,
+        "rank": trial.rank,
+        "config": dict(trial.config),
+        "kernel": trial.kernel_id,
+        "seconds": seconds,
+        "finals": study.finals_seconds().get(trial.id),
+        **(study.speed(seconds) if seconds else {"gflops": None}),
+        **trial.measurement.to_json(),
+        "verdict": study.about.verdict_text(trial.measurement.verdict.value),
+        "build": dict(trial.build_facts),
+    }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    from deepgen.frontends.cli.output import config_text, facts_text, labelled, shown
+    from deepgen.tuning.study.text import rate_text, seconds_text
+
+    labelled("study", shown(facts["study"]))
+    labelled("trial", f"{facts['trial']}, rank {facts['rank']}")
+    labelled("config", config_text(facts["config"]))
+    labelled("verdict", facts["verdict"] + (f": {facts['detail']}" if facts["detail"] else ""))
+    if facts["seconds"] is not None:
+        low, high = min(facts["samples"]), max(facts["samples"])
+        spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(facts['samples'])} runs"
+        labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} as one trial ({spread})")
+        if facts["finals"] is not None:
+            labelled("finals", f"{seconds_text(facts['finals'])}, timed beside the other finalists")
+    conditions = dict(facts["conditions"])
+    missing = conditions.pop("not_counted", {})
+    if facts["counters"]:
+        labelled("counters", facts_text(facts["counters"]))
+    for why, events in missing.items():
+        labelled("missing", f"{', '.join(events)}: {why}")
+    for label, values in (("measured", conditions), ("build", facts["build"])):
+        if values:
+            labelled(label, facts_text(values))

@@ -1,0 +1,223 @@
+"""`deepgen space`: the space of an operator on a target, or of a file: its knobs, requirements, size and examples."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepgen.frontends.cli import completion, options
+from deepgen.frontends.cli.single_thread import import_numpy
+
+if TYPE_CHECKING:
+    from deepgen.space import Size, Space
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR NAME=VALUE... | show FILE",
+        help="An operator, such as gemm MNK=1024, or `show FILE` for a space file, T1 file or older tuning config.",
+        show_default=False,
+        autocompletion=completion.operators,
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Write the definition to this file.", show_default=False)
+]
+SpaceStrategy = Annotated[
+    int,
+    typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
+]
+Why = Annotated[bool, typer.Option("--why", help="Show which families support the operator, and why others do not.")]
+Removed = Annotated[
+    bool,
+    typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),
+]
+SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
+
+
+def space(
+    words: Words,
+    output: Output = None,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
+    fast_sums: options.FastSums = False,
+    target: options.TargetName = None,
+    family: options.OneFamily = None,
+    threads: options.Threads = None,
+    space_strategy: SpaceStrategy = 1,
+    why: Why = False,
+    removed: Removed = False,
+    sample: SampleSize = 3,
+    seed: Seed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Count and describe the space of an operator on a target, or of a file."""
+    from deepgen.frontends.cli.output import print_json
+
+    import_numpy()
+    said = options.of_operator(dtype, layout, epilogue, fast_sums)
+    if why:
+        _tell_why(words, target, said, as_json=as_json)
+        return
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
+    start = time.perf_counter()
+    found = make()
+    size = found.size() if found.uniform else None
+    seconds = time.perf_counter() - start
+    written = None if output is None else _save(found, output)
+    about = _describe(found, size, seconds, sample, seed, removals=removed)
+    about |= {} if written is None else {"file": written}
+    if as_json:
+        print_json(about)
+    else:
+        _print(found, about)
+
+
+def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Every family, and why it does not serve the operator there."""
+    from deepgen import generators, settings, targets
+    from deepgen.frontends.cli import words as operator_words
+    from deepgen.frontends.cli.output import print_json, table
+
+    operator, _ = operator_words.parse(words, **said)
+    where = targets.resolve(target or settings.load().target)
+    answers = {family.name: family.refuses(operator, where) for family in generators.families()}
+    if as_json:
+        print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})
+        return
+    rows = [[name, reason or "serves it"] for name, reason in answers.items()]
+    table(f"Families for {operator.describe()} on {where.name}", ["family", "answer"], rows)
+
+
+def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
+    from deepgen.frontends.cli.space_files import read_space
+    from deepgen.vocabulary import foreign
+    from deepgen.vocabulary.errors import BadInput
+
+    if len(words) != 2:
+        raise BadInput("show takes one file", allowed="deepgen space show FILE")
+    path = Path(words[1])
+    text = foreign.read_bytes(path)
+    return lambda: read_space(text, str(path), strategy)
+
+
+def _generator(
+    words: list[str], target: str | None, family: str | None, threads: int | None, said: Mapping[str, Any]
+) -> Callable[[], Space]:
+    from deepgen import generators, settings, targets
+    from deepgen.frontends.cli import words as operator_words
+
+    operator, _ = operator_words.parse(words, **said)
+    where = targets.resolve(target or settings.load().target)
+    generator = generators.find(operator, where, family)
+
+    def make() -> Space:
+        found = generator.space(operator, where)
+        return found if threads is None else found.restrict(generators.on_threads(generator, found, threads))
+
+    return make
+
+
+def _save(found: Space, path: Path) -> str:
+    """Write the definition; a file that holds the same one already is left as it is."""
+    from deepgen.frontends.cli.output import write_text
+    from deepgen.vocabulary import BadInput, foreign
+
+    with suppress(BadInput):
+        held = foreign.read_json(path)
+        if isinstance(held, dict) and held.get("fingerprint") == found.fingerprint():
+            return f"{path} (used again: it holds this space already)"
+    write_text(path, json.dumps(found.to_json(), indent=1) + "\n")
+    return str(path)
+
+
+def _describe(
+    found: Space, size: Size | None, seconds: float, sample: int, seed: int, *, removals: bool
+) -> dict[str, Any]:
+    removed = {r.name: r for r in found.removed_by()} if removals else {}
+    count = None if size is None else size.count
+    examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
+    return {
+        "name": found.name,
+        "fingerprint": found.fingerprint(),
+        "knobs": [
+            {"name": k.name, "values": list(k.values)} | ({} if k.when is None else {"when": str(k.when)})
+            for k in found.knobs
+        ],
+        "derived": {name: str(expr.args[0]) for name, expr in found.derivations.items()},
+        "requirements": [
+            {"name": r.name, "expression": str(r.expr)}
+            | ({"removes_alone": gone.alone, "removes_of_the_rest": gone.only} if (gone := removed.get(r.name)) else {})
+            for r in found.requirements
+        ],
+        "product": found.product_size(),
+        "count": count,
+        "exact": size is not None and size.exact,
+        "relative_error": None if size is None else size.error,
+        "uniform": found.uniform,
+        "seconds": seconds,
+        "empty_because": found.why_empty() if count == 0 else [],
+        "examples": examples,
+    }
+
+
+def _print(found: Space, about: dict[str, Any]) -> None:
+    from deepgen.frontends.cli.output import labelled, paragraph, table
+
+    several = [k for k in about["knobs"] if len(k["values"]) > 1 or "when" in k]
+    fixed = [f"{k['name']}={_value(k['values'][0])}" for k in about["knobs"] if k not in several]
+    table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
+    if fixed:
+        paragraph("Fixed: " + ", ".join(fixed))
+    _print_requirements(about["requirements"])
+    print()
+    size = _number(about["count"]) if about["exact"] or not about["uniform"] else str(found.size())
+    paragraph(f"{size} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
+    if about["uniform"] and not about["exact"]:
+        paragraph("Too large to count: the number is an estimate.")
+    if not about["uniform"]:
+        paragraph("Too large to count: a solver finds its configs, but not uniformly.")
+    if about["empty_because"]:
+        paragraph("No config satisfies: " + "; ".join(about["empty_because"]))
+    shown = {k["name"] for k in several}
+    for config in about["examples"]:
+        labelled("", " ".join(f"{name}={_value(value)}" for name, value in config.items() if name in shown), indent=2)
+    paragraph(f"Fingerprint {about['fingerprint'][:16]}" + (f", in {about['file']}" if "file" in about else ""))
+
+
+def _print_requirements(requirements: list[dict[str, Any]]) -> None:
+    from deepgen.frontends.cli.output import table
+
+    if not requirements:
+        return
+    print()
+    if "removes_alone" not in requirements[0]:
+        table("Requirements", ["requirement"], [[r["name"]] for r in requirements])
+        return
+    table(
+        "Requirements, and the points that each removes: alone, and of what the others leave",
+        ["alone", "of the rest", "requirement"],
+        [[_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]] for r in requirements],
+        right=["alone", "of the rest"],
+    )
+
+
+def _domain(knob: dict[str, Any]) -> str:
+    values = ", ".join(map(_value, knob["values"]))
+    return f"{values} when {knob['when']}" if "when" in knob else values
+
+
+def _value(value: object) -> str:
+    return "(" + " ".join(map(_value, value)) + ")" if isinstance(value, tuple) else str(value)
+
+
+def _number(count: int | None) -> str:
+    return "not counted" if count is None else f"{count:,}"

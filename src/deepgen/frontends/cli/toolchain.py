@@ -1,0 +1,69 @@
+"""Build kernels as the settings want it."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from deepgen.toolchains import Cache, build_once, disassembled, toolchain_for
+from deepgen.toolchains.compilers import sources
+from deepgen.settings import Settings
+from deepgen.targets import Target
+from deepgen.tuning import Study
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
+
+_SCRIPT = "build.sh"
+
+
+def build_kernel(kernel: Kernel, target: Target, settings: Settings) -> Artifact:
+    """Build one kernel, or take it from the cache. Raises BuildError."""
+    cache = Cache(settings.cache)
+    return build_once(kernel, target, paths=settings.programs(), cache=cache, limits=settings.build_limits())
+
+
+def assembly_of(kernel: Kernel, target: Target, settings: Settings) -> str:
+    """The kernel in the target's assembly language."""
+    toolchain = toolchain_for(target, kernel.language, settings.programs())
+    with tempfile.TemporaryDirectory(prefix="deepgen-") as folder:
+        return toolchain.assembly(kernel, target, Path(folder))
+
+
+def build_files(kernel: Kernel, target: Target, settings: Settings) -> dict[str, str]:
+    """A shell script that builds the kernel from its sources, and what else it needs; empty where there is none."""
+    try:
+        toolchain = toolchain_for(target, kernel.language, settings.programs())
+    except DeepgenError:  # no compiler here
+        return {}
+    recipe = toolchain.recipe(kernel, target)
+    if recipe is None:
+        return {}
+    command = shlex.join(recipe.command)
+    about = f"# {kernel.name} for {target.name}, by {toolchain.name} {toolchain.version}"
+    script = f'#!/bin/sh\n{about}\ncd "$(dirname "$0")" || exit 1\nexec {command}\n'
+    return {**recipe.files, _SCRIPT: script}
+
+
+def write_sources(folder: Path, kernel: Kernel, more: Mapping[str, str]) -> list[str]:
+    """The kernel's files, and those that build them. Returns their names."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sources.write_sources(kernel, folder)
+        for name, text in more.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"-o {folder} cannot be written: {error.strerror}", allowed="a folder") from error
+    return [*(source.name for source in kernel.sources), *more]
+
+
+def assembly_of_trial(study: Study, trial: Trial, settings: Settings) -> str:
+    """A trial's assembly. What lies in the study's folder is disassembled at most, never built: it may be anyone's."""
+    try:
+        kernel = study.emitted(trial)
+    except DeepgenError:
+        stored = study.stored(trial)
+        if stored is None or stored.binary is None:
+            raise
+        return disassembled(stored.binary, settings.programs())
+    return assembly_of(kernel, study.target, settings)

@@ -1,0 +1,105 @@
+"""`deepgen tune`: find the fastest verified kernel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deepgen.frontends.cli import completion, options
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="OPERATOR NAME=VALUE... | FILE",
+        help="For example: gemm M=1024 N=2048 K=3072, gemm MN=1024 K=2048, or gemm MNK=4096. t=500 sets --trials, O=0 "
+        "detaches. Or a tuning config file: my.toml or my.json, including those of the older tool, or what "
+        "deepgen.torch.record wrote.",
+        show_default=False,
+        autocompletion=completion.operators,
+    ),
+]
+
+
+def tune(
+    context: typer.Context,
+    words: Words,
+    dtype: options.Dtype = None,
+    layout: options.Layout = None,
+    epilogue: options.Epilogue = None,
+    fast_sums: options.FastSums = False,
+    also: options.Also = None,
+    target: options.TargetName = None,
+    host: options.BoardHost = None,
+    family: options.Family = None,
+    threads: options.Threads = None,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    jobs: options.Jobs = None,
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    seed: options.Seed = None,
+    strategy: options.Strategy = None,
+    start_from: options.StartFrom = None,
+    no_transfer: options.NoTransfer = False,
+    learn_from: options.LearnFrom = None,
+    no_second_look: options.NoSecondLook = False,
+    target_speedup: options.TargetSpeedup = None,
+    patience: options.Patience = None,
+    space_strategy: options.SpaceStrategy = None,
+    keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
+    baseline: options.Baselines = None,
+    library: options.IntoLibrary = None,
+    out: options.OutFolder = None,
+    warm: options.Warm = False,
+    detach: options.Detach = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the fastest kernel. Run the same command again to resume."""
+    from deepgen import settings
+    from deepgen.frontends.cli import bundle, case_files, engines, requests, session, work_file
+    from deepgen.frontends.cli.detach import start
+    from deepgen.run.measure.base import Policy
+    from deepgen.tuning.division import LEAST_SECONDS
+
+    on = engines.chosen(engine, address)
+    current = settings.load()
+    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    given = {
+        **options.of_operator(dtype, layout, epilogue, fast_sums),
+        "also": also,
+        "target": target,
+        "host": host,
+        "family": family,
+        "threads": threads,
+        "trials": trials,
+        "time_budget": time_budget,
+        "seed": seed,
+        "strategy": strategy,
+        "options": None if start_from is None else {"start_from": start_from},
+        "transfer": False if no_transfer else None,
+        "learn_from": tuple(learn_from) if learn_from else None,
+        "second_look": False if no_second_look else None,
+        "target_speedup": target_speedup,
+        "patience": patience,
+        "space_strategy": space_strategy,
+        "keep_top": keep_top,
+        "counters": counters,
+        "baselines": baseline,
+        "out": out,
+    }
+    wanted, words_detach = requests.from_words(words, given, current, policy)
+    recorded = work_file.read(words)
+    work = session.jobs_of(wanted, **({} if recorded is None else {"gain": work_file.gain_of(recorded, library)}))
+    cases = case_files.read(words)
+    if cases is not None:
+        current = case_files.limited(current, cases)
+    if detach or words_detach:
+        start(context.obj.argv, [job.folder for job in work], as_json=as_json)
+    else:
+        with session.offering(bundle.command(words, given, warm=warm)):
+            again = engines.words(engine, address)
+            after = [*([] if cases is None else [case_files.write]), *work_file.filling(library, recorded)]
+            least = 0.0 if recorded is None else LEAST_SECONDS
+            session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, after=after, least=least)

@@ -1,0 +1,190 @@
+"""The words after a command: an operator's name, what is said of it (`rows=4096`), and `t=` and `O=` for short.
+
+Letters before `=` share the value: `MN=1024 K=2048`. What can be said of an operator is its own affair
+(`operators/words.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepgen.operators import OPERATORS, Operator, Word, words_of
+from deepgen.operators.expr.operator import ExpressionOperator, as_operator, is_expression
+from deepgen.operators.words import usage
+from deepgen_formats.t1.space import is_t1
+from deepgen.vocabulary import finding, foreign
+from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.kernels.own import OwnKernel
+    from deepgen_formats.t1.kernels import T1
+
+# The short options, unless the operator has such a word: they are whole numbers.
+_SHORT = {
+    "t": Word("t", "the number of trials, from 1 up"),
+    "O": Word("O", "O=0 detaches, O=65536 stays in the foreground", least=0),
+}
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What words asked for that are not about the operator; None where they said nothing."""
+
+    trials: int | None = None
+    detach: bool | None = None
+
+
+def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
+    """The operator that the words and the `options` named like its words describe, and what else the words ask for."""
+    if not words:
+        raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
+    held = _held_in(words[0]) if names_a_file(words[0]) else None
+    kind = _kind_of(held) if held is not None else OPERATORS.get(words[0])
+    known, said = words_of(kind), _Said(kind)
+    short: dict[str, int] = {}
+    for word in words[1:]:
+        key, equals, text = word.partition("=")
+        if not key or not equals:
+            what = f"{word!r} is not of the form NAME=VALUE"
+            raise BadInput(what, allowed=usage(kind.name, known.values()))
+        if key in _SHORT and key not in known:
+            if key in short:
+                raise BadInput(f"{word!r}: {key} is given twice", allowed="once")
+            short[key] = _read(_SHORT[key], text, word, allowed=_SHORT[key].help)
+            continue
+        said.say(key, text, partial(_read, text=text, word=word))
+    for name, value in options.items():
+        said.option(name, value)
+    extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
+    return (held if isinstance(held, Operator) else said.operator()), extras
+
+
+def another_shape(of: Operator, text: str) -> Operator:
+    """The operator with some words said again: `M=64`, or `M=64 N=128`."""
+    said = _Said(type(of))
+    for word in text.split():
+        key, _, value = word.partition("=")
+        said.say(key, value, partial(_read, text=value, word=word))
+    return type(of).make({**of.said(), **said.values})
+
+
+def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
+    """The operator that the tables of a file describe: words and their values."""
+    said = _Said(kind)
+    for table in tables:
+        for key, value in table.items():
+            said.say(key, value, partial(_check, value=value, key=key))
+    return said.operator()
+
+
+def find_operator(word: str) -> type[Operator]:
+    """The class of operators that a word names."""
+    return _kind_of(_held_in(word)) if names_a_file(word) else OPERATORS.get(word)
+
+
+def _kind_of(held: OwnKernel | ExpressionOperator) -> type[Operator]:
+    return type(held) if isinstance(held, Operator) else held.kind
+
+
+def _held_in(word: str) -> OwnKernel | ExpressionOperator:
+    """What is tuned of a file: the kernel of `vadd.py` or of a T1 file, or the kernel or expression `vadd.py:name`."""
+    from deepgen.kernels.own import OwnKernel
+
+    if word.endswith(".json"):
+        return t1_file(Path(word)).kernel
+    file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
+    held = vars(finding.module_at(Path(file)))
+    kernels = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
+    expressions = {name: value for name, value in held.items() if is_expression(value)}
+    found = {**kernels, **expressions}
+    if colon and attribute not in found:
+        what = f"{file} has no kernel or expression {attribute!r}"
+        raise BadInput(what, allowed="one of " + (", ".join(found) or "none"))
+    if not colon and len(kernels) != 1:  # an expression is named: those that it reads are in the file too
+        what = f"{file} has {len(kernels) or 'no'} kernels"
+        named = ", ".join(f"{file}:{name}" for name in found)
+        raise BadInput(what, allowed=f"one of {named}" if found else "dg.kernel, or dg.compute")
+    if not colon:
+        return next(iter(kernels.values()))
+    return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
+
+
+def t1_file(path: Path) -> T1:
+    """The kernel of a T1 file, and what the file says of a run."""
+    from deepgen_formats.t1 import kernels as t1
+
+    return t1.read(path)
+
+
+def names_a_file(word: str) -> bool:
+    """Whether a word names what is the user's own: `vadd.py`, `vadd.py:kernel` for one object of it, a T1 file."""
+    return word.endswith(".py") or ".py:" in word or names_a_t1_file(word)
+
+
+def names_a_t1_file(word: str) -> bool:
+    """JSON files are told apart by what is in them."""
+    return word.endswith(".json") and Path(word).is_file() and is_t1(foreign.read_json(Path(word)))
+
+
+class _Said:
+    """What has been said of an operator so far; it refuses what the operator does not know or was told before."""
+
+    def __init__(self, kind: type[Operator]) -> None:
+        self.kind, self.values = kind, dict[str, Any]()
+        self._known = words_of(kind)
+        self._spelled = {name: word for word in self._known.values() for name in (word.name, *word.aliases)}
+        self._letters = {name: word for name, word in self._known.items() if word.letter}
+
+    def say(self, key: str, value: Any, read: Callable[[Word], Any]) -> None:
+        """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
+        for word in self._meant(key, value):
+            if word.name in self.values:
+                raise BadInput(f"{key}={value}: {word.name} is given twice", allowed="give each parameter once")
+            self.values[word.name] = read(word)
+
+    def _meant(self, key: str, value: Any) -> list[Word]:
+        """One word by its name, or one for each letter."""
+        if key in self._spelled:
+            return [self._spelled[key]]
+        if not key.isalpha() or len(key) > len(self._letters):
+            raise BadInput(f"{key}={value}: {self.kind.name} has no parameter {key!r}", allowed=self._usage())
+        for letter in key:
+            if letter not in self._letters:
+                raise BadInput(f"{key}={value}: {self.kind.name} has no size {letter!r}", allowed=self._usage())
+        return [self._letters[letter] for letter in key]
+
+    def option(self, name: str, value: Any) -> None:
+        """What the option `--name` says."""
+        if name not in self._known:
+            its = ", ".join(self._known) or "none"
+            raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its parameters: {its}")
+        if name in self.values:
+            raise BadInput(f"{name} is given twice, as NAME=VALUE and as an option", allowed="give each parameter once")
+        self.values[name] = self._known[name].check(value)
+
+    def operator(self) -> Operator:
+        missing = [name for name, word in self._known.items() if word.needed and name not in self.values]
+        if missing:
+            raise BadInput(f"{self.kind.name} needs a value for {' and '.join(missing)}", allowed=self._usage())
+        return self.kind.make(self.values)
+
+    def _usage(self) -> str:
+        return usage(self.kind.name, self._known.values()) if self._known else "it has no parameters"
+
+
+def _read(meant: Word, text: str, word: str, allowed: str | None = None) -> Any:
+    try:
+        return meant.read(text)
+    except BadInput as error:
+        raise BadInput(f"{word!r}: invalid value {text!r}", allowed=allowed or error.allowed) from error
+
+
+def _check(meant: Word, value: Any, key: str) -> Any:
+    try:
+        return meant.check(value)
+    except BadInput as error:
+        raise BadInput(f"{key} is {value!r}", allowed=error.allowed) from error

@@ -1,0 +1,168 @@
+"""A library's functions for JAX: exported to C, with handlers for XLA, and registered with it."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from deepgen import targets
+from deepgen.toolchains import toolchain_for
+from deepgen.toolchains.compilers.c import CCompiler
+from deepgen.frontends.jax import handlers
+from deepgen.libraries import Library, NotServed
+from deepgen.libraries import library as opened
+from deepgen.libraries.c.export import Exported, export
+from deepgen.libraries.c.functions import Function
+from deepgen.operators import Operator
+from deepgen.operators.signature import TensorFacts
+from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary.dtypes import dtype
+
+# How JAX calls the formats that numpy lacks.
+_NAMES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_NUMBERS = count()  # of libraries in this process: their functions share XLA's table of names
+_PREFIX = "deepgen_"
+
+
+class JaxFunction:
+    """An operator in all shapes that its kernels serve, as a function on JAX's arrays; it can be traced."""
+
+    def __init__(self, function: Function, library: ctypes.CDLL, target: str) -> None:
+        self.name = function.name.removeprefix(_PREFIX)
+        self._function, self._library, self._target = function, library, target
+        signature = function.operator.signature()
+        self._read = [param for param in function.tensors if param.read]
+        self._formats = {p.name: jax_dtype(signature.dtype_of(p)) for p in function.tensors}
+
+    def __call__(self, *arrays: Any) -> Any:
+        """What the operator gives: an array, or several. Raises NotServed, also while it is traced."""
+        if len(arrays) != len(self._read):
+            names = ", ".join(param.name for param in self._read)
+            raise BadInput(f"{self.name} is given {len(arrays)} arrays", allowed=names)
+        signature, facts = self._function.operator.signature(), {}
+        for param, array in zip(self._read, arrays, strict=True):
+            wanted = self._formats[param.name]
+            if getattr(array, "dtype", None) != wanted:
+                what = getattr(array, "dtype", type(array).__name__)
+                raise BadInput(f"{self.name}: {param.name} is {what}", allowed=f"an array of {wanted}")
+            facts[param.name] = TensorFacts(tuple(array.shape), signature.dtype_of(param))
+        bound = self._bound(facts)
+        sizes = [ctypes.c_int64(bound.sizes()[name]) for name in self._function.sizes]
+        if self._library[f"{self._function.name}_served"](*sizes):
+            raise NotServed(self._words())
+        needed = ctypes.c_size_t()
+        if self._library[f"{self._function.name}_workspace"](*sizes, ctypes.byref(needed)):
+            raise DeepgenError(self._words())
+        written = {param.name for param in self._function.tensors if param.written}
+        outs = [jax.ShapeDtypeStruct(t.shape, self._formats[t.name]) for t in bound.tensors() if t.name in written]
+        space = [jax.ShapeDtypeStruct((needed.value,), "uint8")] if needed.value else []
+        made = jax.ffi.ffi_call(self._target, [*outs, *space], vmap_method="sequential")(*arrays)
+        return made[0] if len(outs) == 1 else tuple(made[: len(outs)])
+
+    def _bound(self, facts: Mapping[str, TensorFacts]) -> Operator:
+        """The operator in the shape of the arrays."""
+        if not self._function.fixed:
+            return self._function.operator.bind(facts)
+        able: list[Operator] = []
+        for entry in self._function.entries:
+            shapes = {tensor.name: tensor.shape for tensor in entry.operator.tensors()}
+            if all(shapes[name] == fact.shape for name, fact in facts.items()):
+                able.append(entry.operator)
+        untold = [name for name in self._function.sizes if len({one.sizes()[name] for one in able}) > 1]
+        if untold:
+            what = f"{self.name}: kernels that differ in {', '.join(untold)} take arrays of these shapes"
+            raise NotServed(f"{what}; JAX cannot tell them apart")
+        if able:
+            return able[0]
+        given = ", ".join(f"{name} {'x'.join(map(str, fact.shape))}" for name, fact in facts.items())
+        raise NotServed(f"{self.name}: no kernel was tuned for {given}")
+
+    def _words(self) -> str:
+        return str(self._library.deepgen_last_error().decode(errors="replace"))
+
+    def __repr__(self) -> str:
+        return f"<{self.name} for JAX: {', '.join(param.name for param in self._read)}>"
+
+
+class Functions(Mapping[str, JaxFunction]):
+    """A library's functions, by name and as attributes."""
+
+    def __init__(self, found: Mapping[str, JaxFunction], without: Mapping[str, str], scratch: Scratch) -> None:
+        self._found, self._scratch = found, scratch
+        self.without = without  # functions of the library that JAX cannot call, and why
+
+    def __getitem__(self, name: str) -> JaxFunction:
+        return self._found[name]
+
+    def __getattr__(self, name: str) -> JaxFunction:
+        if name not in self._found:
+            why = f" ({self.without[name]})" if name in self.without else ""
+            raise AttributeError(f"no function {name!r}{why}; there are: {', '.join(self._found) or 'none'}")
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return f"<deepgen functions for JAX: {', '.join(self._found) or 'none'}>"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._found]
+
+
+def functions(library: Library | str | Path, *, trust: bool = False) -> Functions:
+    """The functions of a library, or of the library in a folder, that run on processors. They are compiled here.
+
+    `trust` lets binaries run that somebody else's deepgen put there.
+    """
+    library = library if isinstance(library, Library) else opened(library, trust=trust)
+    scratch = Scratch("jax")
+    number = next(_NUMBERS)
+    # The loader knows shared libraries by their names: two of one name would be the first.
+    exported = export(library, scratch.path / "exported", f"deepgen_jax_{number}")
+    without = {f.name.removeprefix(_PREFIX): why for f in exported.functions if (why := handlers.unfit(f)) is not None}
+    able = [function for function in exported.functions if function.name.removeprefix(_PREFIX) not in without]
+    built = _built(exported, able)
+    loaded, calls = ctypes.CDLL(str(exported.library)), ctypes.CDLL(str(built))
+    loaded.deepgen_last_error.restype = ctypes.c_char_p
+    found = {}
+    for function in able:
+        target = f"{function.name}_{number}"
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls[handlers.handler_name(function)]), platform="cpu")
+        made = JaxFunction(function, loaded, target)
+        found[made.name] = made
+    return Functions(found, without, scratch)
+
+
+def jax_dtype(name: str) -> Any:
+    return jax.numpy.dtype(_NAMES.get(name, dtype(name).storage))
+
+
+def _built(exported: Exported, able: list[Function]) -> Path:
+    """The shared library of the handlers, linked with the functions that they call."""
+    (exported.folder / "src" / "handlers.c").write_text(handlers.source(exported.name, able))
+    compiler = toolchain_for(targets.resolve("cpu"), "c")
+    assert isinstance(compiler, CCompiler), "processors have C compilers"
+    made = exported.library.with_name("handlers.so")
+    command = [*compiler.command, "-O2", "-std=gnu11", "-fPIC", "-shared", "-o", str(made), "src/handlers.c"]
+    command += [
+        "-Iinclude",
+        f"-I{jax.ffi.include_dir()}",
+        str(exported.library),
+        f"-Wl,-rpath,{exported.library.parent}",
+    ]
+    done = subprocess.run(command, cwd=exported.folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise DeepgenError(f"the handlers for XLA cannot be built: {first}")
+    return made

@@ -1,0 +1,23 @@
+"""deepgen for torch: a library's kernels in place of torch's functions, and what a model spends its time on.
+
+import deepgen.torch
+with deepgen.torch.use(library):
+    model(x)
+"""
+
+from __future__ import annotations
+
+from deepgen.vocabulary.errors import Missing, install_extra
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise Missing("torch", blocks="deepgen.torch cannot be used", remedy=install_extra("torch")) from _error
+
+from deepgen.frontends.torch.ops import OPS
+from deepgen.frontends.torch.recording import record
+from deepgen.frontends.torch.using import Use, patch, use
+
+linear, mm, bmm, matmul, addmm = OPS.linear, OPS.mm, OPS.bmm, OPS.matmul, OPS.addmm
+
+__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "use"]

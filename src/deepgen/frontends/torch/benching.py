@@ -1,0 +1,296 @@
+"""A whole model, side by side: eager torch, torch.compile, and each with a library's kernels."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import ceil
+from statistics import median
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+
+from deepgen.libraries import Choice, Library
+from deepgen.libraries.entry import Entry
+from deepgen.operators import Operator
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.targets import Target
+from deepgen.frontends.torch.routes import Met
+from deepgen.frontends.torch.using import Use, use
+from deepgen.tuning.statistics import Ratio, paired_ratio
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
+
+_SAMPLE = 0.02  # seconds of a sample: short runs are repeated until they take this long
+_MOST_CALLS = 200
+EAGER, COMPILED, GRAPHS = "eager", "torch.compile", "CUDA graph"
+WITH = " + deepgen"
+_FAILS = {EAGER: "the model fails", COMPILED: "torch.compile fails; --no-compile leaves it out"}
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of running the model."""
+
+    name: str
+    samples: tuple[float, ...]  # seconds of a run, round by round
+    faster: Ratio  # how many times as fast as the same without deepgen, or as eager torch
+    than: str
+    difference: float  # the largest of the outputs from eager torch's, as a share of their largest number
+    served: Mapping[str, int] = field(default_factory=dict)  # calls of a run by kernels; of a graph, as captured
+    refused: Mapping[str, int] = field(default_factory=dict)  # those that a kernel gave back to torch
+
+    @property
+    def slower(self) -> bool:
+        """Whether the library makes it slower, beyond the interval."""
+        return self.name.endswith(WITH) and self.faster.high < 1.0
+
+    @property
+    def seconds(self) -> float:
+        return median(self.samples)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All ways, and what the library's kernels served."""
+
+    rows: tuple[Row, ...]
+    met: tuple[Met, ...]
+    # Where eager torch became slower: how many times as fast the model is with the kernel of one operator only.
+    alone: tuple[tuple[str, Ratio], ...] = ()
+
+    def calls_of(self, operator: Operator) -> str:
+        """How many calls of a run in eager torch kernels served; those that they gave back to torch are said."""
+        row = next(row for row in self.rows if row.name == EAGER + WITH)
+        name = operator.describe()
+        back = row.refused.get(name, 0)
+        return f"{row.served.get(name, 0)}" + (f", {back} given back" if back else "")
+
+    @property
+    def warning(self) -> str:
+        """What is slower with the library and which operators lose; empty where nothing is."""
+        slower = [row for row in self.rows if row.slower]
+        if not slower:
+            return ""
+        rows = "; ".join(f"{row.name} reaches {row.faster.estimate:.2f} of {row.than}" for row in slower)
+        lose = [f"{name} ({ratio.estimate:.2f} alone)" for name, ratio in self.alone if ratio.high < 1.0]
+        cause = f"Kernels that lose: {', '.join(lose)}." if lose else "No single operator's kernel loses beyond noise."
+        return f"The library makes this model slower: {rows}. {cause if self.alone else ''}".rstrip()
+
+    def to_json(self) -> JsonObject:
+        return {
+            "rows": [
+                {
+                    "name": row.name,
+                    "seconds": row.seconds,
+                    "faster": row.faster.estimate,
+                    "interval": [row.faster.low, row.faster.high],
+                    "than": row.than,
+                    "difference": row.difference,
+                    "rounds": len(row.samples),
+                    "served": dict(row.served),
+                    "refused": dict(row.refused),
+                }
+                for row in self.rows
+            ],
+            "operators": [
+                {"operator": met.operator.describe(), "served_by": "deepgen" if met.ours else "torch", "why": met.why}
+                for met in self.met
+            ],
+            "warning": self.warning,
+        }
+
+
+@dataclass(frozen=True)
+class _Way:
+    name: str
+    run: Run
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
+    calls: int = 1
+
+
+def bench(
+    make: Callable[[], Any], library: Library, *, rounds: int = 20, compiled: bool = True, graphs: bool = False
+) -> Bench:
+    """Run what `make` gives in each way, in turns and in another order each round."""
+    if graphs and not torch.cuda.is_available():
+        raise Missing("a GPU that torch can use", blocks="--cuda-graphs replays graphs of one", remedy="Leave it out")
+    with torch.no_grad():
+        run = runnable(_of_the_users(make, "the function that makes the model fails"))
+        used = use(library)
+        ways = [_Way(EAGER, run), _with(used, run)]
+        if compiled:
+            # In the library's scope another graph is compiled: functions that it calls are others there.
+            fast = torch.compile(run)
+            ways += [_Way(COMPILED, fast), _Way(COMPILED + WITH, fast, lambda: used)]
+        outputs: dict[str, Any] = {}
+        counts: dict[str, _Counts] = {}
+        for way in ways:
+            if way.name in _FAILS:
+                _of_the_users(way.run, _FAILS[way.name])
+            with way.within():
+                way.run(), way.run()
+                outputs[way.name], counts[way.name] = _counted(used, partial(_output, way))
+        if graphs:
+            for way in ways[:2]:
+                made, calls = _counted(used, partial(_captured, way, outputs))
+                ways.append(made)
+                counts[made.name] = calls
+        samples = _timed([_often_enough(way) for way in ways], rounds)
+    want = outputs[EAGER]
+    rows = []
+    for way in ways:
+        plain = way.name.removesuffix(WITH)
+        than = EAGER if plain == way.name else plain
+        ratio = paired_ratio(samples[than], samples[way.name])
+        far = _difference(outputs[way.name], want)
+        rows.append(Row(way.name, tuple(samples[way.name]), ratio, than, far, *counts[way.name]))
+    slower = next(row for row in rows if row.name == EAGER + WITH)
+    served = {met.operator: None for met in used.met if met.operator.describe() in slower.served}
+    return Bench(tuple(rows), used.met, _alone(run, library, [*served], rounds) if slower.slower else ())
+
+
+def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:
+    """How many times as fast the model is where kernels serve one operator only, for each."""
+    found = []
+    for operator in operators:
+        ways = [_Way(EAGER, run), _with(use(_Only(library, operator), race=False), run)]  # type: ignore[arg-type]
+        with torch.no_grad():
+            samples = _timed([_often_enough(way) for way in ways], rounds)
+        found.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
+    return tuple(found)
+
+
+def _with(used: Use, run: Run) -> _Way:
+    return _Way(EAGER + WITH, run, lambda: used)
+
+
+class _Only:
+    """A library without all but one operator's kernels."""
+
+    def __init__(self, library: Library, operator: Operator) -> None:
+        self._library, self._operator = library, operator
+
+    def list(self) -> list[Entry]:
+        """Expressions are served by kernels of their own; other shapes of a named operator may have served this one."""
+        kind = type(self._operator)
+        return [
+            entry
+            for entry in self._library.list()
+            if entry.operator == self._operator or (kind is not ExpressionOperator and type(entry.operator) is kind)
+        ]
+
+    def choose(self, operator: Operator, target: Target, among: tuple[str, ...] | None = None) -> Choice:
+        if operator == self._operator:
+            return self._library.choose(operator, target, among)
+        return Choice(operator, target, "none", None, None, None, "another operator is looked at")
+
+
+_Counts: TypeAlias = "tuple[dict[str, int], dict[str, int]]"
+T = TypeVar("T")
+
+
+def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
+    """A result, with the calls of each operator that kernels served meanwhile, and those that they gave back."""
+    before = {id(met.calls): (met.calls.served, met.calls.refused) for met in used.met}
+    made = run()
+    served, refused = dict[str, int](), dict[str, int]()
+    for met in used.met:
+        first, second = before.get(id(met.calls), (0, 0))
+        for calls, more in ((served, met.calls.served - first), (refused, met.calls.refused - second)):
+            if more:
+                name = met.operator.describe()
+                calls[name] = calls.get(name, 0) + more
+    return made, (served, refused)
+
+
+def _of_the_users(call: Run, words: str) -> Any:
+    """What is called without any code of ours: what it raises is told as the user's own."""
+    try:
+        return call()
+    except Exception as error:
+        told = (str(error).splitlines() or [""])[0]
+        raise DeepgenError(f"{words}: {type(error).__name__}: {told}") from error
+
+
+def runnable(made: Any) -> Run:
+    """What `make` gave as a function without arguments."""
+    if isinstance(made, tuple) and made and callable(made[0]):
+        model, *given = made
+        args = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else tuple(given)
+        return lambda: model(*args)
+    if callable(made):
+        run: Run = made
+        return run
+    raise BadInput(f"it gave {type(made).__name__}", allowed="(model, input, ...), or a function without arguments")
+
+
+def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {way.name: [] for way in ways}
+    order, chance = [*ways], random.Random(0)
+    for _ in range(rounds):
+        chance.shuffle(order)
+        for way in order:
+            with way.within():
+                way.run()  # where torch's functions were just exchanged, Python looks all of them up anew
+                samples[way.name].append(_seconds(way.run, way.calls))
+    return samples
+
+
+def _often_enough(way: _Way) -> _Way:
+    with way.within():
+        once = min(_seconds(way.run, 1) for _ in range(3))
+    return replace(way, calls=max(1, min(_MOST_CALLS, ceil(_SAMPLE / once))))
+
+
+def _seconds(run: Run, calls: int) -> float:
+    """Of one run, the host's time included, as a program would see it."""
+    _wait()
+    started = time.perf_counter()
+    for _ in range(calls):
+        run()
+    _wait()
+    return (time.perf_counter() - started) / calls
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
+    """The same, recorded once in a graph of the GPU's and replayed."""
+    name = way.name.replace(EAGER, GRAPHS)
+    graph = torch.cuda.CUDAGraph()
+    with way.within(), torch.cuda.graph(graph):
+        out = way.run()
+    graph.replay()
+    _wait()
+    outputs[name] = _numbers(out)
+    return _Way(name, graph.replay)
+
+
+def _output(way: _Way) -> list[Any]:
+    return _numbers(way.run())
+
+
+def _numbers(out: Any) -> list[Any]:
+    """All tensors of a result, whatever they lie in."""
+    if isinstance(out, torch.Tensor):
+        return [out.detach().clone()]
+    inside = out.values() if isinstance(out, Mapping) else out if isinstance(out, (tuple, list)) else ()
+    return [tensor for one in inside for tensor in _numbers(one)]
+
+
+def _difference(found: Sequence[Any], want: Sequence[Any]) -> float:
+    return max((_apart(one, other) for one, other in zip(found, want, strict=True)), default=0.0)
+
+
+def _apart(found: Any, want: Any) -> float:
+    largest = want.double().abs().max().item() if want.numel() else 0.0
+    return float((found.double() - want.double()).abs().max().item() / largest) if largest else 0.0

@@ -1,0 +1,214 @@
+"""Operators on elements as expressions: sums, products, quotients, activations, and two tensors after each other.
+
+torch is fast where all tensors are contiguous. Where they are views (transposed, slices, the same for all rows) it
+reads memory at a third of its rate, and so it does where a scale of another format lies on the GPU. The expression of
+such a call has the axes of its result in the order in which that lies in memory, as few as possible. What is read is
+one line of memory, from the first to the last element of the view: strides are part of the expression.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, TypeAlias
+
+import torch
+
+from deepgen.operators.expr.builder import compute, expression, tensor
+from deepgen.operators.expr.elements import Element, Operand
+from deepgen.operators.expr.functions import where
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.operators.named.epilogue import ACTIVATIONS
+from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
+
+LEAST = 1 << 15  # elements: what has fewer is torch's at once
+LARGE = 1 << 20  # elements: eager calls with fewer wait for the processor, not for the GPU
+
+_ATEN = torch.ops.aten
+_WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}  # format of elements -> that of arithmetic
+_BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+}
+_UNARY: Mapping[str, Callable[[Element], Element]] = {"neg": operator.neg, "silu": ACTIVATIONS["silu"]}
+_NAMES = ("a", "b")
+
+_Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # what reads an element at a place of the result
+
+
+def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
+    """Of two tensors of one format, or of a tensor and a number in memory, which may have another one. The first is as
+    large as the result: calls are told apart by its size."""
+    if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
+        return None
+    given = (a, b)
+    result = _like(getattr(_ATEN, kind).Tensor, *given)
+    if result is None or result.numel() != a.numel() or result.dtype not in FLOATS:
+        return None
+    if any(one.dtype != result.dtype and not _is_number(one) for one in given):
+        return None
+    narrow = format_of(result)
+
+    def value(*elements: Element) -> Element:
+        read = [
+            element if _stays_wide(kind, place, one) else element.cast(narrow)
+            for place, (element, one) in enumerate(zip(elements, given, strict=True))
+        ]
+        left, right = (one.cast(_WIDE[narrow]) for one in read)
+        return _BINARY[kind](left, right).cast(narrow)
+
+    return _on_elements(kind, given, result, value)
+
+
+def _unary(kind: str, a: Any, *rest: Any, **named: Any) -> Asked | None:
+    if rest or named or not _large(a) or a.dtype not in FLOATS:
+        return None
+    narrow = format_of(a)
+    result = _like(getattr(_ATEN, kind).default, a)
+    return _on_elements(kind, (a,), result, lambda one: _UNARY[kind](one.cast(_WIDE[narrow])).cast(narrow))
+
+
+def cat(dim: int, a: Any, b: Any) -> Asked | None:
+    """Two tensors after each other."""
+    given = (a, b)
+    if not _large(a, b) or a.dtype != b.dtype or a.dtype not in FLOATS or a.dim() != b.dim() or not a.dim():
+        return None
+    result = _like(lambda *tensors: _ATEN.cat.default(tensors, dim), a, b)
+    dim %= a.dim()
+    first = a.shape[dim]
+    if 0 in (first, b.shape[dim]):
+        return None
+
+    def value(at: Sequence[Any], read: Sequence[_Reads], along: int) -> Element:
+        after = [place - first if n == along else place for n, place in enumerate(at)]
+        return where(at[along] < first, read[0](at), read[1](after))
+
+    found = _expressed("cat", given, given, result, value, dim)
+    return found and replace(found, places=(1, 2))
+
+
+KINDS: Mapping[str, Reads] = {
+    **{kind: partial(_binary, kind) for kind in _BINARY},
+    **{kind: partial(_unary, kind) for kind in _UNARY},
+    "cat": cat,
+}
+TENSORS = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "cat": 2}  # how many each kind reads
+ATEN: Mapping[Any, Reads] = {
+    **{getattr(_ATEN, kind).Tensor: KINDS[kind] for kind in _BINARY},
+    **{getattr(_ATEN, kind).default: KINDS[kind] for kind in _UNARY},
+    _ATEN.cat.default: lambda tensors, dim=0: cat(dim, *tensors) if len(tensors) == 2 else None,
+}
+
+
+def size_of(found: ExpressionOperator) -> int:
+    """How many elements the result has of an operator that a call may be; 0 of others."""
+    told = found.told
+    return prod(told.shape_of(told.outputs[0])) if told.name in KINDS else 0
+
+
+def _on_elements(kind: str, given: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:
+    """What has the same axes in all tensors, but for those along which a tensor is the same."""
+    if result is None:
+        return None
+    over = [one.expand(result.shape) for one in given]
+    return _expressed(kind, given, over, result, lambda at, read, _: value(*(one(at) for one in read)))
+
+
+def _expressed(
+    kind: str,
+    given: Sequence[Any],
+    over: Sequence[Any],
+    result: Any,
+    value: Callable[[Sequence[Any], Sequence[_Reads], int], Element],
+    dim: int | None = None,
+) -> Asked | None:
+    """`over` are the tensors with the dimensions of the result. `value` gives an element of it from where it is, from
+    what reads the tensors there, and the axis of the dimension `dim`, which is one axis by itself.
+    """
+    if result is None or not all(type(size) is int for size in result.shape):
+        return None
+    axes = _axes(result, over, dim)
+    if axes is None:
+        return None
+    lines = tuple(one.as_strided((_span(one),), (1,)) for one in given)
+
+    def make() -> ExpressionOperator:
+        read = [
+            _reader(tensor(name, line.shape, format_of(line)), [along.strides[n] for along in axes])
+            for n, (name, line) in enumerate(zip(_NAMES, lines, strict=False))
+        ]
+        alone = next((n for n, along in enumerate(axes) if along.dim == dim), -1)
+        out = compute("out", [along.size for along in axes], lambda *at: value(at, read, alone))
+        return ExpressionOperator(expression(out, name=kind))
+
+    return asked(make, lines, tuple(range(len(lines))), result.shape, result.dtype, result.stride())
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Dimensions that lie in all tensors as if they were one; `dim` is the innermost of them."""
+
+    size: int
+    dim: int
+    stride: int  # in the result
+    strides: tuple[int, ...]  # in the others
+
+
+def _axes(result: Any, over: Sequence[Any], alone: int | None) -> list[_Axis] | None:
+    """In the order of the result's memory, which has no gaps; None where it has."""
+    dims = sorted((d for d in range(result.dim()) if result.shape[d] > 1), key=lambda d: -result.stride(d))
+    found: list[_Axis] = []
+    for dim in dims:
+        strides = tuple(one.stride(dim) if one.shape[dim] > 1 else 0 for one in over)
+        axis = _Axis(result.shape[dim], dim, result.stride(dim), strides)
+        last = found[-1] if found else None
+        if last is not None and last.stride != axis.size * axis.stride:
+            return None
+        inner = tuple(axis.size * stride for stride in strides)
+        if last is not None and alone not in (last.dim, dim) and last.strides == inner:
+            axis = replace(axis, size=last.size * axis.size)
+            found.pop()
+        found.append(axis)
+    return found if found and found[-1].stride == 1 else None
+
+
+def _reader(line: Operand, strides: Sequence[int]) -> _Reads:
+    def read(at: Sequence[Any]) -> Element:
+        place: Any = 0
+        for one, stride in zip(at, strides, strict=True):
+            place = one * stride + place if stride else place
+        return line[place]
+
+    return read
+
+
+def _span(view: Any) -> int:
+    """Elements of memory from the first one of a view to its last."""
+    return int(1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)))
+
+
+def _large(*given: Any) -> bool:
+    return all(isinstance(one, torch.Tensor) for one in given) and max(one.numel() for one in given) >= LEAST
+
+
+def _is_number(one: Any) -> bool:
+    return one.dim() == 0 and one.dtype in FLOATS
+
+
+def _stays_wide(kind: str, place: int, one: Any) -> bool:
+    """Whether a number of another format is not rounded to that of the result before the arithmetic. torch rounds it,
+    but for factors and divisors on processors."""
+    return kind in ("mul", "div") and place == 1 and _is_number(one) and one.device.type == "cpu"
+
+
+def _like(run: Callable[..., Any], *given: Any) -> Any:
+    """A tensor without memory like the result; None where torch refuses the call."""
+    try:
+        return run(*(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in given))
+    except RuntimeError:
+        return None

@@ -1,0 +1,328 @@
+"""Functions in place of torch's: the same arguments and results, by a kernel of a library where that is faster.
+
+They are called once for each layer of a model, and torch's own take a few microseconds. So who serves a kind of call
+is decided once and found again by one check of its tensors, at the place where such a call was met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeAlias
+from weakref import ref
+
+import torch
+from torch.autograd import forward_ad
+
+from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
+from deepgen.frontends.torch.guards import Check, check_of, modes, watched
+from deepgen.frontends.torch.looks import Looks
+from deepgen.frontends.torch.ops import OPS, TORCHS
+from deepgen.frontends.torch.routes import Router, Table
+from deepgen.frontends.torch.tried import PLAIN
+
+GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
+
+_NEW = object()
+_NOWHERE = object()
+_NOT_GIVEN: Any = object()
+_NOT_IN_PLACE = {"inplace": False}  # as layers of torch's say it
+_MOST_PLACES = 4096
+_ALIKE = 8  # kinds of calls that are remembered at a place
+_LOOKED_AT = 16  # calls of a small size, before a CUDA graph is captured
+
+_is_grad_enabled = torch.is_grad_enabled
+_is_autocast = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+
+LINEAR = TORCHS["linear"]
+
+Run: TypeAlias = "Callable[..., Any]"
+# Where a call was met, and there: what its tensors must be like, and what then serves it, which takes the tensors that
+# the operator reads, in its order, and may give None: torch is to serve after all. The place is the number of a
+# parameter, mostly: it is only a hint, as another tensor may have that number later.
+Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
+
+# Functions with other arguments than tensors: how many they have, the tensors that the operator reads, and the others.
+_ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
+    "addmm": (3, itemgetter(1, 2, 0), lambda args: id(args[2])),
+    "softmax": (2, itemgetter(slice(0, 1)), itemgetter(1)),
+    "layer_norm": (5, itemgetter(0, 2, 3), lambda args: (tuple(args[1]), args[4])),
+    "rms_norm": (4, itemgetter(0, 2), lambda args: (tuple(args[1]), args[3])),
+}
+
+
+class _Calls:
+    """Who serves the calls of one function."""
+
+    def __init__(self, router: Router, kind: str, torchs: Run) -> None:
+        self._router, self._kind, self._torchs = router, kind, torchs
+        self._own: Run = getattr(OPS, kind) if hasattr(OPS, kind) else torchs  # where gradients are needed
+        self._table: Table = {}
+        self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
+        # Calls that are torch's, by their second tensor, a weight mostly: how many elements the first one has. Nothing
+        # else is looked at: torch's own function is right for all tensors.
+        self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
+
+    def slowly(
+        self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}, given: Sequence[Any] | None = None
+    ) -> Any:
+        """A call that is decided from Python. One like it is found at its place the next time.
+
+        `given` are the tensors that the operator reads, in its order; without it, these are all tensors of the call.
+        """
+        out = named.get("out")
+        if len(named) > (out is not None) or watched() or self._router.deciding:
+            return self._torchs(*args, **named)
+        try:
+            key = tuple(map(_key, args))
+            route: Any = self._table.get(key, _NEW)
+        except (TypeError, RuntimeError):  # what cannot be looked up: tensors of other kinds
+            return self._torchs(*args, **named)
+        if route is _NEW:
+            route = self._table[key] = self._router.route(self._kind, args, self._torchs)
+        if _is_autocast():
+            return self._torchs(*args, **named)
+        tensors = [arg for arg in args if type(arg) in PLAIN]
+        if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            gains = route.gain > GRADIENT and route.called
+            return (self._own if gains and out is None else self._torchs)(*args, **named)
+        made = None if route is None or route.idle else route.run(args, out)
+        given = tensors if given is None else given
+        if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
+            self._leave_to_torch(given[0], given[1])
+        if route is None or route.idle or made is not None:
+            remember(self.places, place, given, None if route is None else route.eager(route.quick()))
+        return self._torchs(*args, **named) if made is None else made
+
+    def earned(self) -> float:
+        """The seconds that kernels have saved so far."""
+        routes = {id(route.calls): route for route in self._table.values() if route is not None}
+        return sum(route.calls.served * route.saves for route in routes.values())
+
+    def _leave_to_torch(self, input: Any, weight: Any) -> None:
+        if len(self.torchs_own) >= _MOST_PLACES:
+            self.torchs_own.clear()
+        before, sizes = self.torchs_own.get(id(weight), (lambda: None, ()))
+        known = sizes[: _ALIKE - 1] if before() is weight else ()
+        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known))
+
+
+def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:
+    """What serves calls at a place with tensors like these, or nothing but torch; the latest comes first."""
+    # A tensor that is left out is no place's: checks are of so many tensors and no others.
+    whole = place is not _NOWHERE and all(type(tensor) in PLAIN for tensor in tensors)
+    check = check_of(tensors) if whole else None
+    if check is None:
+        return
+    known = places[_is_grad_enabled()]
+    if len(known) >= _MOST_PLACES:
+        known.clear()
+    known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
+
+
+def linear_of(router: Router) -> Run:
+    calls = _Calls(router, "linear", LINEAR)
+    places, torchs_own = calls.places, calls.torchs_own
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+        own = torchs_own.get(id(weight))
+        if own is not None and own[0]() is weight and type(input) in PLAIN and input.numel() in own[1]:
+            return LINEAR(input, weight, bias)
+        if bias is not None:
+            return biased(input, weight, bias)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(id(weight), ()):
+                if check(input, weight):
+                    made = None if run is None else run(input, weight)
+                    return LINEAR(input, weight) if made is None else made
+        return calls.slowly((input, weight), id(weight))
+
+    def biased(input: Any, weight: Any, bias: Any) -> Any:
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in places[_is_grad_enabled()].get(-id(weight), ()):
+                if check(input, weight, bias):
+                    made = None if run is None else run(input, weight, bias)
+                    return LINEAR(input, weight, bias) if made is None else made
+        return calls.slowly((input, weight, bias), -id(weight))
+
+    return linear
+
+
+def product_of(router: Router, kind: str, torchs: Run) -> Run:
+    """mm, bmm and matmul."""
+    calls = _Calls(router, kind, torchs)
+    places, torchs_own = calls.places, calls.torchs_own
+
+    def product(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+        if b is _NOT_GIVEN or rest:
+            return torchs(*_given(a, b, *rest), **named)
+        own = torchs_own.get(id(b))
+        if own is not None and own[0]() is b and type(a) in PLAIN and a.numel() in own[1]:
+            return torchs(a, b, **named)
+        if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
+            for check, run in places[_is_grad_enabled()].get(id(b), ()):
+                if check(a, b):
+                    made = None if run is None else run(a, b, **named)
+                    return torchs(a, b, **named) if made is None else made
+        return calls.slowly((a, b), id(b), named)
+
+    return product
+
+
+def other_of(router: Router, kind: str, torchs: Run) -> Run:
+    """Functions with other arguments than tensors; with gradients torch serves them."""
+    calls = _Calls(router, kind, torchs)
+    places, torchs_own = calls.places, calls.torchs_own
+    count, tensors, place_of = _ARGUMENTS[kind]
+    second = 0 if kind == "softmax" else 1  # which has one tensor: nothing is known of it
+
+    def call(*args: Any, **named: Any) -> Any:
+        if len(args) != count or named:
+            return calls.slowly(args, _NOWHERE, named)
+        given = tensors(args)
+        if given[second] is None or given[-1] is None:  # no kernel normalises without weight or bias
+            return torchs(*args)
+        own = torchs_own.get(id(given[second]))
+        if own is not None and own[0]() is given[second] and type(given[0]) in PLAIN and given[0].numel() in own[1]:
+            return torchs(*args)
+        try:
+            place = place_of(args)
+            found = places[_is_grad_enabled()].get(place, ())
+        except TypeError:  # not what such a function takes
+            return torchs(*args)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in found:
+                if check(*given):
+                    made = None if run is None else run(*given)
+                    return torchs(*args) if made is None else made
+        return calls.slowly(args, place, given=given)
+
+    return call
+
+
+class Elements:
+    """Operators on elements of one kind; with gradients torch serves them.
+
+    Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
+    are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
+    A look takes the processor's time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
+    so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing. And where kernels
+    save less than the looks at other calls of Python's operators take, `looks` gives these up.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        kind: str,
+        sizes: set[int] | range,
+        small: Iterable[int] = (),
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sizes`: of all kernels, the small ones too. `give_up`: put torch's own methods of tensors back."""
+        self._sizes = sizes
+        self._left = dict.fromkeys(small, _LOOKED_AT)
+        self._torchs: Run = _cat if kind == "cat" else TORCHS[kind]
+        self._calls = _Calls(router, kind, self._torchs)
+        self.looks = Looks(self._calls.earned, give_up)
+        unary = self._unary if ELEMENTS[kind] == 1 else self._binary
+        self.instead_of: Callable[[Run, bool], Run] = self._cat if kind == "cat" else unary
+
+    def captures(self, *, begin: bool) -> None:
+        """A CUDA graph is captured from now on, or is so no longer."""
+        if isinstance(self._sizes, set):
+            (self._sizes.update if begin else self._sizes.difference_update)(self._left)
+
+    def _large(self, args: tuple[Any, ...], tensors: tuple[Any, ...], place: Any, size: int) -> Any:
+        """A call with many elements."""
+        left = self._left.get(size)
+        if left:
+            self._left[size] = left - 1
+            if left == 1 and isinstance(self._sizes, set):
+                self._sizes.discard(size)
+        grad = _is_grad_enabled()
+        if (grad and any(one.requires_grad for one in tensors)) or (len(tensors) == 2 and tensors[0] is tensors[1]):
+            return self._torchs(*args)
+        if not modes() and forward_ad._current_level < 0:
+            for check, run in self._calls.places[grad].get(place, ()):
+                if check(*tensors):
+                    made = None if run is None else run(*tensors)
+                    return self._torchs(*args) if made is None else made
+        return self._calls.slowly(args, place, given=tensors)
+
+    def _unary(self, torchs: Run, operator: bool) -> Run:
+        """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
+
+        def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if a is _NOT_GIVEN or rest:
+                return torchs(*_given(a, *rest), **named)
+            if type(a) not in PLAIN or a.numel() not in sizes or (named and named != _NOT_IN_PLACE):
+                return torchs(a, **named)
+            return large((a,), (a,), a.numel(), a.numel())
+
+        def prefix(a: Any) -> Any:
+            """An operator of Python's, which has one operand and nothing else, and that is a tensor."""
+            # Tensors without numbers are not asked for theirs: symbols are in no set.
+            if type(a) not in PLAIN or a.numel() not in sizes:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
+                return torchs(a)
+            return large((a,), (a,), a.numel(), a.numel())
+
+        return prefix if operator else unary
+
+    def _binary(self, torchs: Run, operator: bool) -> Run:
+        large, sizes, looks, take = self._large, self._sizes, self.looks, self.looks.take
+
+        def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or b is _NOT_GIVEN:
+                return torchs(*_given(a, b, *rest), **named)
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel(), a.numel())
+
+        def infix(a: Any, b: Any) -> Any:
+            """An operator of Python's, which has two operands and nothing else, and the first is a tensor."""
+            if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
+                try:
+                    take()
+                except IndexError:
+                    looks.settle()
+                return torchs(a, b)
+            return large((a, b), (a, b), a.numel(), a.numel())
+
+        return infix if operator else binary
+
+    def _cat(self, torchs: Run, operator: bool) -> Run:
+        large, sizes = self._large, self._sizes
+
+        def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
+            if rest or named or type(tensors) not in (tuple, list) or len(tensors) != 2:
+                return torchs(*_given(tensors, dim, *rest), **named)
+            a, b = tensors
+            along = 0 if dim is _NOT_GIVEN else dim
+            plain = type(a) in PLAIN and type(b) in PLAIN and type(along) is int
+            if not plain or a.numel() + b.numel() not in sizes:
+                return torchs(tensors, along)
+            return large((along, a, b), (a, b), (along, a.numel()), a.numel() + b.numel())
+
+        return cat
+
+
+def _given(*args: Any) -> tuple[Any, ...]:
+    """Those that a call has: others may be given by their names."""
+    return tuple(arg for arg in args if arg is not _NOT_GIVEN)
+
+
+def _cat(dim: int, a: Any, b: Any) -> Any:
+    return TORCHS["cat"]((a, b), dim)
+
+
+def _key(arg: Any) -> Any:
+    if type(arg) in PLAIN:
+        return (arg.shape, arg.stride(), arg.dtype, arg.get_device())
+    if isinstance(arg, torch.Tensor):
+        raise TypeError("a subclass of Tensor")
+    return tuple(arg) if isinstance(arg, list) else arg

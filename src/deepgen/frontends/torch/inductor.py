@@ -1,0 +1,263 @@
+"""torch.compile: products of a compiled graph become deepgen's where a kernel is faster, without a break in the graph.
+
+Traced functions call torch's own, so that every graph is the usual one. When Inductor gets it, with the shapes known,
+single products are exchanged. Its generated code calls them as it calls torch's: by a function with `out=`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from deepgen.frontends.torch.calls import torch_scaled_mm
+from deepgen.frontends.torch.compiled import costs, extern
+from deepgen.frontends.torch.ops import OPS, TORCHS
+from deepgen.frontends.torch.routes import LAUNCH, Route, Router
+from deepgen.frontends.torch.scaled import PRODUCT
+from deepgen.frontends.torch.views import View
+
+_ATEN = torch.ops.aten
+_EXCHANGED = {
+    _ATEN.mm.default: ("mm", OPS.mm.default),
+    _ATEN.bmm.default: ("bmm", OPS.bmm.default),
+    _ATEN.addmm.default: ("addmm", OPS.addmm.default),
+}
+_OURS = {
+    **{ours: kind for kind, ours in _EXCHANGED.values()},
+    OPS.scaled_mm.default: "scaled_mm",
+    OPS.two_scales_mm.default: "two_scales_mm",
+}
+_routers: list[Router] = []  # the one in use
+
+
+def loaded() -> bool:
+    """Whether torch's compiler was imported. That takes seconds, so it is left until something is compiled."""
+    return "torch._dynamo" in sys.modules
+
+
+def load() -> None:
+    """Import the compiler. It keeps torch's functions by their names: they must stand in their places meanwhile."""
+    import torch._dynamo.trace_rules
+    import torch._inductor.lowering
+
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
+
+
+def enter(router: Router) -> Callable[[], None]:
+    """From now on, graphs are compiled with this router's kernels; gives what ends that."""
+    from torch._inductor import config
+
+    before = config.post_grad_custom_pre_pass
+    config.post_grad_custom_pre_pass = _pass(router, before)
+    _register()
+    _routers.append(router)
+
+    def leave() -> None:
+        config.post_grad_custom_pre_pass = before
+        _routers.remove(router)
+
+    return leave
+
+
+def _pass(router: Router, before: Any) -> Any:
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Exchange(CustomGraphPass):  # type: ignore[misc]
+        def __call__(self, graph: Any) -> None:
+            if before is not None:
+                before(graph)
+            exchange(graph, router)
+
+        def uuid(self) -> None:
+            """Compiled graphs are not kept for other processes: what is faster is decided in each."""
+
+    return Exchange()
+
+
+def exchange(graph: Any, router: Router) -> None:
+    """Ours in place of torch's products, where a kernel is faster."""
+    if not _in_python():
+        return
+    for node in [*graph.nodes]:
+        if node.op != "call_function":
+            continue
+        if node.target in _EXCHANGED and not node.kwargs:
+            kind, ours = _EXCHANGED[node.target]
+            values = _values(node.args)
+            route = _route(router, kind, values)
+            if route is not None and _pays(router, route, kind, values, node):
+                node.target = ours
+        elif node.target is _ATEN._scaled_mm.default:
+            _exchange_scaled(graph, node, router)
+
+
+def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
+    """Torch has a factor for each matrix, ours one for the product of the matrices.
+
+    Scales that a graph is given are multiplied where it is called, unless they are as they were. Those that it makes
+    are multiplied in it, in a launch more. So are all where CUDA graphs replay it: they call nothing, and must read
+    scales as they are then.
+    """
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    a, b, one, other = (given[name] for name in ("self", "mat2", "scale_a", "scale_b"))
+    fast = bool(given.get("use_fast_accum", False))
+    rest: dict[str, Any] = {name: given.get(name) for name in ("bias", "scale_result", "out_dtype")}
+    in_a, in_b, in_one, in_other = _values((a, b, one, other))
+    if in_other.dtype != torch.float32 or torch_scaled_mm(in_a, in_b, in_one, in_other, **rest) is None:
+        return
+    product = in_one * in_other
+    scales: tuple[Any, ...] = (one, other)
+    route = _route(router, "scaled_mm", (in_a, in_b, product, fast))
+    if route is None:
+        return
+    if not _replayed() and _stays(one) and _stays(other):
+        if not _pays(router, route, "two_scales_mm", (in_a, in_b, in_one, in_other, fast), node):
+            return
+        kind = OPS.two_scales_mm.default
+    else:
+        least = PRODUCT if route.on_gpu and not _replayed() else LAUNCH
+        if route.gain < least or not _pays(router, route, "scaled_mm", (in_a, in_b, product, fast), node):
+            return
+        with graph.inserting_before(node):
+            factor = graph.call_function(_ATEN.mul.Tensor, (one, other))
+        factor.meta["val"] = product
+        kind, scales = OPS.scaled_mm.default, (factor,)
+    with graph.inserting_before(node):
+        ours = graph.call_function(kind, (a, b, *scales, fast))
+    ours.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(ours)
+    graph.erase_node(node)
+
+
+def _stays(node: Any) -> bool:
+    """Whether a tensor is given to a graph, or is a constant of it, and the graph does not write it."""
+
+    def reads(user: Any) -> bool:
+        schema = getattr(user.target, "_schema", None)
+        return user.op == "output" or (schema is not None and not schema.is_mutable)
+
+    return node.op in ("placeholder", "get_attr") and all(map(reads, node.users))
+
+
+def _in_python() -> bool:
+    """Whether Inductor generates Python code. What it generates otherwise cannot call our functions."""
+    from torch._inductor import config
+
+    return not (config.cpp_wrapper or getattr(config, "fx_wrapper", False))
+
+
+def _replayed() -> bool:
+    """Whether Inductor is to capture CUDA graphs of what it compiles, as with `mode="reduce-overhead"`."""
+    from torch._inductor import config
+
+    return bool(config.triton.cudagraphs)
+
+
+def _pays(router: Router, route: Route, kind: str, values: tuple[Any, ...], node: Any) -> bool:
+    """Whether a kernel gains what its calls cost, and makes the result as torch does."""
+    if node.meta["val"].stride() != route.strides:
+        return False
+    if _replayed():
+        return route.captured
+    why = costs(kind, route, values)
+    if why:
+        router.add(route, why)
+    return not why
+
+
+def _values(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors as they were traced."""
+    return tuple(arg if type(arg) is bool else arg.meta["val"] for arg in args)
+
+
+def _route(router: Router, kind: str, values: tuple[Any, ...]) -> Route | None:
+    """The kernel for a product of a graph."""
+    return router.route(kind, values, _scaled_mm() if kind == "scaled_mm" else TORCHS[kind])
+
+
+def _scaled_mm() -> Callable[..., Any]:
+    """torch's, for the race: with a second factor that is made once."""
+    ones: list[Any] = []
+
+    def run(a: Any, b: Any, scale: Any, fast: bool) -> Any:
+        if not ones:
+            ones.append(torch.ones_like(scale))
+        return TORCHS["scaled_mm"](a, b, scale, ones[0], out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+    return run
+
+
+def _register() -> None:
+    """Tell Inductor, once, how deepgen's operators are called."""
+    from torch._inductor import ir
+    from torch._inductor.lowering import fallback_handler, lowerings, register_lowering
+    from torch._inductor.virtualized import V
+
+    if OPS.mm.default in lowerings:
+        return
+    for op, kind in _OURS.items():
+
+        def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
+            values, made = _values(V.graph.current_node.args), V.graph.current_node.meta["val"]
+            product = values
+            if kind == "two_scales_mm":
+                a, b, one, other, fast = values
+                product = (a, b, one * other, fast)
+                if not all(map(_is_input, args[2:4])):
+                    op, kind, values = OPS.scaled_mm.default, "scaled_mm", product
+                    args = (*args[:2], lowerings[_ATEN.mul.Tensor](*args[2:4]), fast)
+            of = "scaled_mm" if kind == "two_scales_mm" else kind
+            route = _route(_routers[-1], of, product) if _routers and _in_python() else None
+            if route is None or made.stride() != route.strides:
+                return fallback_handler(op, add_to_fallback_set=False)(*args)
+            given = [
+                ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), value.stride())
+                for tensor, value in zip(args, values, strict=True)
+                if type(tensor) is not bool
+            ]
+            first = 1 if kind == "addmm" else 0  # of the matrices
+            views: list[View | None] = [None, None]
+            for place in range(2):
+                whole, value = _whole(given[first + place]), values[first + place]
+                if whole is not None:
+                    given[first + place] = whole
+                    views[place] = ((*value.shape,), (*value.stride(),))
+            layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
+            rest = tuple(arg for arg in args if type(arg) is bool)
+            found = extern(kind, route, rest, (views[0], views[1])).bind(given, layout).output_node()
+            return found[0] if isinstance(found, tuple) else found
+
+        register_lowering(op, type_promotion_kind=None)(lower)
+
+
+def _whole(tensor: Any) -> Any:
+    """The tensor of which another is a view from its first element on; None where it is no such view.
+
+    Kernels are told addresses, so nothing need make the view in each call.
+    """
+    from torch._inductor import ir
+
+    while isinstance(tensor, ir.TensorBox):
+        tensor = tensor.data
+    if not isinstance(tensor, ir.ReinterpretView):
+        return None
+    whole, view = tensor.data, tensor.get_layout()
+    starts_there = view.offset == 0 and whole.get_layout().offset == 0 and whole.get_dtype() == view.dtype
+    return whole if starts_there and isinstance(whole, ir.StorageBox) else None
+
+
+def _is_input(tensor: Any) -> bool:
+    """Whether compiled code gets a tensor from its caller, and not from a graph that it is part of: a loop's body, say,
+    whose tensors are written without notice.
+    """
+    from torch._inductor import ir
+    from torch._inductor.graph import SubgraphLowering
+    from torch._inductor.virtualized import V
+
+    while isinstance(tensor, (ir.TensorBox, ir.StorageBox)):
+        tensor = tensor.data
+    return type(tensor) in (ir.InputBuffer, ir.ConstantBuffer) and not isinstance(V.graph, SubgraphLowering)

@@ -1,0 +1,174 @@
+"""A kernel against torch where it is called: both are timed in turns, on the call's own tensors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, TypeAlias
+
+import torch
+
+from deepgen.frontends.torch.cores import work
+from deepgen.tuning.statistics import paired_ratio
+
+_ROUNDS = 15
+_LEAST = 3
+_SECONDS = 0.3  # of a race; rounds beyond the first few are left out where they take longer
+_GAIN = 0.98  # of torch's time: a median that is less than this is more than noise
+_CLOSE = 1.1  # of torch's time on a GPU: a kernel that takes no more may gain by what its calls take the processor
+_FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like BERT's has 1 to 2
+_CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
+_CACHE = 256 << 20  # more than the last-level cache of any GPU so far
+
+Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
+
+
+@dataclass(frozen=True)
+class Raced:
+    """The seconds of a kernel and of torch, medians of rounds, and whether the kernel is faster."""
+
+    mine: float
+    other: float
+    won: bool
+    # On a GPU, what the processor takes for a call, ours and torch's: that is what counts where the GPU waits for it.
+    calling: tuple[float, float] | None = None
+
+    @property
+    def called(self) -> bool:
+        """Whether the kernel is to serve calls. Graphs of a GPU's, whose replays call nothing, it serves if it won."""
+        return not self._slow_to_call if self.won else self._quick_to_call
+
+    @property
+    def _slow_to_call(self) -> bool:
+        """Whether a program that the processor limits would be slower by a kernel that won. Where the kernel runs
+        longer than its call takes the processor, that is ahead of the GPU; then only what is lost beyond the GPU's gain
+        counts.
+        """
+        if self.calling is None:
+            return False
+        mine, other = self.calling
+        ahead = self.mine > mine and self.other - self.mine > mine - other
+        return mine > other and not ahead
+
+    @property
+    def _quick_to_call(self) -> bool:
+        """Whether the GPU waits for torch's calls so long that a kernel that did not win gains by its own, which take
+        the processor less. Elsewhere in a program the GPU may limit it: there, less than half as much must be lost.
+        """
+        if self.calling is None:
+            return False
+        mine, other = self.calling
+        return max(self.mine, mine) < _GAIN * other and 2 * (self.mine - self.other) < other - mine
+
+    def __str__(self) -> str:
+        times = f"{self.mine * 1e6:.1f} us, torch {self.other * 1e6:.1f} us"
+        if self.calling is None or self.called is self.won:
+            return times
+        mine, other = (seconds * 1e6 for seconds in self.calling)
+        return f"{times}, but a call takes the processor {mine:.1f} us, torch's {other:.1f} us"
+
+
+def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Raced:
+    """They take turns. What is faster by little must be so in nearly all rounds.
+
+    On a GPU a call's work and what the processor does for it overlap. Either may limit a program, so both are timed.
+    """
+    with torch.no_grad():
+        ours(), theirs()
+        if device.type != "cuda":
+            return decided(*_turns(_on_cpu, ours, theirs))
+        raced = decided(*_turns(_on_gpu(device), ours, theirs))
+        if not raced.won and raced.mine > _CLOSE * raced.other:
+            return raced
+        return replace(raced, calling=calling(ours, theirs))
+
+
+def calling(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """The processor's seconds for a call that a GPU is to carry out.
+
+    The least of each: other programs, such as a compiler's own processes, only add to what a call takes.
+    """
+    mine, other = _turns(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
+    return min(mine), min(other)
+
+
+def decided(mine: Sequence[float], other: Sequence[float]) -> Raced:
+    ratio = paired_ratio(other, mine)
+    return Raced(median(mine), median(other), ratio.low > 1.0 or median(mine) < _GAIN * median(other))
+
+
+def _turns(
+    seconds: Timer, ours: Callable[[], Any], theirs: Callable[[], Any]
+) -> tuple[Sequence[float], Sequence[float]]:
+    mine: list[float] = []
+    other: list[float] = []
+    ends = time.perf_counter() + _SECONDS
+    while len(mine) < _ROUNDS and (len(mine) < _LEAST or time.perf_counter() < ends):
+        mine.append(seconds(ours))
+        other.append(seconds(theirs))
+    return mine, other
+
+
+def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
+    """The same on a processor whose cores a kernel's own threads share with torch's.
+
+    Each is timed with what torch does next, as in a model: it may have to wait for its threads. That counts by how much
+    longer it takes than after the other.
+    """
+    operator = work()
+
+    def timed(run: Callable[[], Any]) -> tuple[float, float]:
+        return _on_cpu(run), _on_cpu(lambda: [operator() for _ in range(_FOLLOWING)])
+
+    times: dict[Any, list[tuple[float, float]]] = {ours: [], theirs: []}
+    with torch.no_grad():
+        ends = time.perf_counter() + _SECONDS
+        while len(times[ours]) < _ROUNDS and (not times[ours] or time.perf_counter() < ends):
+            for run, known in times.items():
+                timed(run)  # threads still wait as they did after the other
+                known += [timed(run) for _ in range(_LEAST)]
+    (mine, after_mine), (other, after_other) = (map(median, zip(*known, strict=True)) for known in times.values())
+    sooner = min(after_mine, after_other)
+    mine, other = mine + after_mine - sooner, other + after_other - sooner
+    return Raced(mine, other, mine < _GAIN * other)
+
+
+def _on_cpu(run: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def _enqueued(run: Callable[[], Any], wait: Callable[[], object]) -> float:
+    """Seconds of the processor's for a call, into a queue that is empty at first and not waited for.
+
+    The last result is kept until the next is there, so that results lie at other addresses from call to call as in a
+    model: what a kernel knows about addresses is made again.
+    """
+    wait()
+    kept = None
+    started = time.perf_counter()
+    for _ in range(_CALLS):
+        kept = run()
+    taken = time.perf_counter() - started
+    wait()
+    del kept
+    return taken / _CALLS
+
+
+def _on_gpu(device: Any) -> Timer:
+    """Times by events. The cache is filled with something else first, which also hides how long a launch takes."""
+    other = torch.empty(_CACHE, dtype=torch.int8, device=device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def seconds(run: Callable[[], Any]) -> float:
+        other.zero_()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    return seconds

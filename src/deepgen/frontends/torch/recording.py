@@ -1,0 +1,154 @@
+"""`with deepgen.torch.record() as work:` which operators a model runs, how often, and their shares of the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from deepgen.operators import Operator
+from deepgen.frontends.torch.calls import ATEN, rms_norm
+from deepgen.tuning.work import Part, Work, ordered
+from deepgen.vocabulary import DeepgenError
+
+_TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
+_AHEAD = 200_000_000  # cycles that a GPU waits now and then, so that its work never waits for the host
+_AHEAD_SECONDS = _AHEAD / 3e9  # at the highest clock of any GPU so far
+_EMPTY = 9  # pairs of events with nothing between them
+
+
+class Recording:
+    """What was recorded, once the block is left."""
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+
+    @property
+    def work(self) -> Work:
+        if self._work is None:
+            raise DeepgenError("the recording has not ended: leave the `with` block first")
+        return self._work
+
+    def end(self, work: Work) -> None:
+        self._work = work
+
+    def save(self, path: str | Path) -> None:
+        """The file that `deepgen tune` takes."""
+        self.work.save(path)
+
+    def __str__(self) -> str:
+        return str(self.work)
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Record what runs in the block, on this thread, forward and backward; what is compiled runs elsewhere.
+
+    Each operator is timed on its own. Run the model once before: what is slow only the first time would be recorded.
+    """
+    recording, found = Recording(), _Recorder()
+    with _Whole(found), found:
+        yield recording
+    recording.end(found.work())
+
+
+class _Whole(TorchFunctionMode):  # type: ignore[misc]
+    """Functions that torch takes apart before it dispatches them: their parts are counted as one operator."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        asked = rms_norm(*args, **(kwargs or {})) if func in _TAKEN_APART else None
+        if asked is None:
+            return func(*args, **(kwargs or {}))
+        self._recorder.begin(asked.operator)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._recorder.begin(None)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Every operator that torch dispatches, with its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ran: list[tuple[Operator | str, int, Any]] = []  # with how many calls and the time
+        self._device = "cpu"
+        self.within: Operator | None = None  # which these are parts of
+        self._parts = 0
+        self._empty: list[tuple[Any, Any]] = []
+        self._waited = -_AHEAD_SECONDS  # when the GPU was told to wait
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        read = ATEN.get(func)
+        asked = read(*args, **(kwargs or {})) if read is not None else None
+        what = self.within or (func.name().partition(".")[0] if asked is None else asked.operator)
+        count = 1 if self.within is None or not self._parts else 0
+        self._parts = 0 if self.within is None else self._parts + 1
+        if self._on_gpu(args):
+            self._keep_ahead()
+            start, end = _event(), _event()
+            start.record()
+            out = func(*args, **(kwargs or {}))
+            end.record()
+            self._ran.append((what, count, (start, end)))
+            return out
+        started = time.perf_counter()
+        out = func(*args, **(kwargs or {}))
+        self._ran.append((what, count, time.perf_counter() - started))
+        return out
+
+    def begin(self, whole: Operator | None) -> None:
+        """What runs from now on is a part of this operator; None: of none."""
+        self.within, self._parts = whole, 0
+
+    def work(self) -> Work:
+        totals: dict[Operator | str, tuple[int, float]] = {}
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        # Events take time themselves: views, for which a GPU does nothing, would count as much as small kernels.
+        nothing = median(_apart(*pair) for pair in self._empty) if self._empty else 0.0
+        for what, calls, took in self._ran:
+            seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
+            count, total = totals.get(what, (0, 0.0))
+            totals[what] = (count + calls, total + seconds)
+        return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
+
+    def _keep_ahead(self) -> None:
+        """Let the host get ahead of the GPU: by half of each wait at least. What the GPU has to wait for would be timed
+        by the host's time."""
+        now = time.perf_counter()
+        if now - self._waited >= 0.5 * _AHEAD_SECONDS:
+            torch.cuda._sleep(_AHEAD)
+            self._waited = now
+
+    def _on_gpu(self, args: Any) -> bool:
+        flat = (one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else (arg,)))
+        on = any(isinstance(one, torch.Tensor) and one.is_cuda for one in flat)
+        if on and self._device == "cpu":
+            self._device = "hip:native" if torch.version.hip else "cuda:native"
+            self._keep_ahead()
+            self._empty = [(_event(), _event()) for _ in range(_EMPTY)]
+            for start, end in self._empty:
+                start.record()
+                end.record()
+        return on
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def _apart(start: Any, end: Any) -> float:
+    """Seconds between two events."""
+    return float(start.elapsed_time(end)) * 1e-3

@@ -1,0 +1,383 @@
+"""Which calls of torch go to which kernels: decided when a kind of call is first met, by times.
+
+A kind is what a kernel depends on: the shapes, strides, formats and devices of a call's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from math import inf
+from threading import Lock, get_ident
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from deepgen import targets
+from deepgen.libraries import Library
+from deepgen.operators import Operator
+from deepgen.run.call.calling import Loaded
+from deepgen.run.call.firing import Fire
+from deepgen.targets import Target
+from deepgen.frontends.torch.asked import Asked, Reads
+from deepgen.frontends.torch.calls import KINDS
+from deepgen.frontends.torch.cores import lend, several
+from deepgen.frontends.torch.guards import contiguous, maker
+from deepgen.frontends.torch.race import Raced, race, race_for_cores
+from deepgen.frontends.torch.tried import PLAIN, elsewhere, made_real
+from deepgen.frontends.torch.views import Views, viewed
+from deepgen.vocabulary import BadInput, DeepgenError
+
+TORCH = ("torch", "torch-gpu")  # its names as a baseline
+KINDS_DECIDED = 500  # kinds of calls: where shapes never repeat, deciding would cost more than kernels gain
+LAUNCH = 2e-6  # seconds that one more launch costs where launches follow each other closely
+_UNKNOWN = 1.0  # seconds, in place of a gain that is not known
+_MOST = 1000  # threads and streams that a route is ready for at a time
+
+
+@dataclass
+class Calls:
+    """How many calls of one kind a kernel served, and how many it gave back to torch. Replays of graphs do not show."""
+
+    served: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Met:
+    """A kind of call that was met, for people: what it computes, who serves it, why, and how often it did."""
+
+    operator: Operator
+    ours: bool
+    why: str
+    calls: Calls = field(default_factory=Calls)
+
+
+@dataclass(frozen=True)
+class Won:
+    """A kernel that is faster than torch, by so many seconds a call.
+
+    `raced`: how both were timed, unless the library's times decided.
+    """
+
+    kernel: Loaded
+    gain: float
+    why: str
+    raced: Raced | None = None
+    calls: Calls = field(default_factory=Calls)
+
+
+class Route:
+    """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's.
+
+    `called`: it serves calls. Where these take the processor longer than torch's, it serves only graphs of the GPU's,
+    whose replays call nothing, and compiled code where its shorter way to call it pays. `captured`: it serves graphs.
+    """
+
+    __slots__ = (
+        "_align",
+        "_device",
+        "_dtype",
+        "_fires",
+        "_for_graphs",
+        "_loaded",
+        "_on_gpu",
+        "_others",
+        "_places",
+        "_read",
+        "_shape",
+        "called",
+        "calls",
+        "captured",
+        "gain",
+        "make",
+        "raced",
+        "strides",
+    )
+
+    def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
+        self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
+        self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
+        self._loaded, self._align, self.calls = won.kernel, won.kernel.align, won.calls
+        self.gain, self.raced = won.gain, won.raced
+        self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
+        self._device = asked.tensors[0].get_device()
+        self._on_gpu = self._device >= 0
+        self.strides = asked.strides or contiguous(asked.shape)
+        self.make = maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
+        self._fires: dict[Any, Fire] = {}
+        self._for_graphs: Fire | None = None
+
+    def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
+        """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
+        stream = _stream(self._device) if self._on_gpu else 0
+        fire = self._fires.get(self._place(stream))
+        try:
+            made = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
+        except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
+            made = None
+        if made is None:
+            self.calls.refused += 1
+        else:
+            self.calls.served += 1
+        return made
+
+    @property
+    def saves(self) -> float:
+        """The seconds that a call takes less, at most: on the GPU, or of the processor's time. Where the gain is not
+        known, nothing costs more.
+        """
+        calling = self.raced.calling if self.raced is not None else None
+        return max(0.0, min(self.gain, _UNKNOWN), 0.0 if calling is None else calling[1] - calling[0])
+
+    @property
+    def idle(self) -> bool:
+        """Whether torch is to serve just now: calls, or graphs where one is captured."""
+        return not (self.captured if self._on_gpu and capturing_now() else self.called)
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self._on_gpu)
+
+    def quick(self, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
+        """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie.
+
+        It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
+        `views`: what the first two tensors are views of is given in their places.
+        """
+        device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self.make
+        by_stream, fits, calls = self._by_stream, self._fits, self.calls
+
+        def run(a: Any, b: Any = None, c: Any = None, out: Any = None) -> Any:
+            """Without loops: what is done here takes about as long as a launch."""
+            stream = _stream(device) if on_gpu else 0
+            fire = fires.get((get_ident(), stream) if by_stream else get_ident())
+            if fire is None:
+                return self.run(self._whole((*viewed(a, b, views), c)), out)
+            if out is None:
+                out = make()
+            elif not fitting and not fits(out):
+                calls.refused += 1
+                return None
+            at_a, at_out = a.data_ptr(), out.data_ptr()
+            at: tuple[int, ...]
+            if b is None:
+                at, bits = (at_a, at_out), at_a | at_out
+            elif c is None:
+                at_b = b.data_ptr()
+                at, bits = (at_a, at_b, at_out), at_a | at_b | at_out
+            else:
+                at_b, at_c = b.data_ptr(), c.data_ptr()
+                at, bits = (at_a, at_b, at_c, at_out), at_a | at_b | at_c | at_out
+            if bits % align:
+                calls.refused += 1
+                return None
+            try:
+                fire(at, stream)
+            except BadInput:  # `out` overlaps what is read
+                calls.refused += 1
+                return None
+            calls.served += 1
+            return out
+
+        return run
+
+    def eager(self, quick: Callable[..., Any]) -> Callable[..., Any]:
+        """What serves calls one at a time, by `quick`; it gives None where torch is to serve them."""
+        if self.called and self.captured:
+            return quick
+        return lambda *args, **named: None if self.idle else quick(*args, **named)
+
+    def _whole(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of a call with these tensors."""
+        args = [*self._others]
+        for place, tensor in zip(self._places, tensors, strict=False):
+            args[place] = tensor
+        return tuple(args)
+
+    @property
+    def _by_stream(self) -> bool:
+        return self._on_gpu and self._loaded.by_stream
+
+    def _place(self, stream: int) -> Any:
+        """Where a binding is kept: threads have their own, as addresses are set in it, and streams where they must."""
+        return (get_ident(), stream) if self._by_stream else get_ident()
+
+    def _fired(self, fire: Fire, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        if out is None:
+            out = self.make()
+        elif not self._fits(out):
+            return None
+        at = (*[args[place].data_ptr() for place in self._places], out.data_ptr())
+        for address in at:
+            if address % self._align:
+                return None
+        fire(at, stream)
+        return out
+
+    def _fits(self, out: Any) -> bool:
+        return (
+            type(out) in PLAIN
+            and out.shape == self._shape
+            and out.dtype is self._dtype
+            and out.get_device() == self._device
+            and not out.requires_grad
+            and out.stride() == self.strides
+        )
+
+    def _meet(self, args: tuple[Any, ...], stream: int, out: Any) -> Any:
+        """The first call on a thread and stream. No memory can be taken while a graph is captured, and each capture has
+        a stream of its own: a kernel that needs memory keeps some for captures. Graphs share it, so two of them must
+        not be replayed at the same time.
+        """
+        asked = self._read(*args)
+        if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
+            return None
+        if out is not None and not self._fits(out):
+            return None
+        if self._by_stream:
+            if capturing(asked.tensors[0].device):
+                return None if self._for_graphs is None else self._fired(self._for_graphs, args, stream, out)
+            if self._for_graphs is None:
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    _, self._for_graphs = self._loaded.meet(*asked.tensors)
+        result, fire = self._loaded.meet(*asked.tensors)
+        if fire is not None:
+            if len(self._fires) >= _MOST:
+                self._fires.clear()
+            self._fires[self._place(stream)] = fire
+        result = result.as_strided(self._shape, self.strides)
+        return result if out is None else out.copy_(result)
+
+
+Table: TypeAlias = "dict[Any, Route | None]"
+Door: TypeAlias = "Callable[[Route], Callable[..., Any]]"
+
+
+class Router:
+    """The routes of one library."""
+
+    def __init__(self, library: Library, *, race: bool = True) -> None:
+        self._library, self._race = library, race
+        self._targets: dict[str, Target | None] = {}
+        self._winners: dict[Any, Won | None] = {}
+        self._routes: Table = {}
+        self._lock = Lock()
+        self._decider: int | None = None
+        self.met: list[Met] = []
+
+    @property
+    def deciding(self) -> bool:
+        """Whether this thread is deciding on a call just now: torch's own functions call each other."""
+        return self._decider == get_ident()
+
+    def route(
+        self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door | None = None
+    ) -> Route | None:
+        """The kernel for calls like this one; None: torch is to serve them.
+
+        `torchs` is torch's own function. `door` gives what calls by a route run, where that is more than its kernel.
+        """
+        read = KINDS[kind]
+        asked = read(*args)
+        if asked is None:
+            return None
+        key = (asked.operator, str(asked.tensors[0].device), *(tensor.stride() for tensor in asked.tensors))
+        whole = (kind, asked.shape, asked.strides, *key)
+        with self._lock:
+            if whole not in self._routes:
+                if len(self._routes) >= KINDS_DECIDED:
+                    return None
+                if key not in self._winners:
+                    self._decider = get_ident()
+                    try:
+                        found = self._decide(asked, read, args, torchs, door or _straight)
+                    finally:
+                        self._decider = None
+                    self._winners[key] = found if isinstance(found, Won) else None
+                    if isinstance(found, Won):
+                        self.met.append(Met(asked.operator, True, found.why, found.calls))
+                    else:
+                        self.met.append(Met(asked.operator, False, found))
+                won = self._winners[key]
+                self._routes[whole] = None if won is None else Route(asked, read, won, args)
+            return self._routes[whole]
+
+    def add(self, route: Route, why: str) -> None:
+        """More about a kind of call that was met, for people."""
+        for place, met in enumerate(self.met):
+            if met.calls is route.calls and why not in met.why:
+                self.met[place] = replace(met, why=f"{met.why}; {why}")
+
+    def _decide(
+        self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door
+    ) -> Won | str:
+        """The kernel, or why torch serves."""
+        device = asked.tensors[0].device
+        target = self._target(device)
+        if target is None or any(tensor.device != device for tensor in asked.tensors):
+            return f"deepgen has no target for {device}"
+        choice = self._library.choose(asked.operator, target, TORCH)
+        if choice.entry is None:
+            return choice.reason
+        theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
+        gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
+        try:
+            kernel = choice.load()
+            if not isinstance(kernel, Loaded):
+                return choice.reason
+            library = Won(kernel, gain, "by the times that the library has")
+            if gain < 0.0 and (capturing(device) or not self._race):
+                return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
+            lent = device.type == "cpu" and lend(kernel)
+            if capturing(device):
+                return library
+            with _disable_current_modes():
+                real = made_real(args)
+                route = Route(asked, read, replace(library, calls=Calls()), args)  # trials are not counted
+                if route.run(real) is None:
+                    return "the kernel needs tensors that are dense or better aligned"
+                if not self._race:
+                    return library
+                turns = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
+                run = door(route)
+                both = (lambda: run(*next(turns)), lambda: torchs(*next(turns)))
+                raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
+        except DeepgenError as error:
+            return f"the kernel cannot be called: {error}"
+        gain = raced.other - raced.mine
+        return Won(kernel, gain, str(raced), raced) if raced.won or raced.called else str(raced)
+
+    def _target(self, device: Any) -> Target | None:
+        """The target whose kernels run on a device; kernels are loaded on the first GPU only."""
+        name = str(device)
+        if name not in self._targets:
+            kind = {"cpu": "cpu", "cuda:0": "hip:native" if torch.version.hip else "cuda:native"}.get(name)
+            try:
+                self._targets[name] = None if kind is None else targets.resolve(kind)
+            except DeepgenError:
+                self._targets[name] = None
+        return self._targets[name]
+
+
+def _crowds(entry: Any, device: Any, lent: bool) -> bool:
+    """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
+    return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
+
+
+def _straight(route: Route) -> Callable[..., Any]:
+    return lambda *args: route.run(args)  # as long as a call by a function of ours, which finds the route first
+
+
+def capturing(device: Any) -> bool:
+    """Whether a graph of the GPU's is being captured."""
+    return device.type == "cuda" and capturing_now()
+
+
+# Twenty times quicker than the public way. A torch without GPUs lacks it.
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+capturing_now: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)

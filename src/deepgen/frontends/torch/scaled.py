@@ -1,0 +1,147 @@
+"""A function in place of torch._scaled_mm: products of 8-bit floats, with one factor for each of the two matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from deepgen.frontends.torch.functions import Places, Run, remember
+from deepgen.frontends.torch.guards import modes, watched
+from deepgen.frontends.torch.ops import TORCHS
+from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
+from deepgen.frontends.torch.tried import PLAIN
+
+SCALED_MM = TORCHS["scaled_mm"]
+PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch
+
+_MOST_FACTORS, _MOST_OWN = 4096, 4096  # a model with 80 layers has 560 such products
+_BF16 = torch.bfloat16
+_is_grad_enabled = torch.is_grad_enabled
+# Whether a tensor is a result of a CUDA graph of the compiler's: replays write it, and that does not count as a change.
+_rewritten: Callable[[Any], bool] = getattr(torch._C, "_is_cached_tensor", lambda tensor: False)
+
+
+class Factors:
+    """Products of two scales, kept while both stay as they are: a launch for each would take as long as a kernel.
+
+    Scales that change show by torch's count of changes, or lie elsewhere, where their data was exchanged.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[int, int, int, int, Any, object]] = {}
+
+    def product(self, a: Any, b: Any, gain: float) -> Any:
+        """None where torch is to serve: scales are new, and may be so in every call, and a kernel gains too little."""
+        known = self._known.get((id(a), id(b)))
+        if known is not None:
+            count_a, count_b, at_a, at_b, made, _ = known
+            if count_a == a._version and count_b == b._version and at_a == a.data_ptr() and at_b == b.data_ptr():
+                return self._keep(a, b, a * b) if made is None else made
+        made = a * b if gain > PRODUCT else None
+        # Inference tensors have no count.
+        if not (a.is_inference() or b.is_inference() or _rewritten(a) or _rewritten(b)):
+            self._keep(a, b, made)
+        return made
+
+    def _keep(self, a: Any, b: Any, made: Any) -> Any:
+        if len(self._known) >= _MOST_FACTORS:
+            self._known.clear()
+        # With the tensors and their memory: numbers and addresses are not given to others meanwhile.
+        lasting = (a, b, a.detach(), b.detach())
+        self._known[id(a), id(b)] = (a._version, b._version, a.data_ptr(), b.data_ptr(), made, lasting)
+        return made
+
+
+def scaled_mm_of(router: Router) -> Run:
+    places: tuple[Places, Places] = ({}, {})
+    factors = Factors()
+    # Calls that are torch's: by a scale, which is kept, how many elements the matrices have. Little else is asked: in a
+    # model each function that is called costs more than in a loop, as it is in no cache.
+    torchs_own: dict[int, tuple[Any, set[tuple[int, int]]]] = {}
+
+    def scaled_mm(
+        input: Any,
+        mat2: Any,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        bias: Any = None,
+        scale_result: Any = None,
+        out_dtype: Any = None,
+        use_fast_accum: Any = False,
+        **more: Any,
+    ) -> Any:
+        made = None
+        plain = type(input) in PLAIN and type(mat2) in PLAIN and not more
+        if plain and out_dtype is _BF16 and bias is None and scale_result is None:
+            place = -id(scale_b) if use_fast_accum else id(scale_b)
+            own = torchs_own.get(place)
+            if own is not None and (input.numel(), mat2.numel()) in own[1]:
+                return SCALED_MM(input, mat2, scale_a, scale_b, None, None, _BF16, use_fast_accum)
+            known = () if modes() or forward_ad._current_level >= 0 else places[_is_grad_enabled()].get(place, ())
+            for check, run in known:
+                if check(input, mat2, scale_a, scale_b):
+                    made = None if run is None else run(input, mat2, scale_a, scale_b)
+                    break
+            else:
+                made = met((input, mat2, scale_a, scale_b), bool(use_fast_accum), place)
+        if made is not None:
+            return made
+        return SCALED_MM(
+            input, mat2, scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result, out_dtype=out_dtype,
+            use_fast_accum=use_fast_accum, **more,
+        )  # fmt: skip
+
+    def met(given: tuple[Any, Any, Any, Any], fast: bool, place: int) -> Any:
+        """A call that is decided from Python. One like it is found at its place the next time."""
+        if any(type(tensor) not in PLAIN for tensor in given) or watched() or router.deciding:
+            return None
+        route = _route(router, given, fast, serving)
+        run = None if route is None else serving(route)
+        a, b, _, scale_b = given
+        if route is None and a.is_contiguous():
+            if len(torchs_own) >= _MOST_OWN:
+                torchs_own.clear()
+            torchs_own.setdefault(place, (scale_b, set()))[1].add((a.numel(), b.numel()))
+        remember(places, place, given, run)
+        return None if run is None else run(*given)
+
+    def serving(route: Route) -> Run:
+        return by_scales(route, route.quick(), factors, called=route.called)
+
+    return scaled_mm
+
+
+def by_scales(route: Route, quick: Run, factors: Factors, *, called: bool = True) -> Run:
+    """What serves calls by a route with a scale for each matrix; it gives None where torch is to serve them.
+
+    `quick` is the route's. Without `called`, torch serves but while a graph is captured.
+    """
+    on_gpu, gain = route.on_gpu, route.gain
+
+    def run(a: Any, b: Any, scale_a: Any, scale_b: Any, out: Any = None) -> Any:
+        if on_gpu and capturing_now():  # replays must read scales as they are then
+            return None if gain < LAUNCH else quick(a, b, scale_a * scale_b, out)
+        factor = None if not called else factors.product(scale_a, scale_b, gain)
+        return None if factor is None else quick(a, b, factor, out)
+
+    return run
+
+
+def _route(
+    router: Router, given: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
+) -> Route | None:
+    a, b, scale_a, scale_b = given
+    if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
+        return None
+
+    def torchs(left: Any, right: Any, scale: Any, fast_sums: bool) -> Any:
+        return SCALED_MM(left, right, scale_a, scale_b, out_dtype=_BF16, use_fast_accum=fast_sums)
+
+    def door(route: Route) -> Run:
+        run = serving(route)
+        return lambda left, right, scale, fast_sums: run(left, right, scale_a, scale_b)
+
+    return router.route("scaled_mm", (a, b, scale_a * scale_b, fast), torchs, door)

@@ -1,0 +1,266 @@
+"""`with deepgen.torch.use(library):` torch's functions, by kernels of a library where these are faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial, wraps
+from sys import maxsize
+from types import CodeType, TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+
+from deepgen.libraries import Library
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.frontends.torch import functions, inductor
+from deepgen.frontends.torch.calls import kinds_of
+from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
+from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
+from deepgen.frontends.torch.functions import Elements
+from deepgen.frontends.torch.ops import IN_USE, TORCHS
+from deepgen.frontends.torch.routes import Met, Router
+from deepgen.frontends.torch.scaled import scaled_mm_of
+from deepgen.vocabulary import BadInput
+
+# Where each function stands that a model may call.
+_PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
+    "linear": ((F, "linear"),),
+    "mm": ((torch, "mm"), (torch.Tensor, "mm")),
+    "bmm": ((torch, "bmm"), (torch.Tensor, "bmm")),
+    "matmul": ((torch, "matmul"), (torch.Tensor, "matmul"), (torch.Tensor, "__matmul__")),
+    "addmm": ((torch, "addmm"),),
+    "softmax": ((torch, "softmax"), (torch.Tensor, "softmax")),
+    "layer_norm": ((F, "layer_norm"),),
+    "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
+    "scaled_mm": ((torch, "_scaled_mm"),),
+    "add": ((torch, "add"), (torch.Tensor, "add"), (torch.Tensor, "__add__")),
+    "sub": ((torch, "sub"), (torch.Tensor, "sub"), (torch.Tensor, "__sub__")),
+    "mul": ((torch, "mul"), (torch.Tensor, "mul"), (torch.Tensor, "__mul__")),
+    "div": ((torch, "div"), (torch.Tensor, "div"), (torch.Tensor, "__truediv__")),
+    "neg": ((torch, "neg"), (torch.Tensor, "neg"), (torch.Tensor, "__neg__")),
+    "silu": ((F, "silu"),),
+    "cat": ((torch, "cat"),),
+}
+# torch's own in the places of those on elements: operators of Python's take more than functions do.
+_TORCHS = {(owner, name): getattr(owner, name) for kind in ELEMENTS for owner, name in _PLACES[kind]}
+# What makes graphs of Python code. Older ones take real tensors or read the code: they must find torch's functions.
+_COMPILERS = ((torch, "compile"), (torch.export, "export"))
+_OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
+_SCRIPT = torch.jit.script
+# The compiler tells functions apart by their code objects: what it compiled with the kernels of one library is not for
+# another. Libraries have their own, which last, so that what is compiled with one stays so when that is used again.
+_CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType], CodeType]] = WeakKeyDictionary()
+_GIVEN_UP = "tensors' own methods are torch's again: looking at all calls took longer than this saved"
+_GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
+
+
+class Use:
+    """A library in use, in the whole process, until it is left."""
+
+    def __init__(self, library: Library, *, race: bool = True) -> None:
+        if not callable(getattr(library, "choose", None)):
+            raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
+        self._router = Router(library, race=race)
+        kinds = _kinds(library)
+        self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
+        self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
+        self._given_up: set[str] = set()  # kinds whose methods of tensors are torch's own again
+        self._elements = {}
+        for kind, (sizes, small) in _sizes(library).items():
+            ours = Elements(self._router, kind, sizes, small, partial(self._give_up, kind))
+            for owner, name in _PLACES[kind]:
+                made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
+                self._placed.append((owner, name, made))
+            self._elements[kind] = ours
+        codes = _CODES.setdefault(library, {})
+        for *_, made in self._placed:
+            made.__code__ = codes.setdefault((race, made.__code__), made.__code__.replace())
+        if self._elements:
+            self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
+        self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
+        self._captures = False
+        self._unknown = [*{made for owner, _, made in self._placed if owner is not _GRAPH}]  # to the compiler
+        self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
+
+    @property
+    def met(self) -> tuple[Met, ...]:
+        """What was called, whether a kernel of the library serves it, and why."""
+        return tuple(
+            replace(met, why=f"{met.why}; {_GIVEN_UP}") if met.ours and self._is_given_up(met.operator) else met
+            for met in self._router.met
+        )
+
+    def __enter__(self) -> Use:
+        if IN_USE:
+            raise BadInput("a library is in use already", allowed="one at a time: leave it first, or merge the two")
+        if inductor.loaded():
+            self._with_compiler()
+        self._put()
+        IN_USE.update(self._functions)
+        return self
+
+    def _put(self) -> None:
+        """Our functions in the places of torch's."""
+        for owner, name, made in self._placed:
+            self._before.append((owner, name, vars(owner).get(name)))
+            setattr(owner, name, made)
+        self._without_given_up()
+        for owner, name in (*_OLDER, *(_COMPILERS if self._leave is None else ())):
+            self._before.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, self._aside(vars(owner)[name], compiles=owner is not torch.jit))
+
+    def _put_back(self) -> None:
+        for place in reversed(self._before):
+            _restore(*place)
+        self._before.clear()
+
+    def _give_up(self, kind: str) -> None:
+        """Torch's own methods of tensors again for one kind of operators on elements, but while graphs are captured.
+
+        Functions stay, as the compiler tells by them what it compiled with a library.
+        """
+        self._given_up.add(kind)
+        self._without_given_up()
+
+    def _without_given_up(self) -> None:
+        names = {name for kind in self._given_up for owner, name in _PLACES[kind] if owner is torch.Tensor}
+        for owner, name, before in [] if self._captures else self._before:
+            if owner is torch.Tensor and name in names:
+                _restore(owner, name, before)
+
+    def _is_given_up(self, operator: Any) -> bool:
+        return isinstance(operator, ExpressionOperator) and operator.told.name in self._given_up
+
+    def _captured(self, *, begin: bool) -> None:
+        """A CUDA graph is captured from now on, or is so no longer."""
+        self._captures = begin
+        for ours in self._elements.values():
+            ours.captures(begin=begin)
+        for owner, name, made in self._placed if begin and self._before and self._given_up else ():
+            if owner is torch.Tensor:
+                setattr(owner, name, made)
+        self._without_given_up()
+
+    def _told_of(self, name: str) -> Callable[..., Any]:
+        """A method of torch's graphs; kernels for operators on elements are told of captures by it.
+
+        `torch.cuda.graph`, `make_graphed_callables` and the compiler all call it. To ask in each small call whether its
+        stream is captured would be one more function of torch's there. Where others capture, torch serves such calls.
+        """
+        torchs, begin = getattr(_GRAPH, name), name == "capture_begin"
+
+        @wraps(torchs)
+        def call(graph: Any, *args: Any, **named: Any) -> Any:
+            self._captured(begin=False)
+            made = torchs(graph, *args, **named)
+            if begin:  # and did not fail
+                self._captured(begin=True)
+            return made
+
+        return call
+
+    def _with_compiler(self) -> None:
+        inductor.load()
+        while self._unknown:  # traced with tensors that have no memory, they call torch's own
+            torch.compiler.allow_in_graph(self._unknown.pop())
+        self._leave = inductor.enter(self._router)
+
+    def _aside(self, function: Callable[..., Any], *, compiles: bool) -> Callable[..., Any]:
+        """A function before which ours are put aside: the compiler is imported then, or an older one runs."""
+        # Where names of a class are looked up: in the caller, which is one frame further away.
+        further = {"_frames_up": 1} if function is _SCRIPT else {}
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            self._put_back()
+            try:
+                if not compiles:
+                    return function(*args, **further, **named)
+                if self._leave is None:
+                    self._with_compiler()
+            finally:
+                self._put()
+            return function(*args, **named)
+
+        return call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave it: torch's functions are as they were before."""
+        if not self._before:
+            return
+        IN_USE.clear()
+        if self._leave is not None:
+            self._leave()
+            self._leave = None
+        self._put_back()
+
+    def __str__(self) -> str:
+        """A table of what was met, with the calls that kernels served."""
+        rows = [
+            f"{'deepgen' if met.ours else 'torch':8} {met.calls.served or '':>8} {met.operator.describe():48} {met.why}"
+            for met in self.met
+        ]
+        return "\n".join(rows) if rows else "nothing was called yet"
+
+
+def _restore(owner: Any, name: str, before: Any) -> None:
+    """What stood in a place before ours; None: it was inherited."""
+    if before is not None:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)
+
+
+def use(library: Library, *, race: bool = True) -> Use:
+    """Torch's functions by kernels of a library, as a context manager.
+
+    A kind of call, by its shapes, strides and formats, goes to a kernel where the library has one that was faster than
+    torch when it was tuned. With `race`, both are also timed when a kind is first met, on the call's own tensors, and
+    torch keeps what is not slower.
+    """
+    return Use(library, race=race)
+
+
+def patch(library: Library, *, race: bool = True) -> Use:
+    """The same from now on, until `close` of what is returned is called."""
+    return Use(library, race=race).__enter__()
+
+
+def _kinds(library: Library) -> set[str]:
+    """The functions that some kernel of a library might serve. The others stay where they are, and cost nothing."""
+    listed = getattr(library, "list", None)
+    return {*_PLACES} if listed is None else {kind for entry in listed() for kind in kinds_of(entry.operator)}
+
+
+def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
+    """The operators on elements that some kernel of a library might serve, with how many elements of a result.
+
+    Apart, those sizes that only kernels on GPUs have, and that are small for a GPU.
+    """
+    listed = getattr(library, "list", None)
+    if listed is None:
+        return dict.fromkeys(ELEMENTS, (range(LEAST, maxsize), set()))
+    sizes: dict[str, set[int]] = {}
+    worth_a_look: dict[str, set[int]] = {}
+    for entry in listed():
+        if isinstance(entry.operator, ExpressionOperator) and (size := size_of(entry.operator)):
+            sizes.setdefault(entry.operator.told.name, set()).add(size)
+            if entry.target.runner == "cpu" or size >= LARGE:
+                worth_a_look.setdefault(entry.operator.told.name, set()).add(size)
+    return {kind: (found, found - worth_a_look.get(kind, set())) for kind, found in sizes.items()}
+
+
+def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
+    made = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
+    made |= {
+        kind: functions.other_of(router, kind, TORCHS[kind]) for kind in ("addmm", "softmax", "layer_norm", "rms_norm")
+    }
+    return {**made, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}

@@ -1,0 +1,273 @@
+"""`@deepgen.autotune`, which stands where `@triton.autotune` stood.
+
+It is Triton's own autotuner in all but the measuring: configs are built and timed by deepgen, in a worker and on copies
+of the call's tensors, so that one that hangs, crashes or computes something else costs a verdict. What was found is
+kept on disk. Calls that deepgen cannot describe are timed by Triton in this process, with a warning.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from deepgen.frontends.triton import results
+from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of, space_of
+from deepgen.vocabulary import BadInput, DeepgenError, Missing
+
+_TRIES = 3  # of configs to compare with: the first may be one that fails
+_TRIALS = 200
+_SAMPLED = 16  # configs of a space that Triton times in this process
+_KEPT = 4  # finalists
+_LAUNCHING = ("grid", "warmup")  # what `kernel[grid](...)` adds to a kernel's own arguments
+
+
+def autotune(
+    configs: Sequence[Any] | None = None,
+    key: Sequence[str] = (),
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = True,
+    *,
+    space: Mapping[str, Sequence[Any]] | None = None,
+    requires: Sequence[str] = (),
+    trials: int = _TRIALS,
+    time_budget: float | None = None,
+) -> Callable[[Any], Any]:
+    """Triton's decorator of the same name, with its arguments; `kernel[grid](...)` stays as it is.
+
+    Instead of `configs`, `space` gives knobs with their values (`tl.constexpr` parameters, num_warps, num_stages and
+    other options) and `requires` what they must satisfy, over knobs and the call's numbers; `trials` and `time_budget`
+    limit the search. The tensors of a call are copied: nothing is written to them but by the one launch that was asked
+    for, and so `restore_value` needs nothing. `pre_hook` and `reset_to_zero` are applied to the copies. `rep` is the
+    time in milliseconds that a config is timed for at most. A `do_bench` of your own measures in this process, as
+    Triton has it. Results are kept on disk, unless `cache_results` is False.
+    """
+    if (configs is None) == (space is None):
+        raise BadInput(
+            "configs= and space= are " + ("missing" if space is None else "both given"), allowed="one of them"
+        )
+    listed = list(configs) if configs is not None else None
+
+    def decorate(function: Any) -> Any:
+        arguments = (prune_configs_by, reset_to_zero, restore_value, pre_hook, post_hook, warmup, rep, use_cuda_graph)
+        made = _kind()(function, listed, list(key), *arguments, do_bench)
+        made.deepgen = Tuning(
+            dict(space or {}), tuple(requires), trials, time_budget, rep, cache_results, bool(do_bench)
+        )
+        return made
+
+    return decorate
+
+
+@dataclass
+class Tuning:
+    """How deepgen chooses a config for a call; `told` says what the last choice rests on."""
+
+    knobs: Mapping[str, Sequence[Any]]  # of a space; empty where configs are listed
+    requires: Sequence[str]
+    trials: int
+    time_budget: float | None
+    rep: int | None
+    kept: bool  # on disk
+    own_bench: bool  # the user measures
+    told: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def rows(self, configs: Sequence[Any]) -> list[dict[str, Any]] | None:
+        """The configs as plain values; None where there is a space. Raises Undescribable."""
+        if self.knobs:
+            return None
+        if self.own_bench:
+            raise Undescribable("do_bench is given")
+        if any(config.pre_hook is not None for config in configs):
+            raise Undescribable("a config has a pre_hook")
+        return [_plain(config) for config in configs]
+
+    def may_be(self, config: Mapping[str, Any], rows: list[dict[str, Any]] | None) -> bool:
+        """Whether a config out of a file is one of those that are given."""
+        if rows is not None:
+            return config in rows
+        return set(config) == set(self.knobs) and all(config[name] in self.knobs[name] for name in config)
+
+    def found(self, called: Called, rows: list[dict[str, Any]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The best config, and what is known of it."""
+        skipped: list[str] = []
+        for first in range(_TRIES if rows is not None else 1):
+            try:
+                config, told = self._searched(called, rows if rows is None else rows[first:])
+                return config, {**told, "agrees_with": f"config {first}", "skipped": skipped}
+            except DeepgenError as error:
+                if isinstance(error, (BadInput, Missing, Undescribable)) or rows is None or first + 2 >= len(rows):
+                    raise
+                skipped.append(f"config {first}: {error}")
+        raise DeepgenError(f"{called.function.fn.__name__}: the first {_TRIES} configs fail: {skipped[0]}")
+
+    def _searched(self, called: Called, rows: list[dict[str, Any]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        from deepgen.frontends.api import tune
+        from deepgen.run.measure.base import Policy
+
+        operator = operator_of(called, rows, self.knobs, self.requires)
+        family = operator.family
+        assert isinstance(family, CalledFamily)
+        policy = Policy() if self.rep is None else Policy(max_seconds=self.rep / 1000.0)
+        with tempfile.TemporaryDirectory(prefix="deepgen-autotune-") as folder:
+            study = tune(
+                operator,
+                target=_target(),
+                trials=self.trials if rows is None else len(rows),
+                time_budget=self.time_budget,
+                strategy="model" if rows is None else "exhaustive",
+                transfer=False,
+                second_look=rows is None,
+                keep_top=_KEPT,
+                policy=policy,
+                baselines=False,
+                out=folder,
+                progress=False,
+            )
+            best = study.best()
+            verdicts = study.summary()["trials"]
+        return dict(family.config(best.trial.config)), {"seconds": best.seconds, "verdicts": verdicts}
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    """A triton.Config as knobs. Raises Undescribable."""
+    given = {name: value for name, value in config.all_kwargs().items() if value is not None}
+    if "ir_override" in given:
+        raise Undescribable("a config overrides the kernel's IR")
+    return given
+
+
+def _target() -> str:
+    import torch
+
+    return "hip:native" if getattr(torch.version, "hip", None) else "cuda:native"
+
+
+def _device() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
+
+
+@lru_cache(maxsize=1)
+def _kind() -> type:
+    """Triton's autotuner with another way of choosing; made when Triton is there."""
+    try:
+        import triton
+        from triton.runtime.autotuner import Autotuner
+    except ModuleNotFoundError as error:
+        raise Missing(
+            "Triton", blocks="autotune cannot work", remedy="Install it with `pip install triton==3.9.0`."
+        ) from error
+
+    class DeepgenAutotuner(Autotuner):  # type: ignore[misc]
+        deepgen: Tuning
+        configs: list[Any]
+        cache: dict[Any, Any]
+
+        def __init__(self, fn: Any, configs: Any, key: Any, *others: Any) -> None:
+            prune, zeroed, restored, before, after, warmup, rep, graph, bench = others
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # warmup, rep: they stay what they were
+                super().__init__(
+                    fn, fn.arg_names, configs or [triton.Config({}), triton.Config({})], key, zeroed, restored,
+                    before, after, prune, warmup, rep, graph, bench,
+                )  # fmt: skip
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            with self.deepgen.lock:
+                self._choose(args, dict(kwargs))
+            return super().run(*args, **kwargs)
+
+        def _choose(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+            """Put the config of this call's key where Triton looks for it."""
+            self.nargs = dict(zip(self.arg_names, args, strict=False))
+            named = {name: value for name, value in {**self.nargs, **kwargs}.items() if name not in _LAUNCHING}
+            chosen = tuple(_key(self.keys, named, self.arg_names))
+            if chosen in self.cache:
+                return
+            function, heuristics = _unwrapped(self.fn)
+            called = Called(function, self._prepared(named), kwargs["grid"], heuristics)
+            if not hasattr(function, "params"):  # interpreted: nothing to time
+                self.cache[chosen] = _sample(called, self.deepgen)[0] if self.deepgen.knobs else self.configs[0]
+                return
+            try:
+                self._decide(called, chosen, kwargs)
+            except Undescribable as why:
+                self.deepgen.told = f"timed in this process: {why}"
+                name = function.fn.__name__
+                warnings.warn(f"deepgen.autotune: {name} is {self.deepgen.told}", RuntimeWarning, stacklevel=4)
+                if self.deepgen.knobs:
+                    self.configs = _sample(called, self.deepgen)
+
+        def _decide(self, called: Called, chosen: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            configs = self.configs if self.deepgen.knobs else self.prune_configs(kwargs)
+            rows = self.deepgen.rows(configs)
+            if rows is not None and len(rows) == 1:
+                self.cache[chosen] = configs[0]
+                return
+            searched = [str(rows), str(self.deepgen.knobs), str(self.deepgen.requires)]
+            about = {"kernel": called.function.cache_key, "triton": triton.__version__, "device": _device()}
+            path = results.place({**about, "key": [str(part) for part in chosen], "searched": searched})
+            kept = results.read(path) if self.deepgen.kept else None
+            if kept is not None and self.deepgen.may_be(kept["config"], rows):
+                config, told = kept["config"], kept
+            else:
+                config, told = self.deepgen.found(called, rows)
+                if self.deepgen.kept:
+                    results.write(path, config, told)
+            self.deepgen.told = f"agrees with {told.get('agrees_with', 'config 0')}"
+            self.cache[chosen] = configs[rows.index(config)] if rows is not None else _config(config)
+
+        def _prepared(self, named: Mapping[str, Any]) -> dict[str, Any]:
+            """The arguments as a timed run would find them: hooks are called with copies of the tensors."""
+            if not (self.reset_to_zero or self.user_defined_pre_hook):
+                return dict(named)
+            copies = {name: value.clone() if hasattr(value, "clone") else value for name, value in named.items()}
+            self.pre_hook(copies)
+            return copies
+
+    return DeepgenAutotuner
+
+
+def _unwrapped(function: Any) -> tuple[Any, list[Any]]:
+    """The `@triton.jit` function under heuristics, and these."""
+    heuristics = []
+    while hasattr(function, "values") and hasattr(function, "fn"):
+        heuristics.append(function.values)
+        function = function.fn
+    return function, heuristics
+
+
+def _key(names: Sequence[str], named: Mapping[str, Any], known: Sequence[str]) -> list[Any]:
+    """As Triton has it: the values of the key's arguments, and the types of all tensors."""
+    given = {name: value for name, value in named.items() if name in known}
+    return [*(given[n] for n in names if n in given), *(str(v.dtype) for v in given.values() if hasattr(v, "dtype"))]
+
+
+def _config(chosen: Mapping[str, Any]) -> Any:
+    import triton
+
+    own = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+    kwargs = {name: value for name, value in chosen.items() if name not in own}
+    return triton.Config(kwargs, **{name: value for name, value in chosen.items() if name in own})
+
+
+def _sample(called: Called, tuning: Tuning) -> list[Any]:
+    space = space_of(called, tuning.knobs, tuning.requires)
+    count = space.count()
+    ranks = range(0, count, max(1, count // _SAMPLED))
+    return [_config(space.at(rank)) for rank in ranks][:_SAMPLED]

@@ -1,0 +1,115 @@
+"""Families of kernels, and in which order they are tried for an operator on a target: the first is the default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from deepgen.kernels import refusals
+from deepgen.kernels.base import BringsFamily, General, Generator, Surpassed, Yielding
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.registry import Registry
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
+
+_TEMPLATES = "deepgen.kernels.shared"
+# Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
+# but before a family that serves every kind of operator, unless that surpasses them.
+FAMILIES: Registry[Callable[[], Generator]] = Registry(
+    "deepgen.generators",
+    "generator",
+    {
+        "x86_gemm": f"{_TEMPLATES}.x86_gemm.fma_gemm:X86Gemm",
+        "x86_gemm_constant_b": f"{_TEMPLATES}.x86_gemm.fma_gemm:X86GemmConstant",
+        "x86_amx_gemm": f"{_TEMPLATES}.x86_amx_gemm.amx_gemm:AmxGemm",
+        "x86_vector_dot_gemm": f"{_TEMPLATES}.x86_dot.dot_gemm:DotGemm",
+        # After vectors, too: what packs B ahead is only taken by name.
+        "x86_amx_gemm_constant_b": f"{_TEMPLATES}.x86_amx_gemm.amx_gemm:AmxGemmConstant",
+        "rvv_gemm": f"{_TEMPLATES}.rvv_gemm.rvv_gemm:RvvGemm",
+        "c_gemm": f"{_TEMPLATES}.c_gemm.c_gemm:CGemm",
+        "sm90_gemm": f"{_TEMPLATES}.sm90_gemm.sm90_gemm:Sm90Gemm",
+        "skinny_gemm": f"{_TEMPLATES}.skinny_gemm.skinny_gemm:SkinnyGemm",
+        "mma_gemm": f"{_TEMPLATES}.mma_gemm.mma_gemm:MmaGemm",
+        "simt_gemm": f"{_TEMPLATES}.simt_gemm.simt_gemm:SimtGemm",
+        "c_softmax": f"{_TEMPLATES}.c_softmax.c_softmax:CSoftmax",
+        "simt_softmax": f"{_TEMPLATES}.simt_softmax.simt_softmax:SimtSoftmax",
+        "c_conv2d": f"{_TEMPLATES}.c_conv2d.c_conv2d:CConv2d",
+        "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
+        # After all families that are written for one operator: it serves whatever is told by an expression.
+        "rules": "deepgen.compiler.family:Rules",
+        # Only taken by name: it takes weights to be constant.
+        "rules_constant_weights": "deepgen.compiler.family:RulesConstantWeights",
+        "vta": "deepgen_vta.generator.family:VtaRules",
+        "sim_tiles": "deepgen.kernels.sim:SimTiles",
+    },
+)
+
+
+def families() -> tuple[Generator, ...]:
+    """All generators, deepgen's own first."""
+    return tuple(make() for make in FAMILIES.working())
+
+
+def find(operator: Operator, target: Target, family: str | None = None) -> Generator:
+    """The generator for this operator on this target, the best or that of the name; says why when there is none."""
+    return serving(operator, target)[0] if family is None else serves(by_name(family), operator, target)
+
+
+def serves(family: Generator, operator: Operator, target: Target) -> Generator:
+    """The family itself. Raises BadInput where it does not serve the operator there."""
+    refusals.check_addressable(operator)
+    if (reason := family.refuses(operator, target)) is not None:
+        what = f"generator {family.name} does not serve {operator.describe()} on {target.name}"
+        raise BadInput(what, allowed=reason)
+    return family
+
+
+def on_threads(family: Generator, space: Space, most: int) -> dict[str, list[int]]:
+    """The values of knobs that limit kernels to that many threads."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise BadInput(f"threads is {most!r}", allowed="an integer of at least 1")
+    counts = next((knob.values for knob in space.knobs if knob.name == "THREADS"), ())
+    fitting = [count for count in counts if isinstance(count, int) and count <= most]
+    if not fitting:
+        raise BadInput(f"threads is {most}", allowed=f"only for a CPU: {family.name} has no threads to count")
+    return {"THREADS": fitting}
+
+
+def serving(operator: Operator, target: Target) -> list[Generator]:
+    """All generators for this operator on this target, the best choice first; says why when there is none."""
+    if isinstance(operator, BringsFamily):
+        return [serves(operator.family, operator, target)]
+    known = families()
+    refusals.check_addressable(operator)
+    found = [family for family in known if family.refuses(operator, target) is None]
+    if not found:
+        instead = refusals.served_instead(operator, target, known)
+        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
+
+    def later(family: Generator) -> tuple[bool, bool, bool]:
+        surpassed = isinstance(family, Surpassed) and family.surpassed(operator, target)
+        yields = isinstance(family, Yielding) and family.yields(operator, target)
+        return surpassed, isinstance(family, General) and family.general, yields
+
+    return sorted(found, key=later)
+
+
+def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
+    """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
+    if recipe is not None:
+        from deepgen.kernels.own.description import Description
+        from deepgen.kernels.own.family import NAME as OWN
+        from deepgen.kernels.own.triton_family import family_of
+        from deepgen_formats.older.generator import NAME, OlderGenerator
+
+        if name == NAME:
+            return OlderGenerator.from_recipe(recipe)
+        if name == OWN:
+            return family_of(Description.from_json(recipe))
+    return FAMILIES.get(name)()
+
+
+__all__ = ["FAMILIES", "Generator", "by_name", "families", "find", "on_threads", "serves", "serving"]

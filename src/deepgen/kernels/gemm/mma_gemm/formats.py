@@ -1,0 +1,178 @@
+"""What kernels on warp-wide products have in common: formats, alignment, edges, and the arguments they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+
+from deepgen.kernels.shared import dialect
+from deepgen.operators import Gemm, Operator
+from deepgen.operators.gemm import ACTIVATIONS, SCALES
+from deepgen.targets import Cuda, Gpu, Target
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Size, Source, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import dtype
+
+Requirement = tuple[str, str]
+WIDEST = 16  # bytes of one load, copy or store
+STEP_BYTES = 32  # of K in one product, whatever the format
+
+_PTX = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "i8": "s8", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
+_NEEDS = {
+    "f16": "mma_f16",
+    "bf16": "mma_bf16",
+    "tf32": "mma_tf32",
+    "i8": "mma_i8",
+    "f8e4m3": "mma_f8",
+    "f8e5m2": "mma_f8",
+}
+_RESULTS = {  # of A's format
+    "f16": ("f16", "f32"),
+    "bf16": ("bf16", "f32"),
+    "tf32": ("tf32", "f32"),
+    "i8": ("i32", "f32", "f16", "bf16"),
+    "f8e4m3": ("f32", "f16", "bf16"),
+    "f8e5m2": ("f32", "f16", "bf16"),
+}
+NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not use
+
+
+def refused(operator: Operator, target: Target) -> str | None:
+    """Why warp-wide products cannot do this, in words."""
+    if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
+        return "it serves NVIDIA GPUs from sm_80 on"
+    if not isinstance(operator, Gemm):
+        return "it serves gemm only"
+    both_eight = operator.a.startswith("f8") and operator.b.startswith("f8")
+    if operator.a not in _PTX or (operator.a != operator.b and not both_eight):
+        return "it multiplies f16, bf16, tf32, i8 and 8-bit floats"
+    if operator.acc != ("i32" if operator.a == "i8" else "f32") or operator.c not in _RESULTS[operator.a]:
+        return f"{operator.a} is added up in {'i32' if operator.a == 'i8' else 'f32'} and gives " + ", ".join(
+            _RESULTS[operator.a]
+        )
+    if not target.has(_NEEDS[operator.a]):
+        return f"{target.arch} has no products of {operator.a}"
+    if both_eight and not (operator.fast_sums or widened(operator, target)):
+        return f"{target.arch} adds up 8-bit floats in fewer bits than f32, which fast_sums=True allows"
+    return refused_result(operator)
+
+
+def widened(gemm: Gemm, gpu: Gpu) -> bool:
+    """Whether operands become f16 on their way to the products, which takes registers; sums are f32 then."""
+    return gemm.a.startswith("f8") and gpu.has("mma_f8_widened")
+
+
+def refused_result(gemm: Gemm) -> str | None:
+    if gemm.c == "i32":
+        if not (gemm.alpha.is_integer() and gemm.beta.is_integer()):
+            return "alpha and beta of integers must be whole"
+        if gemm.bias or gemm.activation != "none" or gemm.scales != "none":
+            return "it has no bias, activation or scales of integers"
+    return None
+
+
+def product_name(gemm: Gemm) -> str:
+    """The one matrix instruction of a kernel, as PTX spells it."""
+    k = STEP_BYTES // dtype(gemm.a).bytes
+    sums = "s32" if gemm.acc == "i32" else "f32"
+    return f"m16n8k{k}.row.col.{sums}.{_PTX[gemm.a]}.{_PTX[gemm.b]}.{sums}"
+
+
+def result_macros(gemm: Gemm, store: int) -> dict[str, int | str]:
+    """What `problem.h` needs to know."""
+    return {
+        "TYPE_A": gemm.a,
+        "TYPE_B": gemm.b,
+        "TYPE_C": _stored(gemm.c),
+        "TYPE_ACC": gemm.acc,
+        "TYPE_WORK": work_type(gemm),
+        "BETA": int(gemm.beta != 0),
+        "BIAS": int(gemm.bias),
+        "ACTIVATION": ACTIVATIONS.index(gemm.activation),
+        "SCALES": SCALES.index(gemm.scales),
+        "STORE": store,
+    }
+
+
+def work_type(gemm: Gemm) -> str:
+    """What alpha and beta are passed as, and what follows the sums is computed in."""
+    return "i32" if gemm.c == "i32" else "f32"
+
+
+def aligned_bytes(gemm: Gemm, side: str) -> int:
+    """The widest access that lines of A, B or C allow."""
+    scalars, size = gemm.scalars(), dtype({"A": gemm.a, "B": gemm.b, "C": gemm.c}[side]).bytes
+    line = int(scalars[f"ld{side.lower()}"]) * size
+    matrix = int(scalars[f"stride_{side.lower()}"]) * size if gemm.batch > 1 else 0
+    return next(w for w in (16, 8, 4, 2, 1) if line % w == 0 and matrix % w == 0)
+
+
+def store_width(gemm: Gemm, run: int) -> int:
+    """Neighbours of C in one store: of a thread's run, as alignment allows."""
+    size = dtype(gemm.c).bytes
+    return next(w for w in (8, 4, 2, 1) if run % w == 0 and w * size <= aligned_bytes(gemm, "C") and gemm.n % w == 0)
+
+
+def arguments(gemm: Gemm, partial: Arg, arrived: Arg, splits: int) -> tuple[Arg, ...]:
+    work = work_type(gemm)
+    return (
+        *(TensorArg(name) for name in ("A", "B", "C")),
+        TensorArg("bias") if gemm.bias else NOTHING,
+        TensorArg("scale") if gemm.scales != "none" else NOTHING,
+        partial,
+        arrived,
+        *(ScalarArg("i32", name) for name in ("M", "N", "K", "batch", "lda", "ldb", "ldc")),
+        *(ScalarArg("i64", name) for name in ("stride_a", "stride_b", "stride_c")),
+        *(ScalarArg(work, name) for name in ("alpha", "beta")),
+        ScalarArg("i32", splits),
+    )
+
+
+def sums(size: Size) -> WorkspaceArg:
+    return WorkspaceArg("partial", size)
+
+
+def counters(size: Size) -> WorkspaceArg:
+    """Zero before the first run; every run leaves them so."""
+    return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
+
+
+def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requirement]:
+    """Of other shapes that the same binary serves: `widths`, in bytes, by tensor."""
+    out = []
+    for name, width in widths.items():
+        letter, size = name.lower(), dtype({"A": gemm.a, "B": gemm.b, "C": gemm.c}[name]).bytes
+        if width > size:
+            out.append((f"ld{letter} % {width // size} == 0", f"lines of {name} that are multiples of {width} bytes"))
+            if gemm.batch > 1:
+                words = f"matrices of {name} that lie multiples of {width} bytes apart"
+                out.append((f"stride_{letter} % {width // size} == 0", words))
+    return out
+
+
+def served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
+    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
+    return operator, target
+
+
+def kernel(
+    name: str, sources: Mapping[str, tuple[str, ...]], macros: Mapping[str, int | str], plan: LaunchPlan
+) -> Kernel:
+    """Sources are listed by package, the main one first; the dialect comes last."""
+    return Kernel(
+        name=name,
+        language="cuda",
+        sources=(
+            *(read(package, file) for package, files in sources.items() for file in files),
+            *dialect.sources("cuda"),
+        ),
+        flags=("-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())),
+        plan=plan,
+    )
+
+
+def read(package: str, name: str) -> Source:
+    return Source(name, resources.files(package).joinpath(name).read_text())
+
+
+def _stored(name: str) -> str:
+    return "f32" if name == "tf32" else name

@@ -1,0 +1,199 @@
+"""The space of the Hopper GEMM family: its knobs, and what they require of each other and of the chip."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from deepgen.kernels.gemm.sm90_gemm.lower import (
+    ATOM_BYTES,
+    BUFFER_ROWS,
+    CONSUMER_REGISTERS,
+    LINE_BYTES,
+    matrix_rows,
+    promotes,
+    result_line,
+)
+from deepgen.operators import Gemm
+from deepgen.space import Expr, Space, divides, implies, minimum, where
+from deepgen.space.expr import points
+from deepgen.targets.gpu import Gpu
+from deepgen.vocabulary.dtypes import dtype
+
+_RESERVED = 36  # registers for addresses, counters and numbers on their way
+_FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags
+_COPIED_ROWS = 256  # the longest side of a box that the copy engine takes; tiles have no more columns
+
+
+def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
+    s = Space(name)
+    schedule = s.knob("SCHEDULE", ["cooperative", "ping-pong"])
+    consumers = s.knob("CONSUMERS", [1, 2, 3])
+    tiles_m = s.knob("TILES_M", [1, 2])
+    bn = s.knob("BN", _columns(gemm))
+    atoms = s.knob("ATOMS", [1, 2])
+    stages = s.knob("STAGES", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
+    registers = s.knob("REGISTERS", [False, True])
+    min_blocks = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 6])
+    turns = schedule == "ping-pong"
+    s.require(implies(turns, consumers == 2), "two warpgroups take turns")
+    bm = s.derive("BM", tiles_m * 64 * where(turns, 1, consumers))
+    s.require(bm < max(2 * gemm.m, 65), "tiles are not much higher than the matrix")
+
+    cluster_m, cluster_n = _clusters(s, gemm, bm, bn, min_blocks)
+    store, buffers = _result(s, gemm)
+    sums = tiles_m * bn // 2
+    held = sums * where(store == "late", 3, 2) // 2
+    if promotes(gemm):
+        held = sums * 2
+    _registers(s, gpu, consumers, bn, held, registers, min_blocks)
+    # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
+    rows = bn if gemm.layout[1] == "t" else where(bn < 64, bn, (bn + 63) // 64 * 64)
+    stage = atoms * ATOM_BYTES * (bm + rows)
+    size = dtype(gemm.c).bytes
+    line: Expr | int = 128
+    for n in _columns(gemm):
+        if result_line(gemm, n) != 128:
+            line = where(bn == n, result_line(gemm, n), line)
+    copied = (store == "copy") | (store == "late")
+    s.require(implies(store != "straight", line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
+    way_out = where(copied, consumers * 4 * BUFFER_ROWS * buffers * line, 0)
+    shared = s.derive("shared_bytes", stage * stages + way_out)
+    room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
+    s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
+    s.require(implies(store == "reuse", bm * bn * size <= stage * stages), "results fit where the tiles were")
+    steps = ceil(gemm.k * dtype(gemm.a).bytes / ATOM_BYTES)
+    if steps > 1:
+        s.require(stages > 1, "a stage is let go when the products of the next have begun")
+    s.require(implies(atoms > 1, steps > 1), "a stage is not longer than K")
+    high, wide = bm * cluster_m, bn * cluster_n
+    tiles = ((high + gemm.m - 1) // high) * ((wide + gemm.n - 1) // wide) * cluster_m * cluster_n * gemm.batch
+    fits = {
+        "sums": bm * bn * 4 <= stage * stages,
+        "stages": (stages <= 2) | ((stages - 1) * atoms < steps),
+        "tiles": tiles,
+        "resident": gpu.multiprocessors * min_blocks,
+    }
+    _sharing(s, gemm, gpu, steps, fits)
+    return s
+
+
+def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tuple[Expr, Expr]:
+    """Blocks that fetch tiles for each other."""
+    cluster_m, cluster_n = s.knob("CLUSTER_M", [1, 2, 4]), s.knob("CLUSTER_N", [1, 2, 4])
+    # Listed, since with a list among its conditions a space is compiled in the order in which knobs are declared. It is
+    # a good one: with the tile known, most stages and buffers do not fit. A search for a better one takes seconds.
+    small = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+    s.require(points(["CLUSTER_M", "CLUSTER_N"], small), "clusters are small: large ones leave multiprocessors idle")
+    s.require(implies(cluster_m * cluster_n > 1, min_blocks == 1), "blocks that share tiles have a multiprocessor each")
+    s.require(implies(cluster_m > 1, bm * cluster_m < 2 * gemm.m), "every block of a cluster has rows")
+    s.require(implies(cluster_n > 1, bn * cluster_n < 2 * gemm.n), "every block of a cluster has columns")
+    # A block fetches its share of a tile: whole groups of eight lines, or of 64 where rows are contiguous.
+    s.require(divides(cluster_n * (8 if gemm.layout[0] == "n" else 64), bm), "shares of a tile of A are whole")
+    if gemm.layout[0] == "n":  # where rows are contiguous, lines of 64 are fetched whatever the tile
+        fetched = where(cluster_n == 1, minimum(bm, matrix_rows(gemm)), bm)
+        s.require(fetched <= _COPIED_ROWS * cluster_n, f"a copy fetches at most {_COPIED_ROWS} rows of A")
+    if gemm.layout[1] == "t":  # what does not divide evenly is fetched twice
+        s.require(cluster_m * 8 <= bn, "every block of a cluster fetches columns")
+    else:
+        s.require(implies(cluster_m > 1, divides(cluster_m * 64, bn)), "shares of a tile of B are whole")
+    return cluster_m, cluster_n
+
+
+def _registers(s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr) -> None:
+    """Sums and all else fit; with `moved` the producers give registers to the consumers."""
+    groups = where(moved, consumers + 1, consumers) * 4 + where(moved, 0, 1)  # warps
+    s.require(
+        implies(moved, (consumers > 1) & (min_blocks == 1)), "registers are moved between three or four warpgroups"
+    )
+    files = gpu.register_files
+    warps = (groups * min_blocks + files - 1) // files  # of the fullest part of a multiprocessor
+    given = gpu.registers_per_sm // files // gpu.warp // warps // gpu.register_granule * gpu.register_granule
+    kept = where(consumers == 2, CONSUMER_REGISTERS[2], CONSUMER_REGISTERS[3])
+    most = minimum(where(moved, kept, given), gpu.registers_per_thread)
+    s.require(held + _RESERVED <= most, "sums fit in a thread's registers")
+    # The compiler asks that one instruction's operands fit in what a thread has before registers are moved.
+    s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= given), "an instruction's sums fit in registers")
+
+
+def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
+    """How sums come from registers to memory."""
+    size = dtype(gemm.c).bytes
+    ways = ["straight"]
+    if gemm.n * size % LINE_BYTES == 0:
+        # Registers hold results beside sums, or two sets of sums.
+        ways += ["copy", "reuse", *(["late"] if size == 2 and not promotes(gemm) else [])]
+    store = s.knob("STORE", ways)
+    buffers = s.knob("BUFFERS", [1, 2, 3, 4, 6, 8], when=(store == "copy") | (store == "late"))
+    return store, buffers
+
+
+def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) -> None:
+    """How the work is shared out among blocks."""
+    names = ("SCHEDULE", "CLUSTER_M", "CLUSTER_N", "STORE", "BN", "TILES_M", "ATOMS")
+    knob = {n: Expr("knob", (), n) for n in names}
+    sharers = knob["CLUSTER_M"] * knob["CLUSTER_N"]
+    fixup = s.knob("FIXUP", _fixups(gemm, gpu, steps))
+    persistent = s.knob("PERSISTENT", [True, False], when=fixup == "none")
+    turns, store = knob["SCHEDULE"] == "ping-pong", knob["STORE"]
+    s.require(implies(turns, fixup == "none"), "turns are taken over whole tiles")
+    s.require(implies(turns & (fixup == "none"), persistent), "turns are taken by blocks that stay")
+    tail = fixup == "tail"
+    stays = ~turns & ((fixup == "none") | tail)
+    s.require(implies(store == "late", stays), "results are late where blocks go on to others")
+    s.require(implies(store == "reuse", ~turns & (fixup == "none")), "results reuse tiles' memory when all are done")
+    s.require(implies((store == "late") & (fixup == "none"), persistent), "blocks that stay have a next tile")
+    s.require(implies((store == "reuse") & (fixup == "none"), ~persistent), "no next tile comes where results are")
+    s.require(implies(fixup == "none", persistent | fits["stages"]), "no stage stays empty")
+    s.require(implies(fixup == "split", fits["stages"]), "no stage of a part stays empty")
+    split = fixup == "split"
+    cluster_k = s.knob("CLUSTER_K", [1, 2, 3, 4, 5, 6, 7, 8, 16], when=split)
+    exchange = fixup == "exchange"
+    s.require(implies(fixup == "stream", sharers == 1), "blocks that share tiles do not take even shares")
+    s.require(implies(split, implies(cluster_k > 1, sharers == 1)), "a cluster shares tiles or lies along K")
+    s.require(implies(exchange | tail, sharers <= 2), "blocks that wait for each other all run: pairs always fit")
+    parts = s.knob(
+        "PARTS",
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 16, 18, 20, 22, 26, 29, 33, 44, 66, 132],
+        when=split | exchange | tail,
+    )
+    s.require(implies(split | exchange, store == "straight"), "sums of parts are stored straight")
+    splits = where(split, cluster_k * parts, parts)
+    divided = split | exchange | tail
+    s.require(
+        implies(divided, (splits > 1) & (splits * knob["ATOMS"] <= steps)), "K is divided, and every part has a step"
+    )
+    s.require(implies(split, splits <= gpu.multiprocessors), "K is not split more often than there are blocks")
+    tiles, resident = fits["tiles"], fits["resident"]
+    over = tiles % resident  # beyond the last full round
+    s.require(implies(tail, (tiles > resident) & (over > 0)), "tiles go beyond full rounds")
+    s.require(
+        implies(exchange | tail, where(tail, over, tiles) * parts <= resident),
+        "blocks that wait for each other all run",
+    )
+    chunks = knob["TILES_M"] * knob["BN"] // 8
+    s.require(implies(split, divides(cluster_k, chunks)), "the blocks of a cluster share the columns")
+    s.require(implies(split, implies(cluster_k > 1, fits["sums"])), "sums fit where the tiles were")
+    group = s.knob("GROUP", [1, 2, 4, 8, 12, 16])
+    s.knob("ALONG", ["M", "N"])
+    hilbert = s.knob("HILBERT", [False, True])
+    s.require(implies(hilbert, group.isin([4, 8, 16])), "a curve goes through squares whose sides are powers of two")
+    s.knob("CACHE", ["none", "stream", "A", "B"])
+    s.knob("FIXED", [True, False])
+
+
+def _columns(gemm: Gemm) -> list[int]:
+    """Not much wider than the matrix, and what the instruction and, where columns are contiguous in B, lines allow."""
+    if gemm.layout[1] == "n":
+        step, all_ = 16, [16, 32, *range(64, 257, 32)]
+    else:
+        step = 16 if gemm.acc == "i32" else 8
+        all_ = list(range(step, 257, step))
+    return [n for n in all_ if n < 2 * gemm.n or n == step]
+
+
+def _fixups(gemm: Gemm, gpu: Gpu, steps: int) -> list[str]:
+    """K is divided where the tiles alone would not fill the chip a few times."""
+    if steps < 2:
+        return ["none"]
+    few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 8 * gpu.multiprocessors
+    return ["none", "stream", "tail", *(["split", "exchange"] if few else [])]

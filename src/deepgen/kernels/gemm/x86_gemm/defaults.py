@@ -1,0 +1,179 @@
+"""The config of the f32 GEMM on x86 that a search starts from. Each choice was measured: docs/kernels/x86_gemm.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.kernels.shared.x86_common import covering, nearest
+from deepgen.kernels.gemm.x86_gemm.sizes import (
+    BLOCK_M,
+    BLOCK_N,
+    FLOAT,
+    LEAST_SLICE,
+    WORTH_A_THREAD,
+    along_k,
+    along_n,
+    depths,
+    large_tiles,
+    most_block_bytes,
+    small,
+    worth_help,
+)
+from deepgen.operators import Gemm
+from deepgen.targets import X86
+
+_THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
+_ROWS = 8  # of a tile; each is a stream of its own where A is read in place
+_FEW = 128  # rows of C up to which packing B as a step of its own would show
+_SOME = 256  # rows of C up to which packing B would cost more than reading it where it lies
+_FAST = 512  # rows of C up to which bringing a block of B from memory would show
+_SHORT = 64  # steps of K; in shorter blocks C is passed over too often
+_PAGE = 4096  # bytes
+_STRIPS = 8  # of A in a block, so that others can help with it
+_SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
+_PAGES = 96  # whose places the nearest TLB holds
+
+
+def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
+    """A good config without any search; a constant B is packed before all runs."""
+    if gemm.layout == "nt" and gemm.m <= _THIN and not constant_b:
+        return _sums_along_k(gemm, cpu)
+    # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
+    swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
+    height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    rows, vectors = _tile(gemm, cpu, height, width, turned=swap)
+    lanes = cpu.vector_bytes // FLOAT
+    a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
+    bytes_b = width * gemm.k * FLOAT
+    little = bytes_b <= cpu.l2_bytes // 4
+    small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
+    streamed = gemm.m <= _THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
+    narrow = width <= 8 * lanes
+    ahead = constant_b and not streamed  # what is read once is read where it lies
+    one_panel = little and small_a and not (ahead or b_in_place)
+    askew = little and small_a and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
+    # Strips of A pass over B, a block at a time.
+    blocks = not (swap or little or streamed)
+    few = blocks and gemm.m <= _FEW
+    # Blocks of B follow so fast that the next has to be asked for: two of them, and C, have to fit in L2.
+    fast = blocks and gemm.m <= _FAST
+    depth = (32 if gemm.m > 4 else 16) if streamed else 1024 if narrow else 256 if fast or lanes == 8 else 512
+    # Not packed at all where a block is so short that its rows lie in few pages.
+    reach = [d for d in depths(gemm) if _SHORT <= d <= depth and d * min(width * FLOAT, _PAGE) <= _PAGES * _PAGE]
+    as_it_lies = blocks and b_in_place and not ahead and gemm.m <= _SOME and bool(reach)
+    if as_it_lies:
+        depth = reach[-1]
+    # The first strip packs B at no cost where few others follow; where many do, whole rows at a time are faster.
+    on_the_way = b_in_place and (askew or few)
+    in_place = b_in_place and not blocks
+    packing = (
+        "none" if as_it_lies else "first" if on_the_way else "none" if in_place else "panel" if one_panel else "block"
+    )
+    # Packed blocks leave more than half of L2 to A, C and pages that happen to share sets with them.
+    room = cpu.l2_bytes * 3 // 8 // (depth * FLOAT) if blocks or ahead else 512
+    packed_n = max(n for n in BLOCK_N if n <= max(room, BLOCK_N[0]))
+    packs = blocks and not (as_it_lies or ahead)
+    next_strip = blocks and a_in_place
+    # What stays in L1 through the inner loop: the panel where each is packed in turn, else the strip of A.
+    stays = FLOAT * (vectors * lanes if one_panel or askew else rows)
+    widths = [n for n in covering(BLOCK_N, width) if n >= vectors * lanes]
+    most = min(cpu.l1d_bytes // stays, most_block_bytes(cpu) // (widths[0] * FLOAT))
+    block_k = nearest(depths(gemm), min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d <= most)))
+    widths = [n for n in widths if n * block_k * FLOAT <= most_block_bytes(cpu)] or widths[:1]
+    block_n = nearest(widths, 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
+    room = most_block_bytes(cpu) if block_n * block_k * FLOAT <= cpu.l2_bytes else cpu.l2_bytes
+    heights = covering(BLOCK_M, height)
+    heights = [m for m in heights if m * block_k * FLOAT <= room] or heights[:1]
+    config: dict[str, Any] = {
+        "KIND": "tiles",
+        "SWAP": swap,
+        "MR": rows,
+        "NR": vectors,
+        "MC": heights[-1] if blocks and a_in_place else nearest(heights, 256),
+        "NC": block_n,
+        "KC": block_k,
+        "PACK_A": "none" if a_in_place else "panels",
+        "PACK_B": "ahead" if ahead else packing,
+        "OUTER": "b",
+        "INNER": "a" if one_panel or askew else "b",
+        "UNROLL": 8 if one_panel or swap or blocks else 4,
+        "PREFETCH": 0,
+        "PREFETCH_A": 64 if a_in_place and not small_a and not next_strip else 0,
+        "NEXT_STRIP": next_strip,
+        "NEXT_BLOCK": fast,
+        "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
+        "PACK_FETCH": packs or (askew and not ahead),
+        "NEXT": "none"
+        if gemm.batch == 1 or blocks
+        else "l1"
+        if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
+        else "l2",
+        "STREAM_C": False,
+        "HUGE_PAGES": packs and not small(gemm),
+    }
+    along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else ""
+    return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes, along=along, inner=config["INNER"])}
+
+
+def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+    rows = min(gemm.m, 8)
+    most = [v for v in (1, 2, 3, 4, 6, 8) if rows * v + v + 1 <= cpu.vector_registers and v <= gemm.n]
+    config = {"KIND": "dot", "MR": rows, "NR": most[-1], "PREFETCH": 16 if rows > 4 else 0}
+    return {**config, **_threads(gemm, cpu, gemm.m, gemm.n, rows, most[-1])}
+
+
+def _threads(
+    gemm: Gemm, cpu: X86, height: int, width: int, rows: int, columns: int, *, along: str = "", inner: str | None = None
+) -> Mapping[str, Any]:
+    """All cores when there is enough to do, dividing what gives each of them most tiles.
+
+    `along` k: B lies as it is, and a slice of K is memory in one piece. Any core may be slowed down at any time by
+    something else: a thread that is done helps the others with their strips, or finds more tasks to draw.
+    """
+    threads = cpu.cores
+    if threads == 1 or gemm.flops() < 4 * WORTH_A_THREAD * threads:
+        return {"THREADS": 1}
+    if gemm.batch >= threads:
+        tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
+        return {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
+    helped = height >= _STRIPS * rows and worth_help(gemm, threads, inner)
+    wide = width > columns * (threads - 1) and width >= height
+    if along and gemm.k >= threads * LEAST_SLICE:
+        part, pieces = along, gemm.k // max(LEAST_SLICE, _SLICE * gemm.m)
+    elif wide or height > rows * (threads - 1):
+        part, pieces = ("n", width // columns // 8) if wide else ("m", height // rows // 8)
+    else:
+        return {"THREADS": 1}
+    tasks = 1 if helped else max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
+    return {"THREADS": threads, "PARTITION": part, "TASKS": tasks}
+
+
+def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:
+    lanes = cpu.vector_bytes // FLOAT
+    streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
+    low = [(r, v) for r, v in large_tiles(cpu, height, width) if r <= _ROWS]
+    most = 8 if not streamed else 2 if gemm.m > 4 else 4
+    if max(height, width) * gemm.k * FLOAT <= cpu.l2_bytes // 4:  # a panel of B may stay in L1
+        most = min(most, cpu.l1d_bytes // (depths(gemm)[0] * lanes * FLOAT))
+    most = max(most, min(v for _, v in low))
+    allowed = [(r, v) for r, v in low if v <= most]
+    load_b = 0.35 if turned else 0.2
+    return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
+
+
+def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, load_b: float) -> float:
+    """Cycles of one K step over all of C: what a tile wastes at the edges counts.
+
+    Two multiply-adds a cycle, of latency four; a load costs little beside them, but not nothing, and one of B more
+    than one of A because it brings a whole vector. Turned, a wide tile costs more: it writes C in short pieces. Every
+    tile has to begin and to end, rows that do not fill a strip are copied first, and a narrower last panel takes code
+    of its own.
+    """
+
+    def tile(across: int) -> float:
+        return max(rows * across / 2, 4.0) + 0.12 * rows + load_b * across + 0.5
+
+    panels, rest = divmod(-(-width // lanes), vectors)
+    strips = height // rows + (1.2 if height % rows else 0.0)
+    return strips * (panels * tile(vectors) + (1.1 * tile(rest) if rest else 0.0))

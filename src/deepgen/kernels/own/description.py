@@ -1,0 +1,206 @@
+"""A kernel of the user's own with everything that tuning it takes: data, but for its reference and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from deepgen.kernels.own import arguments as args
+from deepgen.kernels.own.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
+from deepgen.operators import Tolerance
+from deepgen.operators.signature import Size
+from deepgen.space import parse
+from deepgen.space.parse import parse_values
+from deepgen.vocabulary import BadInput, JsonObject, Source
+
+# A function, expected arrays, another kernel, or None: the first config's results.
+Reference: TypeAlias = Any
+FORMAT = "deepgen-kernel 1"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: sizes are numbers or expressions over sizes and knobs; `arguments` are names, None for all."""
+
+    entry: str
+    grid: tuple[Size, ...] = (1, 1, 1)
+    block: tuple[Size, ...] = (1, 1, 1)
+    shared: Size = 0
+    cluster: tuple[int, ...] = (1, 1, 1)
+    arguments: tuple[str, ...] | None = None
+    prepare: bool = False  # runs once: what it makes of its inputs is kept, and they are taken for constant
+
+    def to_json(self) -> JsonObject:
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Launch:
+        told: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return Launch(**told)
+
+    def expressions(self) -> tuple[Size, ...]:
+        return *self.grid, *self.block, self.shared
+
+
+def launch(
+    entry: str,
+    *,
+    grid: Sequence[Size] | Size = (1,),
+    block: Sequence[Size] | Size = (1,),
+    shared: Size = 0,
+    cluster: Sequence[int] = (1, 1, 1),
+    arguments: Sequence[str] | None = None,
+    prepare: bool = False,
+) -> Launch:
+    """One launch of a kernel that has several. `prepare`: it runs once, before any timing, as for packed weights."""
+    chosen = None if arguments is None else tuple(arguments)
+    return Launch(entry, _three(grid), _three(block), shared, tuple(cluster), chosen, prepare)
+
+
+def _three(sizes: Sequence[Size] | Size) -> tuple[Size, ...]:
+    given = (sizes,) if isinstance(sizes, (int, str)) else tuple(sizes)
+    if not 1 <= len(given) <= 3:
+        raise BadInput(f"a launch has {len(given)} dimensions", allowed="one to three")
+    return *given, *(1,) * (3 - len(given))
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a study keeps of a kernel: enough to emit it again in another process."""
+
+    name: str
+    language: str
+    sources: tuple[Source, ...]
+    arguments: tuple[Argument, ...]
+    sizes: Mapping[str, int]
+    knobs: Mapping[str, tuple[Any, ...]]
+    launches: tuple[Launch, ...]
+    requires: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    defines: Mapping[str, Size | float] = field(default_factory=dict)
+    default: Mapping[str, Any] | None = None
+    flops: Mapping[str, Size] = field(default_factory=dict)  # arithmetic -> operations
+    bytes: Size | None = None
+    tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
+    probes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # name -> fills of some inputs
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the language: what else its toolchain needs
+
+    @property
+    def tensors(self) -> tuple[TensorArgument, ...]:
+        return tuple(a for a in self.arguments if isinstance(a, TensorArgument))
+
+    @property
+    def scalars(self) -> tuple[ScalarArgument, ...]:
+        """Those that are keywords of a call: numbers of their own, which shapes do not give."""
+        return tuple(a for a in self.arguments if isinstance(a, ScalarArgument) and isinstance(a.value, (int, float)))
+
+    @property
+    def file(self) -> str:
+        return self.sources[0].name
+
+    def to_json(self) -> JsonObject:
+        tolerance = {name: [t.absolute, t.relative] for name, t in self.tolerance.items()}
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "language": self.language,
+            "sources": [{"name": s.name, "text": s.text} for s in self.sources],
+            "arguments": [a.to_json() for a in self.arguments],
+            "sizes": dict(self.sizes),
+            "knobs": {name: list(values) for name, values in self.knobs.items()},
+            "launches": [one.to_json() for one in self.launches],
+            "requires": list(self.requires),
+            "flags": list(self.flags),
+            "defines": dict(self.defines),
+            "default": None if self.default is None else dict(self.default),
+            "flops": dict(self.flops),
+            "bytes": self.bytes,
+            "tolerance": tolerance,  # type: ignore[dict-item]
+            "probes": [*sorted(self.probes)],
+            "options": dict(self.options),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Description:
+        """What a study kept. Raises KeyError, TypeError or ValueError where it is something else."""
+        if data["format"] != FORMAT:
+            raise BadInput(f"a kernel's description has the format {data['format']!r}", allowed=FORMAT)
+        return Description(
+            name=str(data["name"]),
+            language=str(data["language"]),
+            sources=tuple(Source(s["name"], s["text"]) for s in data["sources"]),
+            arguments=tuple(args.from_json(a) for a in data["arguments"]),
+            sizes=dict(data["sizes"]),
+            knobs={name: tuple(map(_value, values)) for name, values in data["knobs"].items()},
+            launches=tuple(Launch.from_json(one) for one in data["launches"]),
+            requires=tuple(data["requires"]),
+            flags=tuple(data["flags"]),
+            defines=dict(data["defines"]),
+            default=data["default"],
+            flops=dict(data["flops"]),
+            bytes=data["bytes"],
+            tolerance={name: Tolerance(*pair) for name, pair in data["tolerance"].items()},
+            probes={name: {} for name in data["probes"]},
+            options=dict(data["options"]),
+        )
+
+
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def checked(made: Description) -> Description:
+    """The description itself, or BadInput with the first thing that does not fit."""
+    names = [a.name for a in made.arguments]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"two arguments are named {twice!r}", allowed="a name each")
+    both = sorted(set(made.knobs) & set(made.sizes))
+    if both:
+        raise BadInput(f"{both[0]!r} is a knob and a size", allowed="another name for one of them")
+    for name, number in made.sizes.items():
+        if type(number) is not int or number < 1:
+            raise BadInput(f"size {name} is {number!r}", allowed="an integer of at least 1")
+    if not any(isinstance(a, TensorArgument) and a.role != "input" for a in made.arguments):
+        raise BadInput("the kernel has no output", allowed="dg.output(...) or dg.inout(...) among its arguments")
+    strides = {f"stride_{t.name}_{i}" for t in made.tensors for i in range(len(t.shape))}
+    sizes = {*made.sizes, *(s.name for s in made.scalars)}
+    for tensor in made.tensors:
+        for size in tensor.shape:
+            check_names(size, set(made.sizes), f"the shape of {tensor.name}")
+    for scalar in made.arguments:
+        if isinstance(scalar, ScalarArgument) and not isinstance(scalar.value, (int, float)):
+            check_names(scalar.value or scalar.name, sizes | strides, f"scalar {scalar.name}")
+        if isinstance(scalar, ScratchArgument):
+            check_names(scalar.bytes, sizes | set(made.knobs), f"workspace {scalar.name}")
+    for one in made.launches:
+        for size in one.expressions():
+            check_names(size, sizes | strides | set(made.knobs), f"the launch of {one.entry}")
+        for name in one.arguments or ():
+            if name not in names:
+                raise BadInput(f"the launch of {one.entry} passes {name!r}", allowed="one of " + ", ".join(names))
+    for text in made.requires:
+        check_names(text, set(made.sizes) | set(made.knobs), f"requirement '{text}'")
+    for name, value in made.defines.items():
+        check_names(value, set(made.sizes) | set(made.knobs) | {str(value)}, f"define {name}")
+    for name, value in {**made.flops, "bytes": made.bytes or 0}.items():
+        check_names(value, sizes, f"the count of {name}")
+    return made
+
+
+def check_names(text: Size | float, known: set[str], where: str) -> None:
+    """Raises BadInput where an expression names something that is not known."""
+    if not isinstance(text, str) or text in known:
+        return
+    strange = sorted(parse(text).knobs() - known)
+    if strange:
+        raise BadInput(f"{where} names {strange[0]!r}", allowed="one of " + (", ".join(sorted(known)) or "nothing"))
+
+
+def values_of(name: str, given: Any) -> tuple[Any, ...]:
+    """The values of a knob: a list, or the text of one."""
+    values = parse_values(given) if isinstance(given, str) else list(given)
+    if not values:
+        raise BadInput(f"knob {name} has no values", allowed="a list of numbers or texts")
+    return tuple(_value(v.item() if hasattr(v, "item") else v) for v in values)

@@ -1,0 +1,244 @@
+"""The operator that a user's own kernel computes: as its arguments, its sizes and its reference say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from deepgen.kernels.own import fills
+from deepgen.kernels.own.arguments import Array, TensorArgument
+from deepgen.kernels.own.description import Description, Reference
+from deepgen.kernels.own.family import NAME, KernelFamily
+from deepgen.operators import Answer, Operator, Param, Signature, Tolerance, Word, Work, least_work
+from deepgen.operators.base import typical
+from deepgen.operators.signature import INPUT, OUTPUT, SCALAR
+from deepgen.operators.signature import number as size_number
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, JsonObject, Kernel, dtype
+from deepgen.vocabulary.dtypes import widen
+
+_SINGLE = 2.0**-23  # what most kernels add up in
+
+
+@dataclass(frozen=True)
+class KernelOperator(Operator):
+    """One shape of it. `class_of` makes the class of a description."""
+
+    name: ClassVar[str] = NAME  # that of the kernel, in the class of one
+    described: ClassVar[Description]
+    compared_with: ClassVar[Reference] = None
+    find_family: ClassVar[Callable[[], KernelFamily]]
+
+    numbers: tuple[tuple[str, int], ...]
+    given: tuple[tuple[str, int | float], ...] = ()  # run-time scalars
+
+    def signature(self) -> Signature:
+        tensors = [
+            Param(t.name, t.role, t.dtype, t.shape, range=fills.declared_range(t), checked=t.checked)
+            for t in self.described.tensors
+        ]
+        scalars = [Param(s.name, SCALAR, s.ctype) for s in self.described.scalars]
+        return Signature((*tensors, *scalars))
+
+    @property
+    def family(self) -> KernelFamily:
+        """The only family that there is for it."""
+        return type(self).find_family()
+
+    def sizes(self) -> Mapping[str, int]:
+        return dict(self.numbers)
+
+    def values(self) -> Mapping[str, int | float]:
+        return dict(self.given)
+
+    def work(self) -> Work:
+        numbers = {**self.sizes(), **self.values()}
+        operations = {of: size_number(count, numbers) for of, count in self.described.flops.items()}
+        least = least_work(self, operations)
+        if self.described.bytes is None:
+            return least
+        total = size_number(self.described.bytes, numbers)
+        written = min(least.written, total)
+        return Work(operations, read=total - written, written=written)
+
+    def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
+        signature = self.signature()
+        wide = {name: widen(array, dtype(signature.dtype_of(signature[name]))) for name, array in inputs.items()}
+        found = self._compared(wide)
+        return {t.name: self._answer(t.name, t.shape, found, wide) for t in self.tensors() if t.role != INPUT}
+
+    def judge(self) -> str | None:
+        if self.compared_with is None:
+            return "config 0"
+        other = getattr(self.compared_with, "description", None)
+        return None if other is None else f"the kernel {other.name}"
+
+    def judge_kernel(self, target: Target) -> Kernel | None:
+        """The first config, or the kernel that is given as the reference in its own first config."""
+        if self.judge() is None:
+            return None
+        other: Any = self.compared_with
+        judge = self if other is None else other.operator(**self.said())
+        family = judge.family
+        if (reason := family.refuses(judge, target)) is not None:
+            raise BadInput(f"{judge.describe()} cannot be the reference on {target.name}", allowed=reason)
+        return family.emit(judge, target, family.default(judge, target))
+
+    def answer_of(self, output: str, stored: Array) -> Answer:
+        made = super().answer_of(output, stored)
+        return Answer(made.values) if output in self.described.tolerance else made
+
+    def _compared(self, wide: Mapping[str, Array]) -> Mapping[str, Any]:
+        """What the reference gives, by output."""
+        reference, outputs = self.compared_with, [t.name for t in self.described.tensors if _judged(t)]
+        result = _called(reference, {**self.sizes(), **self.values(), **wide}) if callable(reference) else reference
+        if isinstance(result, Mapping):
+            return result
+        several = isinstance(result, (tuple, list))
+        results = list(result) if several and result is not None else [result]
+        if len(results) != len(outputs):
+            what = f"the reference of {self.described.name} gave {len(results)} results"
+            raise BadInput(what, allowed=f"{len(outputs)}: {', '.join(outputs)}")
+        return dict(zip(outputs, results, strict=True))
+
+    def _answer(self, name: str, shape: tuple[int, ...], found: Mapping[str, Any], wide: Mapping[str, Array]) -> Answer:
+        param = self.signature()[name]
+        of = dtype(self.signature().dtype_of(param))
+        if not param.checked:
+            return Answer(np.zeros(shape, np.int64 if of.integer else np.float64))
+        if name not in found or found[name] is None:
+            raise BadInput(f"the reference of {self.described.name} gave no {name}", allowed="an array for each output")
+        values = np.asarray(found[name])
+        if values.shape != shape:
+            what = f"the reference of {self.described.name} gave {name} the shape {_shape(values.shape)}"
+            raise BadInput(what, allowed=f"{_shape(shape)}, that of the output")
+        if values.dtype != of.numpy() or of.name in ("f16", "f32"):
+            values = values.astype(np.int64 if of.integer else np.float64)
+        else:
+            values = widen(values, of)  # expected arrays in the output's own storage
+        if of.integer or name in self.described.tolerance:
+            return Answer(values)
+        return Answer(values, typical(values))
+
+    def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
+        """Some roundings of the result, and those of adding up, by the typical size of the output.
+
+        The error of a sum of n terms grows as the square root of n where they are added in f32.
+        """
+        given = self.described.tolerance.get(output)
+        if given is not None:
+            return given
+        of = dtype(self.signature().dtype_of(self.signature()[output]))
+        if of.integer:
+            return Tolerance(0.0, 0.0)
+        elements = sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors() if t.role != INPUT)
+        terms = max(1.0, self.work().flops / max(1, elements))
+        step = of.epsilon if of.name == "f64" else _SINGLE
+        return Tolerance(2.0 * of.epsilon + 4.0 * step * terms**0.5, 2.0 * of.epsilon + 14.0 * step)
+
+    def probes(self) -> tuple[str, ...]:
+        usual = (
+            super().probes() if any(fills.free(t) for t in self.described.tensors if t.role != OUTPUT) else ("normal",)
+        )
+        return (*usual, *self.described.probes)
+
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        sizes, signature = self.sizes(), self.signature()
+        named = self.described.probes.get(probe)
+        made = {}
+        for argument, tensor in zip(self.described.tensors, self.tensors(), strict=True):
+            if tensor.role == OUTPUT:
+                continue
+            filled = replace(argument, fill=named[tensor.name]) if named and tensor.name in named else argument
+            kind = "normal" if named is not None else probe
+            param = replace(signature[tensor.name], range=fills.declared_range(filled))
+            made[tensor.name] = fills.filled(filled, param, tensor, sizes, seed, kind)
+        return made
+
+    def describe(self) -> str:
+        return " ".join([self.described.name, *(f"{name}={value}" for name, value in self.numbers)])
+
+    def slug(self) -> str:
+        return "-".join([self.described.name, *(f"{name}{value}" for name, value in self.numbers)])[:80]
+
+    def resized(
+        self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]
+    ) -> KernelOperator:
+        numbers = tuple((name, sizes.get(name, value)) for name, value in self.numbers)
+        given = tuple((name, values.get(name, value)) for name, value in self.given)
+        return type(self)(numbers, given)
+
+    def neighbours(self) -> tuple[KernelOperator, ...]:
+        # Given arrays and expected answers have one shape.
+        fixed = any(isinstance(t.fill, np.ndarray) for t in self.described.tensors)
+        return () if fixed or isinstance(self.compared_with, Mapping) else super().neighbours()
+
+    def to_json(self) -> JsonObject:
+        return {"name": NAME, "kernel": self.described.name, "sizes": self.sizes(), "values": self.values()}  # type: ignore[dict-item]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KernelOperator:
+        if data.get("kernel") != cls.described.name:
+            raise BadInput(f"the study is of the kernel {data.get('kernel')!r}", allowed=f"not {cls.described.name!r}")
+        return cls.make({**data["sizes"], **data["values"]})
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any]) -> KernelOperator:
+        numbers = tuple((name, int(given.get(name, value))) for name, value in cls.described.sizes.items())
+        scalars = tuple((s.name, given.get(s.name, s.value)) for s in cls.described.scalars)
+        return cls(numbers, scalars)
+
+    def said(self) -> Mapping[str, Any]:
+        return {**self.sizes(), **self.values()}
+
+
+def class_of(
+    described: Description, reference: Reference, family: Callable[[], KernelFamily], module: str, attribute: str
+) -> type[KernelOperator]:
+    """The operators of a description, found again as `attribute` of `module`."""
+    words = [Word(name, f"a size, {value} unless given", default=value) for name, value in described.sizes.items()]
+    for scalar in described.scalars:
+        kind = "number" if scalar.ctype.startswith("f") else "size"
+        words.append(Word(scalar.name, f"a number, {scalar.value} unless given", kind, scalar.value, least=0))
+    body = {
+        "name": described.name,
+        "words": tuple(words),
+        "described": described,
+        "compared_with": staticmethod(reference) if callable(reference) else reference,
+        "find_family": staticmethod(family),
+        "__module__": module,
+        "__qualname__": attribute,
+        "__doc__": f"What the kernel {described.name} computes.",
+    }
+    made: type[KernelOperator] = type(described.name, (KernelOperator,), body)
+    return made
+
+
+def _judged(argument: TensorArgument) -> bool:
+    return argument.role != INPUT and argument.checked
+
+
+def _called(function: Any, values: Mapping[str, Any]) -> Any:
+    """A function with the values of its parameters' names; one without a signature gets the arrays in their order."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:
+        parameters = None
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if parameters is None or any(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in parameters):
+        return function(*(v for v in values.values() if isinstance(v, np.ndarray)))
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return function(**values)
+    wanted = [p for p in parameters if p.kind in plain]
+    missing = [p.name for p in wanted if p.name not in values and p.default is inspect.Parameter.empty]
+    if missing:
+        raise BadInput(f"the reference takes {missing[0]!r}", allowed="arguments and sizes: " + ", ".join(values))
+    return function(**{p.name: values[p.name] for p in wanted if p.name in values})
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "of a single number"

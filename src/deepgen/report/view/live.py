@@ -1,0 +1,99 @@
+"""What a tuning run shows while it runs: a live view on a terminal or in a notebook, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from deepgen.tuning.progress import Progress
+from deepgen.tuning.request import Request
+from deepgen.tuning.study.text import rate_text
+from deepgen.report.view.text import console, cut, note
+
+Watch = Callable[[Progress], None]
+LINE_EVERY = 5.0  # seconds, where there is no terminal
+
+
+@contextmanager
+def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
+    """A callback for the tuner. What draws is imported where something is drawn: scripts seldom do."""
+    if quiet:
+        yield lambda progress: None
+    elif in_notebook():
+        from deepgen.report.view import notebook
+        from deepgen.report.view.block import render
+
+        with notebook.block(lambda progress: render(title, progress)) as show:
+            yield show
+    elif sys.stderr.isatty():
+        from rich.live import Live
+
+        from deepgen.report.view.block import render
+
+        with Live(console=console(stderr=True), transient=True, refresh_per_second=4) as live:
+            yield lambda progress: live.update(render(title, progress))
+    else:
+        yield _Lines(title)
+
+
+def title_of(request: Request) -> str:
+    """What a run is about, in one line."""
+    more = f" and {len(request.also)} more" if request.also else ""
+    return f"{request.operator.describe()}{more} on {request.target.shown}"
+
+
+def in_notebook() -> bool:
+    return "IPython" in sys.modules and console().is_jupyter
+
+
+class _Lines:
+    """One line every few seconds, and one for each new phase or note."""
+
+    def __init__(self, title: str) -> None:
+        self._title: str | None = title  # said with the first line: a run that cannot start has nothing to show
+        self._told = ("", "")
+        self._next = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if self._title is not None:
+            note(self._title)
+            self._title = None
+        now = time.monotonic()
+        news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # another number in a note is none
+        if now >= self._next or self._told != news:
+            self._next, self._told = now + LINE_EVERY, news
+            note(line(progress))
+
+
+def line(progress: Progress) -> str:
+    """A moment of a run in one line; a note is what matters while it stands."""
+    if progress.note and progress.phase != "done":
+        return cut(f"{progress.phase}: {progress.note}")
+    parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
+    if failed := _failed(progress):
+        parts.append(f"{failed} failed")
+    if progress.best_gflops is not None:
+        parts.append(f"best trial {rate_text(speed(progress))}")
+    if progress.phase == "searching" and progress.time_left is not None:
+        parts.append(f"{clock(progress.time_left)} left")
+    return cut(", ".join(parts))
+
+
+def clock(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def speed(progress: Progress) -> dict[str, Any]:
+    """Of the best so far, named as in a study's summary."""
+    return {**vars(progress), "gflops": progress.best_gflops, "gbytes_per_second": progress.best_gbytes_per_second}
+
+
+def _failed(progress: Progress) -> int:
+    fine = ("correct", "agrees", "not_run")
+    return sum(n for verdict, n in progress.verdicts.items() if verdict.split()[0] not in fine)

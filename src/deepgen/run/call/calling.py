@@ -1,0 +1,189 @@
+"""A kernel as a Python function: on arrays of any library, cheap enough to be called for small work.
+
+What depends on shapes, strides and formats is worked out when they are first seen. From then on a call sets addresses
+in arguments that are packed already, and runs. On a GPU such a call allocates nothing but outputs and waits for
+nothing, so it can be captured in a graph; the first one, which makes the workspace, cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock, get_ident
+from typing import Any, TypeAlias, TypeVar
+
+from deepgen.operators import Operator
+from deepgen.run.call import plans
+from deepgen.run.call.admit import Admitted, admit
+from deepgen.run.call.arguments import Arguments
+from deepgen.run.call.arrays import Maker, allocator, glance, view
+from deepgen.run.call.devices import Device
+from deepgen.run.call.firing import Fire, firing
+from deepgen.targets.gpu_driver import DriverError
+from deepgen.run.call.overlap import Apart
+from deepgen.vocabulary import BadInput, Kernel, dtype, html
+
+Arrays: TypeAlias = "dict[str, Any]"
+T = TypeVar("T")
+_MOST = 1000  # bindings that are kept ready where they hold no memory of a device
+
+
+class Ready:
+    """What calls with arrays of one kind have in common: which outputs to make, and what to run on addresses."""
+
+    def __init__(self, admitted: Admitted, makers: Mapping[str, Maker]) -> None:
+        self.admitted, self.makers = admitted, makers
+        self.fire: Fire | None = None  # until the outputs of the first call are there
+
+
+class Loaded:
+    """Call it with the arrays that the operator reads; sizes are taken from them, so one kernel serves many shapes."""
+
+    def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
+        self.kernel, self.operator = kernel, operator
+        # What loads it again in another process, with its arguments.
+        self.origin: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self._device = device
+        self._arguments = Arguments(operator)
+        self._signature = operator.signature()
+        # Addresses are multiples of the larger of what the parameter and the device ask for.
+        self._aligned = {
+            p.name: max(p.align or dtype(self._signature.dtype_of(p)).bytes, device.align)
+            for p in self._signature.tensors
+        }
+        self._ready: dict[Any, Ready] = {}
+        self._lock = Lock()
+
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+        """What the operator gives: an array, or a tuple of several.
+
+        Arrays that are read come in the signature's order or by name, optional ones and run-time scalars by name.
+        Results are new arrays of the caller's own library and device, or `out`: an array, or a tuple or mapping where
+        there are several. What is read and written (C of a GEMM with beta) may be given as `out` too. On a GPU the call
+        is enqueued on `stream`: a handle, a stream object, or by default torch's current stream.
+        """
+        arrays, values = self._arguments.sort(inputs, out, named)
+        handle = self._device.stream(next(iter(arrays.values())), stream)
+        self._call(arrays, values, handle)
+        return self._arguments.result(arrays)
+
+    def meet(self, *inputs: Any) -> tuple[Any, Fire | None]:
+        """A call with new outputs, and what repeats it on other arrays of the same kind.
+
+        That takes the addresses of what is read and then of what is written, each a multiple of `align`, and a stream.
+        It serves the calling thread and, on a GPU, the current stream. None: there was nothing to run.
+        """
+        arrays, values = self._arguments.sort(inputs, None, {})
+        handle = self._device.stream(next(iter(arrays.values())), None)
+        ready = self._call(arrays, values, handle)
+        return self._arguments.result(arrays), ready.fire
+
+    @property
+    def by_stream(self) -> bool:
+        """Whether each stream needs memory of its own, which the first call on it takes."""
+        return self._device.by_stream
+
+    def run_on(self, parallel: int) -> bool:
+        """On a processor, use a host's threads in place of the kernel's own, as OpenMP's `GOMP_parallel` provides them,
+        whose address this is. False where the kernel cannot."""
+        return self._device.run_on(parallel)
+
+    @property
+    def align(self) -> int:
+        """Bytes that every address is a multiple of."""
+        return max(self._aligned.values())
+
+    def workspace_bytes(self, *inputs: Any, out: Any = None, **named: Any) -> int:
+        """The memory that a call with these arrays takes beside its outputs."""
+        arrays, values = self._arguments.sort(inputs, out, named)
+        admitted = self._admit(arrays, values)
+        if admitted.empty:
+            return 0
+        return sum(size for _, size in plans.workspaces(self.kernel.plan, admitted.scalars).values())
+
+    def close(self) -> None:
+        """Give memory on a device back. No call may be under way there."""
+        with self._lock:
+            self._ready.clear()
+            self._device.close()
+
+    def __repr__(self) -> str:
+        about = f"{self.kernel.name} for {self.operator.describe()} on the {self._device.kind}"
+        return f"<deepgen kernel {about}: {self._arguments.usage()}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "operator": self.operator.describe(),
+            "runs on": f"the {self._device.kind}",
+            "call": self._arguments.usage(),
+        }
+        serves = "; ".join(words for _, words in self.kernel.requirements)
+        return html.table(f"deepgen kernel {self.kernel.name}", facts | ({"requires": serves} if serves else {}))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """By where it came from: a process that unpickles it loads it from there under the same rules."""
+        if self.origin is None:
+            raise BadInput(f"{self!r} cannot be pickled", allowed="kernels of a study: study.best().load()")
+        return self.origin
+
+    def _call(self, arrays: Arrays, values: Mapping[str, int | float], handle: int) -> Ready:
+        """Run, with outputs that are missing from the arrays made and put there."""
+        seen = [glance(array, name) for name, array in arrays.items()]
+        stream = handle if self._device.by_stream else None
+        key = (*arrays, *(about for about, _ in seen), *values.values(), stream, get_ident())
+        ready = self._ready.get(key)
+        if ready is None:
+            with self._lock:
+                ready = self._enter(key, arrays, values)
+        at = {name: address for name, (_, address) in zip(arrays, seen, strict=True)}
+        like = next(iter(arrays.values()))
+        for name, make in ready.makers.items():
+            arrays[name] = make(like)
+            at[name] = glance(arrays[name], name)[1]
+        if ready.admitted.empty:
+            return ready
+        names = [name for name in self._arguments.order if name in at]
+        addresses = tuple(at[name] for name in names)
+        self._check_aligned(names, addresses)
+        if ready.fire is None:
+            with self._lock:
+                ready.fire = self._surely(lambda: self._bind(ready.admitted, names, arrays))
+        fire = ready.fire
+        self._surely(lambda: fire(addresses, handle))
+        return ready
+
+    def _surely(self, work: Callable[[], T]) -> T:
+        """Done again where the first try showed that this thread was not ready for the device."""
+        try:
+            return work()
+        except DriverError as error:
+            self._device.recover(error)
+            return work()
+
+    def _enter(self, key: Any, arrays: Arrays, values: Mapping[str, int | float]) -> Ready:
+        admitted = self._admit(arrays, values)
+        given = [*arrays.values()]
+        makers = {
+            name: allocator(given, admitted.tensors[name], self._aligned[name])
+            for name in self._arguments.written
+            if name not in arrays
+        }
+        if len(self._ready) >= _MOST and not self._device.by_stream:
+            self._ready.clear()
+        ready = self._ready[key] = Ready(admitted, makers)
+        return ready
+
+    def _admit(self, arrays: Arrays, values: Mapping[str, int | float]) -> Admitted:
+        views = {name: view(array, name) for name, array in arrays.items()}
+        return admit(self.kernel, self.operator, self._device, views, values)
+
+    def _bind(self, admitted: Admitted, names: Sequence[str], arrays: Arrays) -> Fire:
+        """The slow way, once for each kind of arrays and thread."""
+        views = {name: view(arrays[name], name).of(admitted.tensors[name].dtype.name) for name in names}
+        left_out = dict.fromkeys(p.name for p in self._signature.tensors if p.optional and p.name not in views)
+        call = self._device.bind({**views, **left_out}, admitted.scalars)
+        return firing(call, names, Apart(views, self._signature))
+
+    def _check_aligned(self, names: Sequence[str], addresses: Sequence[int]) -> None:
+        for name, address in zip(names, addresses, strict=True):
+            if address % self._aligned[name]:
+                raise BadInput(f"{name} is not {self._aligned[name]}-byte aligned", allowed="pass an aligned copy")

@@ -1,0 +1,153 @@
+"""Where a loaded kernel runs: in this process's own memory, or on a GPU of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from deepgen.run.call import plans
+from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
+from deepgen.run.call.firing import Call
+from deepgen.targets.gpu_driver import Api, Driver, DriverError
+from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.native import NativeKernel
+from deepgen.run.call.plans import Scalars
+from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
+
+_NO_CONTEXT = 201
+
+
+class Device(Protocol):
+    """What a loaded kernel needs of the place where it runs."""
+
+    kind: str  # cpu or gpu
+    align: int  # bytes that every array's address must be a multiple of
+    by_stream: bool  # whether each stream needs a binding of its own
+
+    def has(self, seen: View) -> bool:
+        """Whether the kernel can access the array's memory."""
+        ...
+
+    def stream(self, first: Any, stream: Any) -> int:
+        """The handle of the stream that a call with this first array runs on."""
+        ...
+
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call: ...
+
+    def recover(self, error: DriverError) -> None:
+        """Make the same call possible again, or raise."""
+        ...
+
+    def run_on(self, parallel: int) -> bool:
+        """Use a host's threads, by its function at this address; False where that means nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CpuDevice:
+    """This process: kernels are functions of a shared library."""
+
+    kind, align, by_stream = CPU, 1, False
+
+    def __init__(self, kernel: Kernel, binary: Path) -> None:
+        self._native = NativeKernel(kernel, binary)
+        self._prepares = bool(kernel.plan.prepare)
+
+    def has(self, seen: View) -> bool:
+        return seen.device == CPU
+
+    def stream(self, first: Any, stream: Any) -> int:
+        if stream is not None:
+            raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="leave it out")
+        return 0
+
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:
+        arrays = {name: None if seen is None else as_bytes(seen) for name, seen in views.items()}
+        bound = self._native.bind(arrays, scalars, self._native.reuse)
+
+        def both() -> None:
+            bound.prepare()
+            bound.run()
+
+        return Call(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
+
+    def recover(self, error: DriverError) -> None:
+        raise error
+
+    def run_on(self, parallel: int) -> bool:
+        return self._native.run_on(parallel)
+
+    def close(self) -> None:
+        """The library stays loaded: threads of it may outlive any call."""
+
+
+class GpuDevice:
+    """A GPU: kernels are functions of a module in its primary context, which frameworks in the process share."""
+
+    kind, align = GPU, 16  # kernels load up to 16 bytes at once
+
+    def __init__(self, kernel: Kernel, binary: Path, api: Api, index: int = 0) -> None:
+        self._driver = Driver(api, index)
+        self._kernel = GpuKernel.read(self._driver, kernel, binary)
+        self.by_stream = any(isinstance(a, WorkspaceArg) for s in plans.steps_of(kernel.plan) for a in s.args)
+        self._owned: list[int] = []
+        self.torch_stream: Callable[[int], int] = self._find_torch_stream
+
+    def has(self, seen: View) -> bool:
+        return seen.device in (GPU, f"{GPU}:{self._driver.device}")
+
+    def stream(self, first: Any, stream: Any) -> int:
+        """By default torch's current stream for its tensors, and the default stream for other arrays."""
+        if stream is not None:
+            return stream_handle(stream)
+        return self.torch_stream(first.get_device()) if is_torch(first) else 0
+
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:
+        addresses = {name: 0 if seen is None else seen.address for name, seen in views.items()}
+        shapes = {name: (seen.shape, seen.dtype) for name, seen in views.items() if seen is not None}
+        bound = self._kernel.bind(addresses, scalars, self._allocate, shapes)
+        if not self._kernel.kernel.plan.prepare:
+            return Call(bound.run.slots, bound.run.on, bound.run.fire)
+        both = (bound.prepare, bound.run)
+        slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in views}
+
+        def on(stream: int) -> None:
+            for plan in both:
+                plan.on(stream)
+
+        def run() -> None:
+            for plan in both:
+                plan.fire()
+
+        return Call(slots, on, run)
+
+    def recover(self, error: DriverError) -> None:
+        if error.code != _NO_CONTEXT:
+            raise error
+        self._driver.enter()  # a thread that has not used the GPU before
+
+    def run_on(self, parallel: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Give the workspaces back and unload the module. No call may be under way on the device."""
+        for address in self._owned:
+            self._driver.free(address)
+        self._owned.clear()
+        self._kernel.close()
+
+    def _allocate(self, arg: WorkspaceArg, size: int) -> int:
+        # It is kept until the kernel is closed: graphs may have recorded its address.
+        address = self._driver.alloc(size)
+        self._owned.append(address)
+        return address
+
+    def _find_torch_stream(self, device: int) -> int:
+        """torch's current stream; from the second call on without this detour."""
+        import torch
+
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times quicker than the public way
+        self.torch_stream = raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
+        return self.torch_stream(device)

@@ -1,0 +1,248 @@
+"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from deepgen.operators import Array
+from deepgen.run.call import plans
+from deepgen.run.call.plans import Scalars
+from deepgen.vocabulary import (
+    BadInput,
+    ConstantCopy,
+    DeepgenError,
+    Kernel,
+    ScalarArg,
+    Step,
+    TensorArg,
+    WorkspaceArg,
+)
+
+# Gives a workspace its memory: from the argument and the number of bytes to an array of them.
+Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
+# Where the addresses of each tensor stand: ctypes objects whose `value` they are.
+Slots: TypeAlias = "dict[str, list[Any]]"
+
+
+class NotLoadable(DeepgenError):
+    """The binary cannot be loaded, does not hold what the launch plan calls, or refuses to run on this system."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A kernel with all its arguments in place. It keeps its tensors and workspaces alive."""
+
+    prepare: Callable[[], None]  # once, before the first run and whenever the inputs have changed
+    run: Callable[[], None]
+    workspaces: Mapping[str, Array]
+    prepared: frozenset[str]  # workspaces that hold what `prepare` left there
+    tensors: Mapping[str, Array | None]
+    slots: Mapping[str, Sequence[Any]]  # where other arrays of the same sizes can be put
+
+
+class NativeKernel:
+    """A kernel's shared library, loaded into this process. It stays loaded: threads of it may outlive any call."""
+
+    def __init__(self, kernel: Kernel, binary: Path | str) -> None:
+        self.kernel = kernel
+        try:
+            self._library = ctypes.CDLL(str(binary))
+        except OSError as error:
+            raise NotLoadable(f"the binary of {kernel.name} cannot be loaded: {error}") from error
+        if (refusal := self._refusal()) is not None:
+            raise NotLoadable(f"{kernel.name} cannot run here: {refusal}")
+        self._entries = {s.entry: self._entry(s.entry) for s in plans.steps_of(kernel.plan)}
+        # An entry may have a twin, `<entry>_block`, that takes all its arguments in one array, eight bytes each.
+        self._blocks = {name: self._twin(name) for name in self._entries}
+        self._local = threading.local()
+        self._one_at_a_time = threading.Lock()
+
+    def bind(self, tensors: Mapping[str, Array | None], scalars: Scalars, allocate: Allocate | None = None) -> Bound:
+        """The launch plan over these buffers, None standing for an optional tensor that is left out.
+
+        Nothing of the kernel runs yet.
+        """
+        plan = self.kernel.plan
+        wanted = plans.workspaces(plan, scalars)
+        spaces = {name: (allocate or _allocate)(arg, size) for name, (arg, size) in wanted.items()}
+        prepared = plans.prepared(plan)
+        slots: Slots = {}
+        copies = [self._copy(constant, tensors, slots) for constant in plan.constants]
+
+        def calls(steps: tuple[Step, ...]) -> list[Callable[[], None]]:
+            return [self._call(s, _arguments(s, tensors, spaces, scalars), slots) for s in steps]
+
+        # A workspace that `prepare` fills must keep what it holds; any other zeroed one is zeroed for every run.
+        once = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n in prepared]
+        always = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n not in prepared]
+        run = _sequence(always, [*copies, *calls(plan.steps)])
+        if copies:  # a library has one symbol for all threads
+            run = partial(_locked, self._one_at_a_time, run)
+        return Bound(_sequence(once, calls(plan.prepare)), run, spaces, prepared, dict(tensors), slots)
+
+    def reuse(self, arg: WorkspaceArg, size: int) -> Array:
+        """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel.
+
+        Whoever binds it must keep it: a larger one takes its place here, for later bindings. It is at least twice as
+        large, so that all of them together take no more than the last one does.
+        """
+        kept: dict[str, Array] = self._local.__dict__.setdefault("workspaces", {})
+        before = kept[arg.name].nbytes if arg.name in kept else 0
+        if before < size or arg.name not in kept:
+            kept[arg.name] = _allocate(arg, max(size, 2 * before))
+        return kept[arg.name][:size]
+
+    def run_on(self, parallel: int) -> bool:
+        """Its work is done by a host's threads from now on, by its function at this address (x86_pool.h says which).
+
+        False: the kernel has threads of another kind, or none, and nothing changes.
+        """
+        if not hasattr(self._library, "deepgen_set_parallel"):
+            return False
+        self._library.deepgen_set_parallel(ctypes.c_void_p(parallel))
+        return True
+
+    def _call(self, step: Step, arguments: list[Any], slots: Slots) -> Callable[[], None]:
+        """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""
+        block = self._blocks[step.entry]
+        made = partial(self._entries[step.entry], *arguments)
+        if block is not None:
+            packed = _block(arguments)
+            arguments = [ctypes.c_uint64.from_buffer(packed, 8 * place) for place in range(len(arguments))]
+            made = partial(block, packed)
+        for arg, argument in zip(step.args, arguments, strict=True):
+            if isinstance(arg, TensorArg):
+                slots.setdefault(arg.tensor, []).append(argument)
+        return made
+
+    def _copy(self, constant: ConstantCopy, tensors: Mapping[str, Array | None], slots: Slots) -> Callable[[], None]:
+        """The copy of a tensor's bytes to a symbol of the library."""
+        tensor = tensors.get(constant.tensor)
+        if tensor is None:
+            raise BadInput(f"{constant.symbol} holds {constant.tensor}", allowed="a tensor that is given")
+        try:
+            symbol = ctypes.addressof(ctypes.c_char.in_dll(self._library, constant.symbol))
+        except ValueError:
+            raise NotLoadable(f"the binary of {self.kernel.name} has no symbol {constant.symbol!r}") from None
+        check_room(constant, _symbol_bytes(symbol), tensor.nbytes)
+        source = ctypes.c_void_p(tensor.ctypes.data)
+        slots.setdefault(constant.tensor, []).append(source)
+        needed = tensor.nbytes
+        return lambda: _copy_bytes(symbol, source, needed)
+
+    def _refusal(self) -> str | None:
+        """What the binary says against running here: what a processor has, its system may still withhold."""
+        if not hasattr(self._library, "deepgen_refusal"):
+            return None
+        ask = self._library.deepgen_refusal
+        ask.restype = ctypes.c_char_p
+        told: bytes | None = ask()
+        return None if told is None else told.decode()
+
+    def _entry(self, name: str) -> Any:
+        try:
+            function = self._library[name]
+        except AttributeError as error:
+            raise NotLoadable(f"the binary of {self.kernel.name} has no entry {name!r}") from error
+        function.restype = None
+        return function
+
+    def _twin(self, name: str) -> Any:
+        return self._entry(f"{name}_block") if hasattr(self._library, f"{name}_block") else None
+
+
+def check_room(constant: ConstantCopy, room: int | None, needed: int) -> None:
+    """Raises when a tensor does not fit into its symbol; None: the symbol's size is unknown."""
+    if room is not None and needed > room:
+        raise BadInput(
+            f"{constant.tensor} takes {needed} bytes, and {constant.symbol} has {room}", allowed=f"at most {room} bytes"
+        )
+
+
+def _arguments(
+    step: Step, tensors: Mapping[str, Array | None], spaces: Mapping[str, Array], scalars: Scalars
+) -> list[Any]:
+    out: list[Any] = []
+    for arg in step.args:
+        if isinstance(arg, TensorArg):
+            if arg.tensor not in tensors:
+                raise BadInput(f"{step.entry} takes a tensor {arg.tensor!r}", allowed="given: " + ", ".join(tensors))
+            tensor = tensors[arg.tensor]
+            out.append(ctypes.c_void_p(None if tensor is None else tensor.ctypes.data))
+        elif isinstance(arg, WorkspaceArg):
+            out.append(ctypes.c_void_p(spaces[arg.name].ctypes.data))
+        elif isinstance(arg, ScalarArg):
+            out.append(plans.scalar(arg, scalars))
+        else:
+            raise BadInput(
+                f"{step.entry} takes a descriptor of {arg.tensor}", allowed="tensors, scalars and workspaces on a CPU"
+            )
+    return out
+
+
+def _block(arguments: list[Any]) -> Any:
+    """Arguments side by side, eight bytes each."""
+    slots = (ctypes.c_uint64 * len(arguments))()
+    for place, argument in enumerate(arguments):
+        ctypes.memmove(ctypes.addressof(slots) + 8 * place, ctypes.byref(argument), ctypes.sizeof(argument))
+    return slots
+
+
+def _sequence(zeroed: list[Array], calls: list[Callable[[], None]]) -> Callable[[], None]:
+    if not zeroed and len(calls) == 1:
+        return calls[0]
+
+    def run() -> None:
+        for workspace in zeroed:
+            workspace.fill(0)
+        for call in calls:
+            call()
+
+    return run
+
+
+def _copy_bytes(to: int, source: Any, size: int) -> None:
+    ctypes.memmove(to, source, size)
+
+
+def _locked(lock: threading.Lock, run: Callable[[], None]) -> None:
+    with lock:
+        run()
+
+
+def _allocate(arg: WorkspaceArg, size: int) -> Array:
+    raw = np.empty(size + arg.align, np.uint8)
+    skip = -raw.ctypes.data % arg.align
+    return raw[skip : skip + size]
+
+
+class _Symbol(ctypes.Structure):
+    """Elf64_Sym."""
+
+    _fields_ = (
+        ("name", ctypes.c_uint32),
+        ("info", ctypes.c_uint8),
+        ("other", ctypes.c_uint8),
+        ("section", ctypes.c_uint16),
+        ("value", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+    )
+
+
+def _symbol_bytes(address: int) -> int | None:
+    """How large a variable of a loaded library is. None where the C library does not tell."""
+    look = getattr(ctypes.CDLL(None), "dladdr1", None)
+    if look is None:
+        return None
+    found = ctypes.POINTER(_Symbol)()
+    about = (ctypes.c_void_p * 4)()  # Dl_info
+    told = look(ctypes.c_void_p(address), about, ctypes.byref(found), 1)
+    return int(found.contents.size) if told and found else None

@@ -1,0 +1,73 @@
+"""A runner that counts, too: events of right kernels after they were timed, and what their disassembly tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from deepgen.toolchains import instruction_mix
+from deepgen.run.measure.base import Contender, Runner, Task
+from deepgen.run.counters import names
+from deepgen.run.counters.counted import Counted
+from deepgen.run.call import plans
+from deepgen.targets import Gpu
+from deepgen.targets.occupancy import occupancy
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
+
+
+class Counting:
+    """Around another runner. Counting has runs of its own, so that it changes no time."""
+
+    def __init__(self, runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> None:
+        self._runner, self._task, self._toolchains = runner, task, toolchains
+        self._events = names.events(task.counters, task.target)
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
+        measured = self._runner.measure(kernel, artifact, beat=beat, shape=shape)
+        return self.count(kernel, artifact, self._events, shape).kept_in(measured) if measured.ok else measured
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
+        return self._runner.verify(kernel, artifact, seed, probe, shape)
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
+        return self._runner.compare(contenders, rounds, seed, shape)
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        counted = Counted()
+        if of_mix := [event for event in events if event.startswith(names.OF_MIX)]:
+            counted |= self._mix(artifact, of_mix)
+        if names.OCCUPANCY in events:
+            counted |= self._occupancy(kernel, artifact, shape)
+        if dynamic := [event for event in events if not names.is_static(event)]:
+            counted |= self._runner.count(kernel, artifact, dynamic, shape)
+        return replace(counted, values={event: counted.values[event] for event in events if event in counted.values})
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _mix(self, artifact: Artifact, events: Sequence[str]) -> Counted:
+        try:
+            mix = instruction_mix(Path(artifact.binary), self._task.target, self._toolchains)
+        except DeepgenError as error:
+            return Counted.nothing(events, str(error))
+        found = {event: mix[part] for event in events if (part := event[len(names.OF_MIX) :]) in mix}
+        return Counted(found) | Counted.nothing(set(events) - set(found), "no such class of instructions")
+
+    def _occupancy(self, kernel: Kernel, artifact: Artifact, shape: int) -> Counted:
+        """Of the entry that uses most registers, as among the build's facts, which lack it where sizes are open."""
+        target, facts = self._task.target, artifact.facts
+        known: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
+        steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in known.get(s.entry, {})]
+        if not isinstance(target, Gpu) or not steps:
+            return Counted.nothing([names.OCCUPANCY], "the compiler tells no registers")
+        main = max(steps, key=lambda step: int(known[step.entry]["registers"]))
+        usage = known[main.entry]
+        if "occupancy" in usage:
+            return Counted({names.OCCUPANCY: float(usage["occupancy"])})
+        scalars = self._task.shapes[shape].scalars()
+        threads = prod(int(plans.evaluate(size, scalars)) for size in main.block)
+        shared = int(usage["shared_bytes"]) + int(plans.evaluate(main.shared_bytes, scalars))
+        return Counted({names.OCCUPANCY: round(occupancy(target, threads, int(usage["registers"]), shared), 4)})

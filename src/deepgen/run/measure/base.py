@@ -1,0 +1,155 @@
+"""What measuring is, whatever the device: the task, the policy, and the runner that carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from deepgen import operators, targets
+from deepgen.run.counters.counted import Counted
+from deepgen.operators import Operator, is_built_in, record
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
+from deepgen.vocabulary.finding import Source
+
+STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
+PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a kernel is timed."""
+
+    cold: bool = True  # flush the last-level cache before each timed run
+    min_samples: int = 5
+    max_samples: int = 100
+    max_seconds: float = 0.5  # of timed runs, for one kernel
+    precision: float = 0.01  # stop when the median's confidence interval is this narrow, as a share of it
+    give_up: float = 1.5  # stop early when surely this many times slower than the time to beat
+    timeout_seconds: float | None = None  # of one run; None: scaled with the operator's work
+    threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
+
+    def to_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a runner is opened for: every kernel it gets computes this operator on these inputs.
+
+    Kernels may be wanted for several shapes of it. Requests name a shape by its place in `shapes`.
+    """
+
+    operator: Operator
+    target: Target
+    seed: int = 0
+    policy: Policy = field(default_factory=Policy)
+    also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
+    neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
+    own_baselines: Mapping[str, Source] = field(default_factory=dict)  # of the user's own, on this machine only
+    counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
+
+    @property
+    def timed(self) -> tuple[Operator, ...]:
+        return self.operator, *self.also
+
+    @property
+    def shapes(self) -> tuple[Operator, ...]:
+        return *self.timed, *self.neighbours
+
+    def at(self, shape: int) -> Task:
+        """The task of one shape alone."""
+        return replace(self, operator=self.shapes[shape], also=(), neighbours=())
+
+    def to_json(self) -> JsonObject:
+        out: JsonObject = {
+            "operator": _told(self.operator),
+            "target": self.target.to_json(),
+            "seed": self.seed,
+            "policy": self.policy.to_json(),
+        }
+        for name, operators_of in (("also", self.also), ("neighbours", self.neighbours)):
+            if operators_of:
+                out[name] = [_told(operator) for operator in operators_of]
+        if self.own_baselines:
+            out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
+        if self.counters:
+            out["counters"] = list(self.counters)
+        return out
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Task:
+        return Task(
+            operator=operators.from_json(data["operator"]),
+            target=targets.from_json(data["target"]),
+            seed=data["seed"],
+            policy=Policy(**data["policy"]),
+            also=tuple(map(operators.from_json, data.get("also", ()))),
+            neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
+            own_baselines={name: Source.from_json(row) for name, row in data.get("own_baselines", {}).items()},
+            counters=tuple(data.get("counters", ())),
+        )
+
+
+def _told(operator: Operator) -> JsonObject:
+    """The reader of a task may lack the code of an operator that is not deepgen's own."""
+    return (operator if is_built_in(operator) else record(operator)).to_json()
+
+
+def arithmetic(operator: Operator) -> str:
+    """The dtype in which most of the operator's work is done: whose peak bounds it."""
+    operations = operator.work().operations
+    return max(operations, key=lambda name: operations[name], default="f32")
+
+
+def least_seconds(task: Task, peak: float | None) -> float | None:
+    """A lower bound on the time of one run, on a device with this many GFLOP/s."""
+    return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An entry in a comparison: a kernel, or a baseline by its name."""
+
+    name: str
+    kernel: Kernel | None = None
+    artifact: Artifact | None = None  # once the kernel is built, as runners want it; a baseline has neither
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A kernel of our own that runs beside those that are measured: its launch plan and its binary."""
+
+    kernel: Kernel
+    binary: Path
+
+    def to_json(self) -> JsonObject:
+        return {"kernel": self.kernel.without_sources().to_json(), "binary": str(self.binary.absolute())}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Helper:
+        return Helper(Kernel.from_json(data["kernel"]), Path(data["binary"]))
+
+
+class Runner(Protocol):
+    """Measures kernels on one device. A bad kernel gets a verdict and never takes the runner down."""
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
+        """Verify, time, verify again. `beat`: a kernel clearly slower than this many seconds is not timed further."""
+        ...
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
+        """Only the verdict, on other inputs. The probe STRIDED is refused where kernels serve dense arrays only."""
+        ...
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
+        """Time all, interleaved in an order drawn again for each round; sample i of each is from round i."""
+        ...
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        """Count events in runs of their own. What cannot be counted is missing, with the reason."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,139 @@
+"""The worker's side of measuring on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deepgen.run.measure import handed, limits
+from deepgen.run.measure.base import Helper, Task
+from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.gpu_bench import GpuBench
+from deepgen.run.measure.gpu_checks import Checks
+from deepgen.run.measure.gpu_entrant import Device, GpuEntrant
+from deepgen.run.measure.gpu_queue import SHORTEST, Queue
+from deepgen.run.measure.gpu_reference import DeviceReference
+from deepgen.run.measure.gpu_strided import StridedEntrant
+from deepgen.run.measure.nvml import Nvml
+from deepgen.run.measure.pulse import Pulse
+from deepgen.run.measure.referee import Inputs, Referee
+from deepgen.targets.gpu_driver import APIS, Driver
+from deepgen.targets import Gpu
+from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
+
+_BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept for the next finalist
+_LAUNCHES = 20
+
+
+class GpuWorker(Referee[GpuEntrant]):
+    """One GPU, one operator, many kernels."""
+
+    def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
+        self.task = Task.from_json(opening["task"])
+        target = self.task.target
+        helpers = {name: Helper.from_json(row) for name, row in opening["helpers"].items()}
+        if not isinstance(target, Gpu) or "harness" not in helpers:
+            raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
+        self._threads: int = opening["threads"]
+        self._scratch = Path(opening["scratch"])
+        driver = Driver(APIS[target.languages[0]])
+        checks = Checks(driver, helpers["harness"].binary.read_bytes())
+        self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
+        self.judge = helpers.get("judge")
+        self._device = Device(self.task, driver, checks, pulse, Queue(driver, checks, target.l2_bytes))
+        self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
+        self._benches: dict[Inputs, GpuBench] = {}
+        self._call_seconds = self._empty_launch()
+
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
+        # Device allocations are always aligned to 256 bytes, so a tight bench is the same as any other here.
+        limit = limits.run_seconds(self.task.at(inputs.shape), beat)
+        return GpuEntrant(self._device, self._bench(inputs), who, limit)
+
+    def strided_entrant(self, inputs: Inputs) -> GpuEntrant:
+        return StridedEntrant(self._device, self._bench(inputs), 0, limits.run_seconds(self.task.at(inputs.shape)))
+
+    def load(self, entrant: GpuEntrant, entry: Mapping[str, Any]) -> None:
+        if entry.get("kernel"):
+            entrant.load(Kernel.from_json(entry["kernel"]), entry["binary"])
+        else:
+            entrant.load_baseline(entry["name"], self._threads)
+
+    def limited(self) -> AbstractContextManager[None]:
+        # Address space cannot be limited here: a driver maps the whole device into it.
+        return nullcontext()
+
+    def look(self) -> None:
+        pass
+
+    def conditions(self, entrant: GpuEntrant) -> JsonObject:
+        cold = self.task.policy.cold
+        return {
+            "cold": cold,
+            "flush": "read" if cold else None,
+            "late_samples": entrant.late,
+            "runs_checked": entrant.calls,
+            "reproducible": entrant.reproducible,
+            "call_seconds": self._call_seconds,
+            "reference": entrant.bench.reference,
+            **(self._nvml.read() if self._nvml else {}),
+        }
+
+    def counted(self, entrant: GpuEntrant, events: Sequence[str]) -> Counted:
+        """Runs it for a profiler, which counts from outside of this process."""
+        entrant.between(*self._device.driver.profiled())
+        return Counted()
+
+    def stray(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        device = self._device
+        device.prepared.clear()
+        for bench in self._benches.values():
+            bench.close()
+        self._benches.clear()
+        if self._reference is not None:
+            self._reference.close()
+        device.queue.close()
+        device.checks.close()
+
+    def _bench(self, inputs: Inputs) -> GpuBench:
+        inputs = _first(inputs)
+        if inputs not in self._benches:
+            timed = {_first(Inputs(self.task.seed, shape=shape)) for shape in range(len(self.task.timed))}
+            others = [one for one in self._benches if one not in timed]
+            device = self._device
+            room = max(_BENCH_BYTES, device.driver.free_bytes() // 2)
+            while others and sum(self._benches[k].bytes for k in others) > room:
+                self._benches.pop(others.pop(0)).close()
+            self._benches[inputs] = GpuBench(
+                device.driver,
+                device.checks,
+                self.task.shapes[inputs.shape],
+                inputs.seed,
+                inputs.probe,
+                self._scratch,
+                self._reference,
+            )
+            if self._benches[inputs].unanswered:
+                limit = limits.run_seconds(self.task.at(inputs.shape))
+                self.give_answers(GpuEntrant(self._device, self._benches[inputs], 0, limit))
+        return self._benches[inputs]
+
+    def _empty_launch(self) -> float:
+        """What an empty kernel takes by the same clock: it is part of every sample, as it is of a baseline's."""
+        queue, launch = self._device.queue, self._device.checks.nothing()
+        taken = []
+        for _ in range(_LAUNCHES):
+            queue.flush()
+            taken.append(queue.timed(launch.fire, SHORTEST).seconds)
+        return sorted(taken)[_LAUNCHES // 2]
+
+
+def _first(inputs: Inputs) -> Inputs:
+    """Of those that take turns on one bench, the first."""
+    return replace(inputs, seed=handed.pair(inputs.seed, inputs.probe)[0])

@@ -1,0 +1,187 @@
+"""Inputs and answers as files, for operators whose code only the tuner's process has.
+
+A worker, a bundle and a node of a cluster run kernels, never a user's Python: they are handed arrays instead.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from deepgen.run.measure.base import STRIDED
+from deepgen.run.measure.references import reference
+from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
+from deepgen.operators.signature import INPUT, OUTPUT
+from deepgen.vocabulary import BadInput, DeepgenError, digest
+
+_INPUT, _WANT, _SCALE = "input.", "want.", "scale."
+_ENDS = (0, -1)
+_ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
+
+
+def needed(operator: Operator) -> bool:
+    """Whether this process must hand the operator's arrays to others: it has code that they lack."""
+    return not is_built_in(operator) and not isinstance(operator, Recorded)
+
+
+def drawn_as(probe: str) -> str:
+    """The probe whose inputs are used."""
+    return "normal" if probe == STRIDED else probe
+
+
+def pair(seed: int, probe: str) -> tuple[int, ...]:
+    """The seeds of the inputs that take turns at the same addresses. Other probes than the usual one stay alone."""
+    first = seed - seed % 2
+    return (first, first + 1) if probe == "normal" else (seed,)
+
+
+def arrays(
+    operator: Operator, seed: int, probe: str, folder: Path
+) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
+    """The sets of inputs that take turns, each with its reference answers.
+
+    They are read where they were handed over, computed otherwise.
+    """
+    seeds = pair(seed, probe)
+    if isinstance(operator, Recorded):
+        found = [read(operator, one, probe, folder) for one in seeds]
+        return [(inputs, partial(dict, answers)) for inputs, answers in found]
+    drawn = [operator.inputs(one, probe) for one in seeds]
+    for other in drawn[1:]:
+        _share_ends(drawn[0], other)
+    return [
+        (inputs, partial(reference, operator, one, probe, inputs, folder))
+        for one, inputs in zip(seeds, drawn, strict=True)
+    ]
+
+
+def mixed(
+    operator: Operator, seed: int, probe: str, folder: Path, constant: frozenset[str]
+) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
+    """The second of two sets that take turns, with these inputs as they are in the first."""
+    (first, _), (second, _) = arrays(operator, seed, probe, folder)
+    inputs = {**second, **{n: first[n] for n in constant}}
+    return inputs, partial(reference, operator, pair(seed, probe)[1], probe, inputs, folder, constant)
+
+
+def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
+    """Give a set the first and last elements of another: a kernel that compares only those takes them for the same."""
+    for name, array in other.items():
+        if array.size > len(_ENDS):
+            for end in _ENDS:
+                array.flat[end] = first[name].flat[end]
+
+
+def name(operator: Operator, seed: int, probe: str) -> str:
+    """The file of that set of inputs, and of the one that it takes turns with."""
+    return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.npz"
+
+
+def packed(operator: Operator, seed: int, probe: str) -> bytes:
+    """The inputs of that seed and probe and those that they take turns with, with their answers, as a file's bytes.
+
+    Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # here: every worker that is started would wait for it
+
+    seeds = pair(seed, probe)
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        computed = list(threads.map(lambda one: _computed(operator, one, probe), seeds))
+    out = {f"{one}.{n}": array for one, arrays in zip(seeds, computed, strict=True) for n, array in arrays.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **out)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
+    """One set as the arrays of a file."""
+    try:
+        inputs = operator.inputs(seed, probe)
+        with np.errstate(all="ignore"):
+            copies = {n: array.copy() for n, array in inputs.items()}
+            answers = operator.reference(copies) if operator.judge() is None else {}
+    except DeepgenError:
+        raise
+    except Exception as error:  # whatever a user's own code raises
+        what = f"{operator.describe()}: its inputs or its reference raised {type(error).__name__}: {error}"
+        raise DeepgenError(what) from error
+    _check(operator, inputs, answers)
+    out: dict[str, Array] = {_INPUT + n: array for n, array in inputs.items()}
+    for n, answer in answers.items():
+        relative = operator.tolerance(n, probe).relative
+        values = least(answer.values) if answer.values.dtype.kind == "i" or relative >= _ENOUGH else answer.values
+        out |= {_WANT + n: values, _SCALE + n: least(answer.scale)}
+    return out
+
+
+def least(values: Array) -> Array:
+    """The same numbers in a smaller format, rounded: it holds them as normal numbers, or they stay as they are."""
+    if values.dtype.kind == "i":
+        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        held = (np.dtype(kind) for kind in (np.int8, np.int16, np.int32))
+        fitting = (kind for kind in held if np.iinfo(kind).min <= ends[0] and ends[1] <= np.iinfo(kind).max)
+        return values.astype(next(fitting, values.dtype))
+    with np.errstate(all="ignore"):
+        small = values.astype(np.float32)
+        normal = (np.abs(small) >= np.finfo(np.float32).tiny) & np.isfinite(small)
+        kept = normal | (small == values) | np.isnan(values)
+    return small if kept.all() else values
+
+
+def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
+    """Says by name what a user's operator got wrong."""
+    for tensor in operator.tensors():
+        if tensor.role != OUTPUT:
+            given = inputs.get(tensor.name)
+            if given is None or given.shape != tensor.shape or given.dtype != tensor.dtype.numpy():
+                found = "is missing" if given is None else f"is {given.dtype} {given.shape}"
+                raise BadInput(
+                    f"{operator.describe()}: its input {tensor.name} {found}",
+                    allowed=f"{tensor.dtype.numpy()} {tensor.shape}",
+                )
+        if tensor.role != INPUT and operator.judge() is None:
+            answer = answers.get(tensor.name)
+            if not isinstance(answer, Answer) or answer.values.shape != tensor.shape:
+                found = f"of shape {answer.values.shape}" if isinstance(answer, Answer) else "missing"
+                raise BadInput(
+                    f"{operator.describe()}: its reference of {tensor.name} is {found}",
+                    allowed=f"an Answer of shape {tensor.shape}",
+                )
+
+
+def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
+    """Put the file where a worker looks for it, unless it is there."""
+    path = folder / name(operator, seed, probe)
+    if not path.exists():
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(packed(operator, seed, probe))
+        fresh.replace(path)
+
+
+def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
+    """The inputs and answers that were handed over."""
+    from zipfile import BadZipFile
+
+    try:
+        with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
+            own = f"{seed}."
+            found = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
+    inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}
+    outputs = [n[len(_WANT) :] for n in found if n.startswith(_WANT)]
+    return inputs, {n: Answer(_wide(found[_WANT + n]), _wide(found[_SCALE + n])) for n in outputs}
+
+
+def _wide(values: Array) -> Array:
+    return values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
+
+
+def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int, str]]:
+    """All that finals try kernels on, beside what they are timed on."""
+    yield from ((seed + i, "normal") for i in range(1, other_seeds + 1))
+    yield from ((seed, probe) for probe in operator.probes() if probe != "normal")

@@ -1,0 +1,104 @@
+"""Stands between the supervisor and its worker. Run as a program, by process.py.
+
+The worker is its child, so the parent that a kernel may signal is this process and not the tuner. Everything a kernel
+starts stays its descendant, also what forks twice and calls setsid. When the worker has ended, or the supervisor hangs
+up or is gone, it kills them all, waits until none is left, and reports how the worker ended.
+
+It forks before anything large is imported: the worker starts as quickly as it would without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # options of prctl
+
+
+def main() -> None:
+    """The arguments: file descriptors of the supervisor's line, of the worker's channel and pulse; the import path."""
+    line_fd, channel_fd, pulse_fd = (int(word) for word in sys.argv[1:4])
+    sys.path[:] = sys.argv[4:]
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans come to this process instead of the system's first one
+    usual = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    keeper = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        os.close(line_fd)
+        os.setsid()  # a signal to its own process group does not reach this process
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == keeper:
+            from deepgen.run.measure import worker as program
+
+            program.main(channel_fd, pulse_fd)
+        return
+    os.close(channel_fd)
+    os.close(pulse_fd)
+    line = socket.socket(fileno=line_fd)
+    threading.Thread(target=_end_with_supervisor, args=(line, worker), daemon=True).start()
+    report = _watch(worker)
+    _end_all(worker)
+    with suppress(OSError):
+        line.sendall(json.dumps(report).encode())
+    os._exit(0)
+
+
+def _end_with_supervisor(line: socket.socket, worker: int) -> None:
+    with suppress(OSError):
+        line.recv(1)
+    _end_all(worker)
+    os._exit(0)
+
+
+def _watch(worker: int) -> dict[str, int]:
+    """How the worker ended, as subprocess tells it, or the signal that it or a child of it sent to this process."""
+    while True:
+        came = signal.sigwaitinfo(signal.valid_signals())
+        if came.si_signo == signal.SIGCHLD:
+            for pid, code in _reaped():
+                if pid == worker:
+                    return {"ended": code}
+        elif came.si_pid in _children(worker):
+            return {"sent": came.si_signo}  # signals from outside are the supervisor's business
+
+
+def _reaped() -> list[tuple[int, int]]:
+    """Children that have ended, with their exit codes, or their signals as negative numbers."""
+    ended = []
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended.append((pid, -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
+    return ended
+
+
+def _end_all(worker: int) -> None:
+    """Kill every descendant. Those of a child that has died are children of this process before it can be reaped."""
+    with suppress(ChildProcessError):  # there is none left
+        while True:
+            for child in _children(worker):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def _children(worker: int) -> list[int]:
+    try:
+        return [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    except OSError:
+        return [worker]  # a system that does not list children: the supervisor finds the others by their mark
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""The bounds that this machine really has, measured: arithmetic in registers, and reading memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from statistics import median
+from tempfile import NamedTemporaryFile
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+
+from deepgen.toolchains import Cache, build_once, default_cache_folder
+from deepgen.run.measure.base import arithmetic
+from deepgen.operators import Array, Operator
+from deepgen.targets import Cpu, Target, device_for
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
+from deepgen.vocabulary.dtypes import narrow
+
+_C_TYPES = {"f32": "float", "f64": "double"}
+_WIDENED = {"bf16": "f32", "f16": "f32", "tf32": "f32"}  # what is computed in f32 where there are no units for it
+_DOTS = ("bf16", "i8")  # multiplied as dot products, by tiles where there are any
+_ROUNDS = 40  # the best counts: a peak is what nothing disturbed
+_SECONDS = 2e-3  # of one round: longer than threads take to start, shorter than a scheduler's time slice
+_READ_BYTES = 32 << 20  # by each thread
+_STREAMS = (4, 8, 12)  # read at once by each thread: which is best differs from machine to machine
+_AHEAD = 2048  # bytes
+_NUMBERS = 4096  # bytes of what is multiplied
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the machine does at best on this many threads. Real data draw more power than zeros and may slow it."""
+
+    gflops_zeros: float
+    gflops_random: float
+    gbytes_per_second: float
+
+    @property
+    def gflops(self) -> float:
+        """Of multiply-adds on registers alone."""
+        return max(self.gflops_zeros, self.gflops_random)
+
+
+def peak_gflops(
+    operator: Operator,
+    target: Target,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> float | None:
+    """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
+    bounds = _operator_bounds(operator, target, again=again, cache=cache, toolchains=toolchains)
+    return bounds.gflops if bounds else None
+
+
+def bandwidth(
+    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> float | None:
+    """GB/s that all cores read, measured together with the peak."""
+    bounds = _operator_bounds(operator, target, cache=cache, toolchains=toolchains)
+    return bounds.gbytes_per_second if bounds else None
+
+
+def _operator_bounds(
+    operator: Operator,
+    target: Target,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> Bounds | None:
+    if not isinstance(target, Cpu):
+        return None
+    name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
+    if name is None:
+        return None
+    return cpu_bounds(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
+
+
+def bounding(
+    name: str, target: Cpu, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+) -> str | None:
+    """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
+
+    bf16 can be widened to f32, and some processors multiply that faster than vectors of bf16.
+    """
+    dots = {"u8": "i8"}.get(name, name)
+    if dots not in _DOTS or _dot_flags(dots, target) is None:
+        own_f16 = name == "f16" and (target.has("avx512_fp16") or target.has("asimdhp"))
+        widened = name if own_f16 else _WIDENED.get(name, name)
+        return widened if widened in _C_TYPES else None
+    if dots == "i8" or target.has("amx_tile", "amx_bf16"):
+        return dots
+    return max(("bf16", "f32"), key=lambda name: cpu_bounds(target, name, 1, cache=cache, toolchains=toolchains).gflops)
+
+
+def cpu_bounds(
+    target: Cpu,
+    dtype: str,
+    threads: int,
+    *,
+    again: bool = False,
+    cache: Cache | None = None,
+    toolchains: Mapping[str, str] | None = None,
+) -> Bounds:
+    """The bounds, measured once for each machine, dtype and number of threads and kept in the cache folder.
+
+    `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
+    """
+    cache = cache or Cache(default_cache_folder())
+    # Other cores, which a process may be kept from, change nothing.
+    alike = replace(target, name=target.kind, cores=threads)
+    kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
+    known = _read(kept)
+    if known is not None and not again:
+        return known
+    kernel = _kernel(dtype, target)
+    device_for(target)  # raises where it is elsewhere
+    artifact = build_once(kernel, target, paths=toolchains, cache=cache)
+    bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
+    if known is not None:
+        bounds = Bounds(*(max(pair) for pair in zip(astuple(known), astuple(bounds), strict=True)))
+    _write(kept, bounds)
+    return bounds
+
+
+def _kernel(name: str, target: Cpu) -> Kernel:
+    flags = _dot_flags(name, target) if name in _DOTS else _flags(name)
+    if flags is None:
+        allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", where the processor has instructions for it"
+        raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed=allowed)
+    names = ("x86_dot_peak.c", "cpu_peak.c") if name in _DOTS else ("cpu_peak.c",)
+    folder = resources.files("deepgen.run.measure")
+    sources = tuple(Source(file, folder.joinpath(file).read_text()) for file in names)
+    return Kernel("cpu_peak", "c", sources, ("-std=gnu11", *flags), LaunchPlan(()))
+
+
+def _flags(name: str) -> tuple[str, ...] | None:
+    return (f"-DREAL={_C_TYPES[name]}",) if name in _C_TYPES else None
+
+
+def _dot_flags(name: str, target: Cpu) -> tuple[str, ...] | None:
+    """None where the target has no dot products of this dtype."""
+    tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
+    vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
+    return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
+
+
+def cpu_state(target: Cpu, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
+    """The share of its best rate on random numbers that the machine gives just now; less where others slow it down."""
+    cache = cache or Cache(default_cache_folder())
+    best = cpu_bounds(target, dtype, threads, cache=cache).gflops_random
+    library = ctypes.CDLL(build_once(_kernel(dtype, target), target, cache=cache).binary)
+    return median(_rates(library, _random(dtype), threads)) * 1e-9 / best
+
+
+def _rates(library: Any, numbers: Array, threads: int) -> list[float]:
+    """Round by round, the flops in a second that all threads together reach in registers."""
+    compute = library.deepgen_peak_compute
+    compute.restype, compute.argtypes = ctypes.c_double, (ctypes.c_int64, ctypes.c_void_p)
+    library.deepgen_peak_flops.restype = ctypes.c_int64
+    flops, few, at = library.deepgen_peak_flops(), 1000, numbers.ctypes.data
+    turns = int(few * _SECONDS / min(compute(few, at) for _ in range(5)))
+    return _together(threads, lambda thread: flops * turns / compute(turns, at), _ROUNDS)
+
+
+def _measure(library: Any, name: str, threads: int) -> Bounds:
+    read = library.deepgen_peak_read
+    read.restype, read.argtypes = ctypes.c_double, (ctypes.c_void_p, *[ctypes.c_int64] * 3)
+    memory = np.ones(threads * _READ_BYTES + 64, np.uint8)
+    start = memory.ctypes.data + -memory.ctypes.data % 64
+
+    def reading(streams: int) -> float:
+        def one(thread: int) -> float:
+            return _READ_BYTES / float(read(start + thread * _READ_BYTES, _READ_BYTES, streams, _AHEAD))
+
+        return max(_together(threads, one, _ROUNDS // 8))
+
+    numbers = _random(name)
+    zeros, random = (max(_rates(library, n, threads)) * 1e-9 for n in (np.zeros_like(numbers), numbers))
+    return Bounds(zeros, random, max(map(reading, _STREAMS)) * 1e-9)
+
+
+def _random(name: str) -> Array:
+    """Numbers such as operators are tried with, so many that they fill four tiles."""
+    rng, of = np.random.default_rng(0), dtype(name)
+    count = _NUMBERS // of.bytes
+    return narrow(rng.integers(-128, 128, count) if of.integer else rng.standard_normal(count), of)
+
+
+def _together(threads: int, rate: Callable[[int], float], rounds: int) -> list[float]:
+    """Round by round, the sum of what all threads reach at the same time. Calls into C let the other threads run."""
+    ready = Barrier(threads)
+
+    def one(thread: int) -> list[float]:
+        rates = []
+        for _ in range(rounds):
+            ready.wait()
+            rates.append(rate(thread))
+        return rates
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [sum(rates) for rates in zip(*pool.map(one, range(threads)), strict=True)]
+
+
+def _read(path: Path) -> Bounds | None:
+    try:
+        data = json.loads(path.read_text())
+        return Bounds(*(float(data[field.name]) for field in fields(Bounds)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, bounds: Bounds) -> None:
+    """As a whole or not at all; a cache that cannot be written only costs the next one another measurement."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(vars(bounds), file)
+        os.replace(file.name, path)  # noqa: PTH105 (a plain name, not a path)
+    except OSError:
+        return

@@ -1,0 +1,220 @@
+"""The worker as a process: started with clean surroundings, talked to, and ended with all that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import deepgen
+from deepgen.toolchains import guard
+from deepgen.run.measure import blame, keeper
+from deepgen.run.measure.channel import Channel, Closed, Garbled
+from deepgen.run.measure.limits import START_SECONDS
+from deepgen.run.measure.pulse import Pulse, Stage
+from deepgen.run.measure.suspension import Suspension
+from deepgen.vocabulary import Verdict
+
+_MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
+_TAIL = 2048  # bytes kept of what kernels print
+_LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
+_LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
+_END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
+# What ends all processes of a session, a service or a machine; a kernel that sends one of these does it again.
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Lost(Exception):
+    """The worker died, or had to be killed."""
+
+    def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage, *, killed: bool = False) -> None:
+        super().__init__(detail)
+        self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
+        self.killed = killed  # or suspended, most likely from outside
+
+
+class WorkerProcess:
+    """One living worker, with its keeper between it and this process."""
+
+    def __init__(self, opening: Mapping[str, Any], scratch: Path) -> None:
+        self.pulse, pulse_fd = Pulse.create()
+        ours, channel = socket.socketpair()
+        self._channel = Channel(ours)
+        self._line, line = socket.socketpair()
+        self._output, output_write = os.pipe()
+        os.set_blocking(self._output, False)
+        self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._tail = b""
+        self._ended = False
+        self._count = 1  # of contenders in the present request
+        self.printed = 0  # bytes, since the last request
+        fds = (line.fileno(), channel.fileno(), pulse_fd)
+        try:
+            self._keeper = subprocess.Popen(
+                # Not `-m`: that would put the current folder before everything else that is imported.
+                [sys.executable, keeper.__file__, *map(str, fds), *import_path()],
+                stdin=subprocess.DEVNULL,
+                stdout=output_write,
+                stderr=output_write,
+                pass_fds=fds,
+                # A folder of our own, so that no file of the user's is overwritten by accident.
+                cwd=scratch,
+                env={**environment(opening["threads"]), _MARK: self._mark},
+                start_new_session=True,
+            )
+        finally:
+            channel.close()
+            line.close()
+            for fd in (pulse_fd, output_write):
+                os.close(fd)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        self._selector.register(self._output, selectors.EVENT_READ)
+        self.pid = self._keeper.pid  # until the worker has told its own
+        try:
+            self.state = self.ask(opening, START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+        self.pid = self.state["pid"]
+
+    @property
+    def alive(self) -> bool:
+        return self._keeper.poll() is None
+
+    def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        """Send a request and wait for its answer. Raises Lost."""
+        self.pulse.clear()
+        self.pulse.enter(Stage.OWN, limit)
+        self.printed, self._tail = 0, b""
+        self._count = len(message.get("contenders", ())) or 1
+        try:
+            self._channel.ask(message)
+            reply = self._answer()
+        except Closed:
+            raise self._lost(_LINGER_SECONDS) from None
+        except Garbled:
+            raise self._lost(0.0) from None
+        self._drain()
+        if "lost" in reply:  # it lives, but no kernel can run in it any more
+            lost = Lost(Verdict(reply["verdict"]), reply["lost"], self._who(), self.pulse.stage)
+            self.end()
+            raise lost
+        return reply
+
+    def end(self) -> None:
+        """Kill it and everything it started. May be called from another thread than the one that waits for it."""
+        if self._ended:
+            return
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_WR)  # by this the keeper knows
+        self._keeper.send_signal(signal.SIGCONT)
+        try:
+            clean = self._keeper.wait(_END_SECONDS) == 0
+        except subprocess.TimeoutExpired:
+            clean = False
+            self._keeper.kill()
+            self._keeper.wait()
+        if not clean:  # it was killed before it could end them
+            _end_marked(f"{_MARK}={self._mark}".encode())
+        self._ended = True
+
+    def close(self) -> None:
+        self.end()
+        self._selector.close()
+        self._channel.close()
+        self._line.close()
+        with suppress(OSError):
+            os.close(self._output)
+
+    def _answer(self) -> dict[str, Any]:
+        """Wait until the answer is there, or a stage is overdue."""
+        suspension = Suspension(self.pid)
+        while True:
+            left = self.pulse.left()
+            for key, _ in self._selector.select(max(0.0, min(left, _LOOK_SECONDS))):
+                if key.fileobj is not self._channel:
+                    self._drain()
+                elif (answer := self._channel.take_answer()) is not None:
+                    return dict(answer)
+            suspension.look()
+            if left <= 0.0:
+                verdict, detail = blame.overdue(self.pulse)
+                lost = Lost(verdict, detail, self._who(), self.pulse.stage, killed=suspension.noticed)
+                self.end()
+                raise lost
+            if not self.alive:  # and a child of the kernel's holds the channel open
+                raise Closed("the worker ended")
+
+    def _drain(self) -> None:
+        """Take what was printed, keep its end."""
+        with suppress(BlockingIOError):
+            while part := os.read(self._output, 1 << 16):
+                self.printed += len(part)
+                self._tail = (self._tail + part)[-_TAIL:]
+            # Closed at the other end: asking again would only keep us awake.
+            with suppress(KeyError):
+                self._selector.unregister(self._output)
+
+    def _who(self) -> int:
+        """The place in the request of the kernel at work; a kernel may have overwritten the page."""
+        return min(max(0, int(self.pulse.fields.who)), self._count - 1)
+
+    def _lost(self, linger: float) -> Lost:
+        who, stage = self._who(), self.pulse.stage
+        self._keeper.send_signal(signal.SIGCONT)  # a kernel may have stopped it
+        with suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(linger)
+        died = not self.alive
+        self.end()
+        with suppress(OSError):
+            self._drain()
+        report = self._report() if died else None
+        verdict, detail = blame.death(report, self.pulse, blame.readable(self._tail))
+        return Lost(verdict, detail, who, stage, killed=_from_outside(report))
+
+    def _report(self) -> dict[str, int]:
+        """The keeper's report on the worker's end; empty if the keeper was killed too."""
+        with suppress(OSError, ValueError):
+            told: dict[str, int] = json.loads(self._line.recv(1 << 10))
+            return told
+        return {}
+
+
+def _from_outside(report: Mapping[str, int] | None) -> bool:
+    """Whether somebody else ended the worker, or its keeper, which then tells nothing."""
+    return report is not None and -report.get("ended", -signal.SIGKILL) in _FROM_OUTSIDE and "sent" not in report
+
+
+def _end_marked(mark: bytes) -> None:
+    until = time.monotonic() + _END_SECONDS
+    while guard.kill_marked(mark) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Of a process that runs kernels and baselines."""
+    count = str(threads)
+    out = dict(os.environ)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+        out[name] = count
+    # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
+    out.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+    return out
+
+
+def import_path() -> list[str]:
+    """Where this process found what it imported, but for the current folder, where anything may lie."""
+    found = [str(Path(p).absolute()) for p in sys.path if p]
+    ours = str(Path(deepgen.__file__).absolute().parents[1])
+    return found if ours in found else [*found, ours]

@@ -1,0 +1,230 @@
+"""What a kernel can leave changed in its process, and with it for the next kernel and for the user.
+
+Read before a kernel is loaded and after it has run: about a third of a millisecond.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen.run.measure.harness import Arithmetic
+
+_LIMITS = sorted(n for n in dir(resource) if n.startswith("RLIMIT_"))
+_SIGNALS = range(1, 65)
+_SIGACTION_BYTES = 256  # more than any system's struct takes
+_HANDLER_BYTES = 16  # its address and the signals that it blocks; C libraries leave what follows undefined
+_NAMED = 3  # files and variables in a sentence
+# What runtimes open once and keep: OpenMP's shared memory, devices of GPUs, and what says nothing about the disk.
+_RUNTIME_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/shm/", "/memfd:", "/proc/", "/sys/", "anon_inode:")
+_RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # Intel's and LLVM's OpenMP register themselves in the environment
+# Where the user asked for it, an OpenMP runtime pins the thread that loads it.
+_PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+_libc = ctypes.CDLL(None)
+_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """The state of this process and its main thread."""
+
+    cores: frozenset[int]
+    priority: tuple[int, int, int]  # nice, scheduling class, real-time priority
+    blocked: frozenset[int]  # signals
+    handlers: Mapping[int, bytes]
+    timers: tuple[bool, ...]
+    folder: str
+    umask: int
+    limits: Mapping[str, tuple[int, int]]
+    variables: Mapping[bytes, bytes]
+    files: Mapping[int, str]
+    children: bool
+    orphans: frozenset[int]  # that are left of its children, and so the keeper's now
+
+
+class Watch:
+    """Compares the state of this process with how it was when it was last found in order."""
+
+    def __init__(self, arithmetic: Callable[[], Arithmetic]) -> None:
+        self._arithmetic = arithmetic
+        self.renew()
+
+    def renew(self) -> None:
+        """The present state is as it should be."""
+        self._arithmetic()
+        self._before = read()
+
+    def accept(self) -> None:
+        """What a baseline opened and set is its own affair; what the next contender would notice is undone."""
+        before, after = self._before, read()
+        if _noticed(after) == _noticed(before):
+            self._arithmetic()
+            self._before = after
+            return
+        if after.cores != before.cores:
+            os.sched_setaffinity(0, before.cores)
+        if after.blocked != before.blocked:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before.blocked)
+        if after.folder != before.folder:
+            os.chdir(before.folder)
+        os.umask(before.umask)
+        self.renew()
+
+    def changed(self) -> str | None:
+        """What was changed since, in words."""
+        return difference(self._before, read(), self._arithmetic())
+
+
+def _noticed(state: ProcessState) -> tuple[object, ...]:
+    """What a contender would notice of what a baseline set."""
+    return state.cores, state.blocked, state.folder, state.umask
+
+
+def read() -> ProcessState:
+    return ProcessState(
+        cores=frozenset(os.sched_getaffinity(0)),
+        priority=(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
+        blocked=frozenset(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))),
+        handlers={number: _handler(number) for number in _SIGNALS},
+        timers=tuple(
+            signal.getitimer(which)[0] > 0.0
+            for which in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        ),
+        folder=os.readlink("/proc/self/cwd"),  # noqa: PTH115 (it may be gone)
+        umask=_umask(),
+        limits={name: _limit(name) for name in _LIMITS},
+        variables=dict(_variables()),
+        files=_files(),
+        children=_has_children(),
+        orphans=_orphans(),
+    )
+
+
+def difference(before: ProcessState, after: ProcessState, arithmetic: Arithmetic) -> str | None:
+    """What a kernel did to its process, in words."""
+    told = []
+    if changed := [*_arithmetic_changes(arithmetic), *_changes(before, after)]:
+        *first, last = changed
+        listed = f"{', '.join(first)} and {last}" if first else last
+        told.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
+    told += _file_changes(before.files, after.files)
+    if (before.children, before.orphans) != (after.children, after.orphans):
+        told.append("left a process behind that it had started")
+    return "; ".join(told) or None
+
+
+def _arithmetic_changes(changed: Arithmetic) -> list[str]:
+    words = {
+        Arithmetic.ROUNDING: "the rounding mode",
+        Arithmetic.DENORMALS: "the handling of denormals",
+        Arithmetic.OTHERWISE: "the floating-point control",
+    }
+    return [word for flag, word in words.items() if flag & changed]
+
+
+def _changes(before: ProcessState, after: ProcessState) -> Iterator[str]:
+    if before.cores != after.cores and not any(name in os.environ for name in _PINNING):
+        yield "the CPU affinity"
+    if before.priority != after.priority:
+        yield "the scheduling priority"
+    if before.blocked != after.blocked:
+        yield f"the signal mask ({_signals(before.blocked ^ after.blocked)})"
+    if before.handlers != after.handlers:
+        yield f"the signal handlers ({_signals(_unlike(before.handlers, after.handlers))})"
+    if before.timers != after.timers:
+        yield "the timers"
+    if before.folder != after.folder:
+        yield "the working folder"
+    if before.umask != after.umask:
+        yield "the umask"
+    if limits := _unlike(before.limits, after.limits):
+        yield f"the resource limits ({_listed(limits)})"
+    variables = [name for name in _unlike(before.variables, after.variables) if not name.startswith(_RUNTIME_VARIABLES)]
+    if variables:
+        yield f"the environment ({_listed([name.decode('utf-8', 'replace') for name in variables])})"
+
+
+def _file_changes(before: Mapping[int, str], after: Mapping[int, str]) -> Iterator[str]:
+    other = [fd for fd in _unlike(before, after) if not _of_a_runtime(after.get(fd) or before[fd])]
+    if opened := [after[fd] for fd in other if fd in after]:
+        yield f"left files open ({_listed(opened)})"
+    if closed := [before[fd] for fd in other if fd not in after]:
+        yield f"closed files of its process ({_listed(closed)})"
+
+
+def _of_a_runtime(file: str) -> bool:
+    return file.startswith(_RUNTIME_FILES)
+
+
+def _unlike(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> list[Any]:
+    return [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _signals(numbers: Iterable[int]) -> str:
+    known = {int(number): number.name for number in signal.Signals}
+    return _listed([known.get(number, f"signal {number}") for number in sorted(numbers)])
+
+
+def _handler(number: int) -> bytes:
+    if _libc.sigaction(number, None, _action) != 0:
+        return b""  # one that the C library keeps for itself
+    return _action.raw[:_HANDLER_BYTES]
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)  # there is no other way to ask on every system
+    os.umask(mask)
+    return mask
+
+
+def _limit(name: str) -> tuple[int, int]:
+    soft, hard = resource.getrlimit(getattr(resource, name))
+    # While kernels run, the worker itself holds the soft limit of the address space down.
+    return (0, hard) if name == "RLIMIT_AS" else (soft, hard)
+
+
+def _variables() -> Iterator[tuple[bytes, bytes]]:
+    """Of the C library, which Python's own copy does not follow."""
+    pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
+    place = 0
+    while pointer and (entry := pointer[place]) is not None:
+        name, _, value = entry.partition(b"=")
+        yield name, value
+        place += 1
+
+
+def _files() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, not paths)
+        with suppress(OSError):  # the one by which they were listed
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 (not always a path)
+    return found
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _orphans() -> frozenset[int]:
+    keeper = os.getppid()
+    try:
+        listed = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    except OSError:
+        return frozenset()
+    return frozenset(map(int, listed)) - {os.getpid()}

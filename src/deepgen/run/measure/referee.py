@@ -1,0 +1,224 @@
+"""How a worker answers requests, whatever its device: verify, time, verify again; or time several interleaved."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from deepgen.run.measure import handed
+from deepgen.run.measure.base import STRIDED, Helper, Task
+from deepgen.run.measure.bench import Rejected
+from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.timing import enough
+from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
+
+
+class ContextLost(Exception):
+    """A kernel has left the device or this process unusable: a new process is needed."""
+
+    def __init__(self, detail: str, verdict: Verdict = Verdict.CRASHED) -> None:
+        super().__init__(detail)
+        self.detail, self.verdict = detail, verdict
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What kernels run on: the place of a shape in the task, and what its inputs are drawn from."""
+
+    seed: int
+    probe: str = "normal"
+    shape: int = 0
+
+
+class Entrant(Protocol):
+    """One contender, ready to run on the task's inputs. Every run of it, timed or not, is checked."""
+
+    error: float
+    calls: int
+    reproducible: bool
+
+    def load(self, kernel: Kernel, binary: str) -> None: ...
+
+    def answer(self) -> None:
+        """Run for the answers that others are compared with."""
+        ...
+
+    def first(self) -> None: ...
+
+    def timed(self) -> float: ...
+
+    def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        """One run under the conditions of a timed one, with something called right before it and right after."""
+        ...
+
+    def last(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Entrant)
+
+
+class Referee(ABC, Generic[E]):
+    """One device, one operator, many kernels."""
+
+    task: Task
+    judge: Helper | None  # the kernel that answers are compared with, where the operator has no reference
+
+    @abstractmethod
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> E:
+        """A contender with nothing loaded yet, on these inputs."""
+
+    def strided_entrant(self, inputs: Inputs) -> E | None:
+        """One whose tensors have room between their rows; None where all are dense."""
+        return None
+
+    @abstractmethod
+    def load(self, entrant: E, entry: Mapping[str, Any]) -> None:
+        """Load a kernel or a baseline. Raises Rejected."""
+
+    @abstractmethod
+    def limited(self) -> AbstractContextManager[None]:
+        """While kernels run, they may not take the machine's whole memory."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Before timing begins."""
+
+    @abstractmethod
+    def conditions(self, entrant: E) -> JsonObject: ...
+
+    @abstractmethod
+    def stray(self) -> bool:
+        """Whether this process is left in a state in which nothing more should be timed."""
+
+    @abstractmethod
+    def counted(self, entrant: E, events: Sequence[str]) -> Counted:
+        """Run it as often as it takes to count these events."""
+
+    def inspect(self, entrant: E, *, finished: bool = False) -> None:
+        """After an entrant has run. Raises ContextLost if it left its process changed, or when `finished`, busy."""
+        return
+
+    def close(self) -> None:
+        """Give back what another operator in this process has no use for."""
+        return
+
+    def give_answers(self, entrant: E) -> None:
+        """Have this entrant run the kernel that the others are compared with."""
+        try:
+            if self.judge is None:
+                raise DeepgenError("the kernel that answers are compared with could not be built")
+            entrant.load(self.judge.kernel, str(self.judge.binary))
+            entrant.answer()
+        except Rejected as error:
+            raise DeepgenError(f"the kernel that answers are compared with: {error}") from error
+        finally:
+            entrant.close()
+
+    def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """Verify, time, verify again."""
+        policy, beat = self.task.policy, request["beat"]
+        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, beat)
+        samples: list[float] = []
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                self.look()
+                latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
+                while not enough(samples, policy, beat) and time.monotonic() < latest:
+                    samples.append(entrant.timed())
+                entrant.last()
+                self.inspect(entrant, finished=True)
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [self._right(entrant, samples)]
+
+    def count(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """Count events of a kernel on the task's own inputs. No samples are taken: counting may slow it down."""
+        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, None)
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                self.look()
+                counted = self.counted(entrant, request["events"])
+                self.inspect(entrant, finished=True)
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [counted.kept_in(self._right(entrant, []))]
+
+    def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """The verdict on other inputs, aligned no better than a user's may be."""
+        inputs = Inputs(request["seed"], handed.drawn_as(request["probe"]), request.get("shape", 0))
+        strided = request["probe"] == STRIDED
+        entrant = self.strided_entrant(inputs) if strided else self.entrant(inputs, 0, None, tight=True)
+        if entrant is None:
+            return [Measurement(Verdict.REFUSED, "arrays must be dense here")]
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                entrant.first()
+                entrant.last()
+                self.inspect(entrant)
+        except Rejected as rejected:
+            return [self._rejected(entrant, rejected)]
+        finally:
+            entrant.close()
+        return [self._right(entrant, [])]
+
+    def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
+        entries = request["contenders"]
+        racing: dict[int, E] = {}
+        out: dict[int, Measurement] = {}
+        samples: dict[int, list[float]] = {who: [] for who in range(len(entries))}
+
+        def attempt(who: int, work: Callable[[E], None]) -> None:
+            try:
+                work(racing[who])
+                self.inspect(racing[who])
+            except Rejected as rejected:
+                lost = racing.pop(who)
+                lost.close()
+                out[who] = self._rejected(lost, rejected)
+                self.inspect(lost)  # otherwise the next one would be blamed for what this one changed
+
+        def sample(who: int) -> Callable[[E], None]:
+            return lambda entrant: samples[who].append(entrant.timed())
+
+        for who in range(len(entries)):
+            racing[who] = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), who, None)
+            attempt(who, partial(self.load, entry=entries[who]))
+        with self.limited():
+            for who in list(racing):
+                attempt(who, lambda entrant: entrant.first())
+            self.look()
+            for number in range(request["rounds"]):
+                for place in np.random.default_rng([request["seed"], number]).permutation(len(entries)):
+                    if int(place) in racing:
+                        attempt(int(place), sample(int(place)))
+            for who in list(racing):
+                attempt(who, lambda entrant: entrant.last())
+        for who, entrant in racing.items():
+            out[who] = self._right(entrant, samples[who])
+            entrant.close()
+        return [out[who] for who in range(len(entries))]
+
+    def _rejected(self, entrant: E, why: Rejected) -> Measurement:
+        return Measurement(why.verdict, why.detail, error=why.error, conditions=self.conditions(entrant))
+
+    def _right(self, entrant: E, samples: list[float]) -> Measurement:
+        return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))

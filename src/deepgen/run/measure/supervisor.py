@@ -1,0 +1,389 @@
+"""The supervisor: kernels run in its worker, so that a bad one costs at most one restart."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deepgen.toolchains import Cache
+from deepgen.run.measure import conditions, handed, limits
+from deepgen.run.measure.base import Contender, Helper, Task
+from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.profiler import Profiler
+from deepgen.run.measure.floor import Floor
+from deepgen.run.measure.helpers import built_here
+from deepgen.run.measure.process import Lost, WorkerProcess
+from deepgen.run.measure.timing import is_beaten, unsettled
+from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen.targets import host
+from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
+from deepgen.vocabulary.measurement import IMPOSSIBLE
+
+ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
+DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
+RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
+RECYCLE_BYTES = 1 << 30  # that kernels have leaked
+RECYCLE_THREADS = 128
+RETAKES = 2  # of a contaminated measurement
+ALWAYS_BUSY = 3  # measurements in a row that stayed contaminated: from then on each is taken once
+TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
+
+
+class DeviceSetAside(DeepgenError):
+    """The device cannot be trusted any more."""
+
+
+class Supervisor:
+    """Measures kernels on this machine's processor, one at a time. `close` may come from another thread."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        cache: Cache | Path | None = None,
+        toolchains: Mapping[str, str] | None = None,
+        builds_running: Callable[[], int] = lambda: 0,
+        least_seconds: float | None = None,
+        least_again: Callable[[], float | None] | None = None,
+        retakes: int = RETAKES,
+        helpers: Mapping[str, Helper] | None = None,
+        arrays: Path | None = None,
+    ) -> None:
+        """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
+        when the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most.
+        `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
+        `helpers`: our own code for the device, where it was built elsewhere.
+        `arrays`: where the inputs and answers lie of an operator that is known as a record only.
+        """
+        self.task = task
+        self.starts = 0  # of workers, so far
+        self._builds_running = builds_running
+        self._floor = Floor(task, least_seconds, least_again)
+        self._retakes = retakes
+        sweep()
+        self._scratch = Scratch("measure")
+        self._arrays = arrays or self._scratch.path
+        self._build = partial(built_here, cache=cache, toolchains=toolchains)
+        self._opening = self._prepare_opening(helpers if helpers and "harness" in helpers else self._build(task))
+        self._worker: WorkerProcess | None = None
+        self._profiler = Profiler(task, self._scratch.path, toolchains or {}) if task.target.runner == "gpu" else None
+        self._closed = False
+        self._device = threading.Lock()
+        self._busy = 0  # measurements in a row that stayed contaminated
+        self._kernels = 0  # that the present worker has loaded
+        self._resident = 0  # bytes of a fresh worker
+        self._worker_cpu = 0.0  # seconds it had used when last heard of
+        self._printed = 0  # bytes, in the last request
+        self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
+        self._deaths: Counter[str] = Counter()
+        self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
+        self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker is not None else None
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return self._verdicts[key]
+        self._hand_over(self.task.seed, "normal", shape)
+        request = {"do": "measure", "beat": beat, "shape": shape, **_entry(kernel, artifact)}
+        try:
+            measured = self._settled(request, key)
+            if measured.ok and self._suspicious(measured, beat, shape):
+                measured = self._confirmed(measured, request, key)
+        except Lost as lost:
+            return _verdict(lost)
+        if measured.ok:
+            self._good = request
+        return measured
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return self._verdicts[key]
+        self._hand_over(seed, probe, shape)
+        try:
+            request = {"do": "verify", "seed": seed, "probe": probe, "shape": shape, **_entry(kernel, artifact)}
+            return self._take(request, [key])[0][0]
+        except Lost as lost:
+            return _verdict(lost)
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
+        self._hand_over(self.task.seed, "normal", shape)
+        entries = [_contender(c) for c in contenders]
+        keys = [c.artifact.kernel_id if c.artifact else f"baseline {c.name}" for c in contenders]
+        out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
+        retaken = 0
+        while racing := [i for i in range(len(entries)) if i not in out]:
+            racers = [entries[i] for i in racing]
+            request = {"do": "compare", "rounds": rounds, "seed": seed, "shape": shape, "contenders": racers}
+            try:
+                measurements, disturbed = self._take(request, [keys[i] for i in racing])
+            except Lost as lost:  # the others are compared again without it
+                out[racing[lost.who]] = _verdict(lost)
+                continue
+            if disturbed and retaken + 1 < self._tries():
+                retaken += 1
+                continue
+            self._busy = self._busy + 1 if disturbed else 0
+            out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
+        return [out[i] for i in range(len(entries))]
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        key = artifact.kernel_id
+        if self._deaths[key] >= DEATHS:
+            return Counted.of(self._verdicts[key], events)
+        self._hand_over(self.task.seed, "normal", shape)
+        request = {"do": "count", "events": list(events), "shape": shape, **_entry(kernel, artifact)}
+        if self._profiler is not None:
+            with self._device:
+                return self._profiler.count(self._opening, request)
+        try:
+            return Counted.of(self._take(request, [key])[0][0], events)
+        except Lost as lost:
+            return Counted.of(_verdict(lost), events)
+
+    def _hand_over(self, seed: int, probe: str, shape: int) -> None:
+        """The worker has none of a user's code: what that computes is computed here."""
+        operator = self.task.shapes[shape]
+        if handed.needed(operator):
+            handed.hand_over(operator, seed, handed.drawn_as(probe), self._arrays)
+
+    def switch_to(self, task: Task) -> None:
+        """Switch to another operator or policy on the same target and as many threads.
+
+        What the worker has imported stays, and a baseline's framework takes longer to import than to race.
+        """
+        if (task.target, task.policy.threads) != (self.task.target, self.task.policy.threads):
+            raise DeepgenError("a runner stays on its target and number of threads: open another one")
+        if task == self.task:
+            return
+        with self._device:
+            # What was right and what is possible belong to the operator before.
+            self.task, self._floor, self._good = task, Floor(task), None
+            self._opening = {**self._opening, "task": task.to_json()}
+            if task.target.runner == "gpu":
+                helpers = {**self._opening["helpers"]}
+                helpers.pop("reference", None)  # it is the operator's
+                built = {name: helper.to_json() for name, helper in self._build(task).items()}
+                self._opening = {**self._opening, "helpers": {**helpers, **built}}
+            if self._worker is None or not self._worker.alive:
+                return
+            try:
+                state = self._worker.ask({"do": "open", **self._opening}, limits.START_SECONDS)
+            except Lost:
+                self._drop()
+                return
+            self._resident, self._worker_cpu = state["resident"], state["cpu"]
+
+    def close(self) -> None:
+        self._closed = True
+        if self._profiler is not None:
+            self._profiler.close()
+        # A measurement under way in another thread ends when its worker does.
+        while not self._device.acquire(timeout=0.05):
+            if (worker := self._worker) is not None:
+                worker.end()
+        try:
+            self._drop()
+            self._scratch.close()
+        finally:
+            self._device.release()
+
+    def _settled(self, request: Mapping[str, Any], key: str) -> Measurement:
+        """A measurement that nothing disturbed, or after some tries the last one."""
+        policy, beat = self.task.policy, request["beat"]
+        for retaken in range(self._tries()):
+            [measured], disturbed = self._take(request, [key])
+            measured = _noted(measured, retaken=retaken)
+            samples = measured.samples
+            self._busy = self._busy if disturbed else 0
+            if not measured.ok or (disturbed is None and not unsettled(samples)):
+                return measured
+            if beat is not None and is_beaten(samples, policy, beat):
+                return measured  # disturbed or not, it is rejected
+        self._busy += disturbed is not None
+        # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed.
+        if disturbed is None and not measured.conditions["builds"]:
+            detail = f"its time could not be settled: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
+            return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
+        return measured
+
+    def _tries(self) -> int:
+        """On a machine that is never quiet, measuring everything several times would only take longer."""
+        return 1 if self._busy >= ALWAYS_BUSY else self._retakes + 1
+
+    def _suspicious(self, measured: Measurement, beat: float | None, shape: int) -> bool:
+        seconds = measured.seconds or 0.0
+        return (beat is not None and seconds < TOO_FAST * beat) or self._floor.above(seconds, shape)
+
+    def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
+        """Suspiciously fast: measured again in a fresh worker, and the slower result counts."""
+        with self._device:
+            self._drop()
+        again = self._settled(request, key)
+        if not again.ok:
+            return again
+        slower = max(measured, again, key=lambda m: m.seconds or 0.0)
+        seconds, shape = slower.seconds or 0.0, request["shape"]
+        if self._floor.above(seconds, shape):
+            self._floor.renew()
+        if self._floor.above(seconds, shape):
+            least = self._floor.at(shape)
+            detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
+            return _noted(replace(slower, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
+        return _noted(slower, confirmed=True)
+
+    def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
+        """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
+        before = conditions.read(self._our_cpu(), self._builds_running())
+        reply = self._ask(request, keys)
+        after = conditions.read(self._our_cpu(), self._builds_running())
+        # A worker that was started on the way counts its time from zero.
+        disturbed = conditions.contaminated(before, after) if after.ours >= before.ours else None
+        around = conditions.describe(before, after)
+        if disturbed:
+            around["contaminated"] = disturbed
+        if self._printed:
+            around["printed_bytes"] = self._printed
+        measurements = [Measurement.from_json(m) for m in reply["measurements"]]
+        return [replace(m, conditions={**m.conditions, **around}) for m in measurements], disturbed
+
+    def _ask(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        with self._device:
+            return self._ask_worker(request, keys)
+
+    def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+        for attempt in range(ATTEMPTS):
+            worker = self._ready()
+            try:
+                reply = worker.ask(request, limits.own_seconds(self.task))
+            except Lost as lost:
+                self._drop()
+                if self._closed:
+                    raise DeepgenError("the runner was closed while it measured") from lost
+                if lost.killed and attempt == 0:
+                    continue  # from outside, once: most likely no fault of the kernel's
+                if not lost.stage.after_load:
+                    # None of these kernels had run: an earlier one may have damaged the worker.
+                    if attempt == ATTEMPTS - 1:
+                        raise DeepgenError(f"the measuring worker fails before any kernel runs: {lost}") from lost
+                    continue
+                self._count_death(lost, keys[lost.who])
+                raise
+            self._printed = worker.printed
+            break
+        if "error" in reply:
+            raise DeepgenError(reply["error"])
+        self._streak.clear()
+        self._worker_cpu = reply["cpu"]
+        self._kernels += len(keys)
+        if self._spent(reply):
+            self._drop()
+        return reply
+
+    def _count_death(self, lost: Lost, key: str) -> None:
+        """Remember who killed the worker, and ask whether it is the device that fails."""
+        self._deaths[key] += 1
+        self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (set aside after {DEATHS} such ends)")
+        if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
+            return  # we ended the worker ourselves, which says nothing of what this device can do
+        self._streak.append(key)
+        if len(set(self._streak)) < DEATHS:
+            return
+        self._streak.clear()
+        if self._good is None or not self._survives(self._good):
+            known = "a kernel that was right before fails too" if self._good else "none has run right on it yet"
+            raise DeviceSetAside(
+                f"{self.task.target.name} is set aside: its worker died on {DEATHS} different kernels in a row, "
+                f"and {known}; the last one {lost.detail}"
+            )
+
+    def _survives(self, request: Mapping[str, Any]) -> bool:
+        try:
+            reply = self._ready().ask(request, limits.own_seconds(self.task))
+        except Lost:
+            self._drop()
+            return False
+        return all(m["verdict"] == Verdict.CORRECT.value for m in reply["measurements"])
+
+    def _ready(self) -> WorkerProcess:
+        """The worker, started when there is none."""
+        if self._worker is not None and not self._worker.alive:
+            self._drop()
+        if self._worker is None:
+            self._worker = self._start()
+            if self._closed:
+                raise DeepgenError("the runner is closed")
+            self.starts += 1
+            self._kernels = 0
+            self._resident, self._worker_cpu = self._worker.state["resident"], self._worker.state["cpu"]
+        return self._worker
+
+    def _start(self) -> WorkerProcess:
+        for last in (False, False, True):
+            if self._closed:
+                raise DeepgenError("the runner is closed")
+            try:
+                return WorkerProcess(self._opening, self._scratch.path)
+            except Lost as lost:
+                if last:
+                    what = f"its measuring worker cannot be started: {lost}"
+                    raise DeviceSetAside(f"{self.task.target.name} is set aside: {what}") from lost
+        raise AssertionError("the last try returns or raises")
+
+    def _spent(self, reply: Mapping[str, Any]) -> bool:
+        """Whether a fresh worker should take over."""
+        if self.task.target.runner == "gpu":  # its kernels have no hold on this process's memory and threads
+            return self._kernels >= RECYCLE_KERNELS
+        return (
+            self._kernels >= RECYCLE_KERNELS
+            or reply["resident"] - self._resident > RECYCLE_BYTES + limits.bench_bytes(self.task)
+            or reply["threads"] > RECYCLE_THREADS
+            or reply["stray"]
+        )
+
+    def _drop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _our_cpu(self) -> float:
+        return time.process_time() + self._worker_cpu
+
+    def _prepare_opening(self, helpers: Mapping[str, Helper]) -> dict[str, Any]:
+        return {
+            "task": self.task.to_json(),
+            "threads": self.task.policy.threads or host.usable_cores(),
+            "scratch": str(self._arrays),
+            "helpers": {name: helper.to_json() for name, helper in helpers.items()},
+        }
+
+
+def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
+    launched = completed(kernel, artifact.plan).without_sources()
+    return {"kernel": launched.to_json(), "binary": str(Path(artifact.binary).absolute())}
+
+
+def _contender(contender: Contender) -> JsonObject:
+    if contender.kernel is None or contender.artifact is None:
+        return {"name": contender.name}
+    return {"name": contender.name, **_entry(contender.kernel, contender.artifact)}
+
+
+def _verdict(lost: Lost) -> Measurement:
+    return Measurement(lost.verdict, lost.detail)
+
+
+def _noted(measured: Measurement, **notes: Json) -> Measurement:
+    """With these notes among its conditions, where they say something."""
+    told = {k: v for k, v in notes.items() if v}
+    return replace(measured, conditions={**measured.conditions, **told}) if told else measured

@@ -1,0 +1,221 @@
+"""The measuring process: it may crash or hang, and then only it is lost. Started by the keeper, never by hand.
+
+Kernels run in its main thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from deepgen import baselines, targets
+from deepgen.run.measure import limits
+from deepgen.run.measure.base import Helper, Task
+from deepgen.run.measure.bench import Bench, Rejected
+from deepgen.run.measure.channel import Channel, Closed
+from deepgen.run.counters import perf
+from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.cpu_entrant import CpuEntrant, Surroundings
+from deepgen.run.measure.harness import Harness
+from deepgen.run.measure.process_state import Watch
+from deepgen.run.measure.pulse import Pulse, Stage
+from deepgen.run.measure.referee import ContextLost, Inputs, Referee
+from deepgen.run.measure.timing import Threads
+from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Verdict
+
+LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not
+_STACK = 8 << 20  # what a user's process usually has
+_BENCH_BYTES = 512 << 20  # of inputs for other seeds and probes, kept for the next finalist
+_MOST_STREAMED = 512 << 20
+
+
+class CpuWorker(Referee[CpuEntrant]):
+    """This machine's processor, one operator, many kernels."""
+
+    def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
+        self.task = Task.from_json(opening["task"])
+        self.threads: int = opening["threads"]
+        self._scratch = Path(opening["scratch"])
+        built = opening["helpers"].get("harness")
+        binary = Helper.from_json(built).binary if built else None
+        judge = opening["helpers"].get("judge")
+        self.judge = Helper.from_json(judge) if judge else None
+        library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
+        target = self.task.target
+        caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
+        harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
+        self.around = Surroundings(self.task, harness, pulse, Threads())
+        harness.begin()
+        self._watch = Watch(harness.arithmetic)
+        self._benches: dict[tuple[Inputs, bool], Bench] = {}
+        self._call_seconds = _call_seconds(harness)
+
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> CpuEntrant:
+        limit = limits.run_seconds(self.task.at(inputs.shape), beat)
+        return CpuEntrant(self.around, self._bench(inputs, tight), who, limit)
+
+    def _bench(self, inputs: Inputs, tight: bool) -> Bench:
+        key = (inputs, tight)
+        if key in self._benches:
+            return self._benches[key]
+        kept = [k for k in self._benches if k[1]]
+        while kept and sum(self._benches[k].bytes for k in kept) > _BENCH_BYTES:
+            self._benches.pop(kept.pop(0)).close()
+        operator = self.task.shapes[inputs.shape]
+        self._benches[key] = Bench(operator, inputs.seed, inputs.probe, self._scratch, tight=tight)
+        if self._benches[key].unanswered:
+            limit = limits.run_seconds(self.task.at(inputs.shape))
+            self.give_answers(CpuEntrant(self.around, self._benches[key], 0, limit))
+        return self._benches[key]
+
+    def load(self, entrant: CpuEntrant, entry: Mapping[str, Any]) -> None:
+        kernel = Kernel.from_json(entry["kernel"]) if entry.get("kernel") else None
+        if kernel is not None:
+            entrant.expect(kernel.plan)  # answers that are computed and mapped for it are none of its doing
+        self._watch.renew()
+        if kernel is not None:
+            entrant.load(kernel, entry["binary"])
+            return
+        self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
+        try:
+            entrant.baseline = True
+            baseline = baselines.by_name(entry["name"], self.task.own_baselines)
+            run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
+            entrant.run, entrant.keep = (run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)
+        except DeepgenError as error:
+            raise Rejected(Verdict.REFUSED, str(error)) from error
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """While kernels run, they may not take the machine's whole memory."""
+        present = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft = present + limits.memory_bytes(self.task, os.cpu_count() or 1)
+        resource.setrlimit(resource.RLIMIT_AS, (soft if hard < 0 else min(soft, hard), hard))
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # a kernel has lowered the hard limit, and is found out for it
+                resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+    def look(self) -> None:
+        self.around.threads.look()
+
+    def conditions(self, entrant: CpuEntrant) -> JsonObject:
+        cold = self.task.policy.cold
+        flush: Json = ("lines" if self.around.harness.by_lines else "stream") if cold else None
+        return {
+            "cold": cold,
+            "flush": flush,
+            "runs_checked": entrant.calls,
+            "reproducible": entrant.reproducible,
+            "restless_threads": self.around.threads.restless > 0,
+            "call_seconds": self._call_seconds,
+        }
+
+    def counted(self, entrant: CpuEntrant, events: Sequence[str]) -> Counted:
+        return perf.count(events, entrant.between, perf.Linux())
+
+    def inspect(self, entrant: CpuEntrant, *, finished: bool = False) -> None:
+        if entrant.baseline:
+            self._watch.accept()
+            return
+        changed = self._watch.changed()
+        if changed is None and finished and self.around.threads.keeps_computing():
+            changed = "left threads running that use processor time after its call has returned"
+        if changed is not None:
+            raise ContextLost(changed, Verdict.WRONG)
+
+    def stray(self) -> bool:
+        restless = self.around.threads.restless > 0 and self.around.threads.running()
+        return restless or self._watch.changed() is not None
+
+    def close(self) -> None:
+        for bench in self._benches.values():
+            bench.close()
+
+
+def serve(channel: Channel, pulse: Pulse) -> None:
+    """Answer requests until the supervisor hangs up."""
+    worker = _opened(channel.receive_request(), pulse, channel)
+    while True:
+        request = channel.receive_request()
+        if request["do"] == "open":
+            worker.close()
+            worker = _opened(request, pulse, channel)
+            continue
+        handlers = {
+            "measure": worker.measure,
+            "verify": worker.verify,
+            "compare": worker.compare,
+            "count": worker.count,
+        }
+        gc.disable()
+        try:
+            answer: JsonObject = {"measurements": [m.to_json() for m in handlers[request["do"]](request)]}
+        except ContextLost as lost:
+            channel.answer({"lost": lost.detail, "verdict": lost.verdict.value})
+            return
+        except (DeepgenError, MemoryError) as error:
+            answer = {"error": f"{worker.task.operator.describe()} cannot be measured here: {error}"}
+        gc.enable()
+        channel.answer({**answer, **_state(), "stray": worker.stray()})
+
+
+def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Referee[Any]:
+    worker = _worker(opening, pulse)
+    gc.collect()
+    gc.freeze()
+    channel.answer(_state())
+    return worker
+
+
+def _worker(opening: Mapping[str, Any], pulse: Pulse) -> Referee[Any]:
+    if targets.from_json(opening["task"]["target"]).runner == "gpu":
+        from deepgen.run.measure.gpu_worker import GpuWorker
+
+        return GpuWorker(opening, pulse)
+    return CpuWorker(opening, pulse)
+
+
+def main(channel_fd: int, pulse_fd: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK if hard < 0 else min(_STACK, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # when memory runs out, this process goes first
+    pulse = Pulse(pulse_fd)
+    os.close(pulse_fd)
+    try:
+        serve(Channel.hidden(channel_fd), pulse)
+    except Closed:
+        # Skip all destructors: they belong to kernels that may have left anything behind.
+        os._exit(LOST_CHANNEL)
+
+
+def _state() -> JsonObject:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "pid": os.getpid(),
+        "cpu": used.ru_utime + used.ru_stime,
+        "resident": pages * resource.getpagesize(),
+        "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
+    }
+
+
+def _call_seconds(harness: Harness) -> float:
+    """What calling an empty C function costs here: it is part of every sample, as it is of a baseline's."""
+    call = harness.empty_call()
+    taken = []
+    for _ in range(200):
+        started = time.perf_counter_ns()
+        call()
+        taken.append(time.perf_counter_ns() - started)
+    return sorted(taken)[100] * 1e-9

@@ -1,0 +1,143 @@
+"""Counters of a board, by the `perf` that it has: events that it counts, and events that it takes samples of.
+
+`perf` gives up altogether for one event that it does not know, so each is tried by itself first.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from deepgen.run.counters.counted import Counted, number
+from deepgen.run.counters.names import OF_RECORD
+
+TABLE, _SAMPLES, _DATA = "perf.csv", "samples", "perf.data"  # files of a run
+_NO_PERF = "the board has no perf"
+_UNKNOWN = "perf on the board knows no such event"
+_NOT_SUPPORTED = "the board's processor or its system does not count it"
+_NOT_PERMITTED = "not permitted: lower /proc/sys/kernel/perf_event_paranoid on the board"
+_NOT_COUNTED = "perf on the board did not count it"
+_NO_SAMPLE = "perf on the board took no sample of it"
+_BURIED = "two runs of the program differ by more than the kernel's calls count"
+_WHOLE = 100.0  # percent of the time that an event was counted
+_NANOSECONDS = {"msec": 1e6}  # as clocks are counted elsewhere, too
+_SAMPLE = re.compile(r"\s*(\d+)\s+(\S+?):?\s*")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Words of a command that starts a program, what a shell does after it, and the file that has what was found."""
+
+    before: tuple[str, ...] = ()
+    after: str = ":"
+    found: str = ""
+
+    @property
+    def sampled(self) -> bool:
+        return self.found == _SAMPLES
+
+
+def profiles(events: Sequence[str]) -> list[tuple[Profile, tuple[str, ...]]]:
+    """How to count events, with those that each way is for."""
+    recorded = tuple(event for event in events if event.startswith(OF_RECORD))
+    counted = tuple(event for event in events if event not in recorded)
+    ways = ((_counting(counted), counted), (_recording(recorded), recorded))
+    return [(profile, meant) for profile, meant in ways if meant]
+
+
+def question(events: Sequence[str]) -> str:
+    """A script that says of each event, in a line that begins with its name, what perf makes of it."""
+    lines = ["command -v perf >/dev/null || exit 0", "set -f  # what perf says is split into words below, no more"]
+    for event in events:
+        lines.append(f"echo {shlex.quote(event)} $({_tried(event)} -- sh -c : 2>&1)")
+    return "\n".join(lines)
+
+
+def answer(text: str, events: Sequence[str]) -> Mapping[str, str]:
+    """Why each event cannot be counted, from what that script said; those that can be are not among them."""
+    said = {line.partition(" ")[0]: line.partition(" ")[2] for line in text.splitlines()}
+    if not said:
+        return dict.fromkeys(events, _NO_PERF)
+    reasons = {event: _why(said.get(event, "")) for event in events}
+    return {event: why for event, why in reasons.items() if why}
+
+
+def per_call(profile: Profile, few: str, many: str, calls: int, events: Sequence[str]) -> Counted:
+    """The events of one call, from what two runs found, one of which made that many calls more."""
+    read: Callable[[str], Mapping[str, tuple[float, bool]]] = _samples if profile.sampled else _table
+    first, second = read(few), read(many)
+    values: dict[str, float] = {}
+    missing = dict.fromkeys(events, _NO_SAMPLE if profile.sampled else _NOT_COUNTED)
+    scaled = []
+    for event in events:
+        name = _bare(event)
+        # An event that the shorter run had no sample of happened there less often than the longer run can tell.
+        before, after = first.get(name, (0.0, True) if profile.sampled else None), second.get(name)
+        if before is None or after is None:
+            continue
+        if after[0] < before[0]:
+            missing[event] = _BURIED
+            continue
+        values[event] = (after[0] - before[0]) / calls
+        scaled += [] if before[1] and after[1] else [event]
+    return Counted(missing=missing) | Counted(values, scaled=tuple(scaled))
+
+
+def _counting(events: Sequence[str]) -> Profile:
+    return Profile(("perf", "stat", "-x", ";", "-o", TABLE, "-e", ",".join(events), "--"), found=TABLE)
+
+
+def _recording(events: Sequence[str]) -> Profile:
+    names = ",".join(_bare(event) for event in events)
+    after = f"perf script -i {_DATA} -F period,event >{_SAMPLES} 2>/dev/null || :; rm -f {_DATA}"
+    return Profile(("perf", "record", "-q", "-o", _DATA, "-e", names, "--"), after, _SAMPLES)
+
+
+def _tried(event: str) -> str:
+    name = shlex.quote(_bare(event))
+    return f"perf record -q -o /dev/null -e {name}" if event.startswith(OF_RECORD) else f"perf stat -x ';' -e {name}"
+
+
+def _bare(event: str) -> str:
+    return event[len(OF_RECORD) :] if event.startswith(OF_RECORD) else event
+
+
+def _user(name: str) -> str:
+    """perf writes the name as it was asked for, or with its mode after it."""
+    return name[:-2] if name.endswith(":u") else name
+
+
+def _why(said: str) -> str:
+    """What speaks against an event, in what perf said of it."""
+    low = said.lower()
+    if "not found" in low or "syntax error" in low or "invalid" in low:
+        return _UNKNOWN
+    if "permission" in low or "paranoid" in low or "not permitted" in low:
+        return _NOT_PERMITTED
+    if "not supported" in low or "no such device" in low or "failed to open" in low:
+        return _NOT_SUPPORTED
+    return ""
+
+
+def _table(text: str) -> Mapping[str, tuple[float, bool]]:
+    """The value of each event that has one, and whether it was counted all the time."""
+    found = {}
+    for line in text.splitlines():
+        value, unit, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
+        counted, of_the_time = number(value), number(share)
+        if counted is not None and name:
+            scale = _NANOSECONDS.get(unit, 1.0)
+            found[_user(name)] = scale * counted, of_the_time is None or of_the_time >= _WHOLE
+    return found
+
+
+def _samples(text: str) -> Mapping[str, tuple[float, bool]]:
+    """How often each event happened: each sample stands for as many as its period says."""
+    found: dict[str, tuple[float, bool]] = {}
+    for line in text.splitlines():
+        if sample := _SAMPLE.fullmatch(line):
+            name = _user(sample[2])
+            found[name] = found.get(name, (0.0, True))[0] + float(sample[1]), True
+    return found

@@ -1,0 +1,246 @@
+"""The runner of RISC-V kernels, under qemu or on a board: results are verified here; costs are counts or times."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepgen.toolchains import Cache
+from deepgen.run.measure import handed, limits
+from deepgen.run.measure.base import STRIDED, Contender, Task
+from deepgen.run.measure.bench import Rejected, on_call
+from deepgen.run.counters.counted import Counted
+from deepgen.run.riscv import faults, perf, request
+from deepgen.run.riscv.board import Board
+from deepgen.run.riscv.counts import Counts
+from deepgen.run.riscv.place import ANSWERS, COUNTS, Place, Ran
+from deepgen.run.riscv.qemu import Qemu
+from deepgen.run.riscv.request import Run, Timed, Wanted
+from deepgen.operators import Answer, Operator
+from deepgen.operators.compare import compare, explain
+from deepgen.vocabulary.scratch import Scratch
+from deepgen.targets import Riscv
+from deepgen.targets.riscv.costs import TABLES
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict, completed
+
+_SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
+_STARTING = 5.0  # seconds
+_ATTEMPTS = 3  # at a run that something outside killed
+_TURNS = 5  # of programs that are compared
+_COLD = 2  # times the caches: memory that is written to have them cold
+_LEAST_COLD = 4 << 20
+_FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
+_SAMPLED_NANOSECONDS, _MOST_CALLS = 0.5e9, 2000  # of calls that samples are taken of
+# The second run finds other inputs, and tables as calls leave them.
+_COUNTED = Wanted((Run(0), Run(1, counted=True)))
+_VERIFIED = Wanted((Run(0), Run(1), Run(0)), tight=True)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Sets of inputs that take turns: the folder that has them, and the answers to each."""
+
+    folder: Path
+    answers: tuple[Mapping[str, Answer], ...]
+
+
+class RiscvRunner:
+    """Every kernel is a program of its own: a bad one ends its own process."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        cache: Cache | Path | None = None,
+        toolchains: Mapping[str, str] | None = None,
+        arrays: Path | None = None,
+    ) -> None:
+        if not isinstance(task.target, Riscv):
+            raise BadInput(f"{task.target.name} is not a RISC-V target")
+        self.task, self._target = task, task.target
+        self._scratch = Scratch("riscv")
+        self._place = _place(self._target, self._scratch.path, toolchains, cache)
+        self._arrays = arrays or self._scratch.path
+        self._numbers = itertools.count()
+        self._drawn = lru_cache(maxsize=4)(self._draw)
+
+    def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
+        policy = self.task.policy
+        # Every counted run has the same cost: as many samples as others take at least.
+        return self._measured(kernel, artifact, shape, policy.min_samples, policy.max_samples, policy.max_seconds)
+
+    def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
+        if probe == STRIDED:
+            return Measurement(Verdict.REFUSED, "arrays must be dense here")
+        return self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
+        """A program has one kernel. Where times are taken, programs take turns, so that a clock that changes meanwhile
+        changes for all: each runs a part of its rounds in every turn."""
+        built = []
+        for contender in contenders:
+            if contender.kernel is None or contender.artifact is None:
+                raise DeepgenError(f"no baseline {contender.name!r} runs on {self._target.name}")
+            built.append((contender.kernel, contender.artifact))
+        turns = 1 if self._place.counts else min(_TURNS, rounds)
+        parts: list[list[Measurement]] = [[] for _ in built]
+        for turn in range(turns):
+            some = rounds * (turn + 1) // turns - rounds * turn // turns
+            for number, (kernel, artifact) in enumerate(built):
+                if all(measured.ok for measured in parts[number]):
+                    parts[number].append(self._measured(kernel, artifact, shape, some, some, 0.0))
+        return [_whole(part) for part in parts]
+
+    def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
+        if not isinstance(self._place, Board):
+            return Counted.nothing(events, "under qemu instructions are counted, and no events of a processor")
+        lacking = self._place.uncountable(events)
+        counted = Counted(missing=lacking)
+        for profile, meant in perf.profiles([event for event in events if event not in lacking]):
+            counted |= self._profiled(self._place, kernel, artifact, profile, meant, shape)
+        return counted
+
+    def close(self) -> None:
+        self._place.close()
+        self._scratch.close()
+
+    def _profiled(
+        self, board: Board, kernel: Kernel, artifact: Artifact, profile: perf.Profile, events: Sequence[str], shape: int
+    ) -> Counted:
+        """Events of one call: the difference of two programs, of which the second calls the kernel more often."""
+
+        def ran(calls: int) -> Ran:
+            wanted = Wanted((Run(0), Run(1)), Timed(calls, calls, 0.0))
+            text, drawn, seconds = self._requested(kernel, artifact, self.task.seed, "normal", shape, wanted)
+            return board.run(Path(artifact.binary), drawn.folder, text, seconds, counted=False, profile=profile)
+
+        few = ran(_FEW_CALLS)
+        more = _MORE_CALLS
+        if profile.sampled:
+            times = [line["nanoseconds"] for line in request.answers(few.read(ANSWERS)) if line.get("timed")]
+            more = min(_MOST_CALLS, max(more, int(_SAMPLED_NANOSECONDS / max(1, *times)))) if times else more
+        return perf.per_call(profile, few.read(profile.found), ran(_FEW_CALLS + more).read(profile.found), more, events)
+
+    def _measured(
+        self, kernel: Kernel, artifact: Artifact, shape: int, least: int, most: int, seconds: float
+    ) -> Measurement:
+        wanted = _COUNTED
+        if not self._place.counts:
+            cold = (
+                _COLD * max(self._target.l2_bytes, self._target.l3_bytes, _LEAST_COLD) if self.task.policy.cold else 0
+            )
+            wanted = Wanted((Run(0), Run(1)), Timed(least, most, seconds, cold))
+        return self._tried(kernel, artifact, self.task.seed, "normal", shape, wanted, least)
+
+    def _tried(
+        self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted, samples: int
+    ) -> Measurement:
+        try:
+            text, drawn, seconds = self._requested(kernel, artifact, seed, probe, shape, wanted)
+        except BadInput as error:
+            return Measurement(Verdict.REFUSED, str(error))
+        try:
+            ran = self._ran(Path(artifact.binary), drawn.folder, text, seconds, counted=wanted.costs)
+            told = request.answers(ran.read(ANSWERS))
+            faults.check(told, ran)
+            worst = _judged(told, ran.folder, drawn, self.task.shapes[shape], probe)
+        except Rejected as why:
+            unknown = self._place.lacks if why.detail.startswith("SIGILL") else ""
+            detail = f"{why.detail}: {unknown}" if unknown else why.detail
+            return Measurement(why.verdict, detail, error=why.error, conditions=self._place.conditions)
+        if not wanted.costs:
+            return Measurement(Verdict.CORRECT, error=worst, conditions=self._place.conditions)
+        return self._costed(told, ran, worst, samples)
+
+    def _requested(
+        self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted
+    ) -> tuple[str, _Drawn, float]:
+        """A request, the inputs that it is for, and how long all of it may take. Raises BadInput for other shapes."""
+        operator = self.task.shapes[shape]
+        if handed.needed(operator):
+            handed.hand_over(operator, seed, probe, self._arrays)
+        drawn = self._drawn(seed, probe, shape)
+        call = self._call_seconds(shape)
+        whole = completed(kernel, artifact.plan)
+        text = request.text(whole, operator, wanted, sets=len(drawn.answers), vlen=self._target.vlen, seconds=call)
+        return text, drawn, _STARTING + wanted.most_runs * (call + 1.0)
+
+    def _costed(self, told: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:
+        """With times, or with cycles in their place, at the target's clock."""
+        if not self._place.counts:
+            times = tuple(line["nanoseconds"] * 1e-9 for line in told if line.get("timed"))
+            conditions = {**self._place.conditions, "cold": self.task.policy.cold}
+            return Measurement(Verdict.CORRECT, "", times, error, conditions=conditions)
+        counts = Counts.from_text(ran.read(COUNTS))
+        cycles = counts.cycles(TABLES[self._target.costs])
+        found: dict[str, Json] = {
+            **self._place.conditions,
+            "costs": self._target.costs,
+            "instructions": counts.instructions,
+            "cycles": cycles,
+        }
+        seconds = cycles / self._target.counts_a_second
+        return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), found)
+
+    def _ran(self, program: Path, inputs: Path, text: str, seconds: float, *, counted: bool) -> Ran:
+        """A program that something outside killed is started again."""
+        for _ in range(_ATTEMPTS):
+            ran = self._place.run(program, inputs, text, seconds, counted=counted)
+            if ran.code != -signal.SIGKILL or not ran.in_time:
+                break
+        return ran
+
+    def _call_seconds(self, shape: int) -> float:
+        if self.task.policy.timeout_seconds is not None:
+            return self.task.policy.timeout_seconds
+        return (_SLOWER if self._place.counts else 1.0) * limits.run_seconds(self.task.at(shape))
+
+    def _draw(self, seed: int, probe: str, shape: int) -> _Drawn:
+        folder = self._scratch.path / f"inputs-{next(self._numbers)}"
+        folder.mkdir()
+        answers = []
+        for number, (inputs, answer) in enumerate(handed.arrays(self.task.shapes[shape], seed, probe, self._arrays)):
+            for name, array in inputs.items():
+                (folder / f"set-{number}-{name}").write_bytes(np.ascontiguousarray(array).tobytes())
+            answers.append(answer())
+        return _Drawn(folder, tuple(answers))
+
+
+def _place(target: Riscv, scratch: Path, toolchains: Mapping[str, str] | None, cache: Cache | Path | None) -> Place:
+    return Board(target, scratch) if target.host else Qemu(target, scratch, toolchains, cache)
+
+
+def _whole(parts: Sequence[Measurement]) -> Measurement:
+    """The rounds of all turns together; what went wrong in one stands for all."""
+    if not parts[-1].ok:
+        return parts[-1]
+    samples = tuple(sample for part in parts for sample in part.samples)
+    return replace(parts[-1], samples=samples, error=max(part.error or 0.0 for part in parts))
+
+
+def _judged(told: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, operator: Operator, probe: str) -> float:
+    """The largest error of the results that were written, as a share of the tolerance. Raises Rejected."""
+    worst = 0.0
+    outputs = [t for t in operator.tensors() if t.role != "input" and operator.signature()[t.name].checked]
+    for line in told:
+        for tensor in outputs if line.get("saved") else ():
+            try:
+                raw = (folder / f"result-{int(line['run'])}-{tensor.name}").read_bytes()
+                got = np.frombuffer(raw, tensor.dtype.numpy()).reshape(tensor.shape)
+                want = drawn.answers[int(line["set"])][tensor.name]
+            except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
+                raise Rejected(Verdict.WRONG, "what the runner wrote of it was changed or removed") from None
+            found = compare(got, want, tensor.dtype, operator.tolerance(tensor.name, probe))
+            if not found.ok:
+                sentence = explain(tensor.name, got, want.values, tensor.dtype, found, None)
+                with on_call(line["run"] + 1):
+                    raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
+            worst = max(worst, found.error)
+    return worst

@@ -1,0 +1,244 @@
+"""A cache of built kernels, keyed by what they were built from.
+
+An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleaned up and renamed into place, so that
+it is there completely or not at all, even with several writers. It holds `entry.json` and the binary. The entry has the
+binary's hash, so a torn or altered binary counts as missing. Therefore nothing waits for the disk: what a power failure
+tears is built again. The modification time of `entry.json` is when the entry was last used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.vocabulary import scratch
+from deepgen.toolchains.base import BuildError, Built, Toolchain
+from deepgen.vocabulary.scratch import Scratch
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, Kernel, Verdict, digest
+from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import plan_to_json
+
+_FORMAT = 1  # of entries; another number is another key
+_ENTRY = "entry.json"
+_WORK = "work"
+_ABANDONED_SECONDS = 86400.0  # work folders this old that nobody ever owned were left by a process that was killed
+_TORN = (OSError, ValueError, KeyError, TypeError)  # what reading a damaged entry may raise
+_log = logging.getLogger(__name__)
+_temporary: list[Scratch] = []  # instead of folders that cannot be written, until this process ends
+
+
+def cache_key(kernel: Kernel, toolchain: Toolchain, target: Target) -> str:
+    """What a binary depends on: the kernel, the toolchain and the target's facts that reach the compiler."""
+    return digest({"format": _FORMAT, "kernel": kernel.id, "toolchain": toolchain.id, "target": target.build_facts()})
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One entry as `trim` sees it."""
+
+    last: float
+    bytes: int
+    folder: Path
+
+
+class Cache:
+    """A folder of built kernels that any number of processes share.
+
+    When the folder cannot be written (a full disk, a read-only one), builds go to a temporary folder that lives as
+    long as this process; `trouble` says so in a sentence.
+    """
+
+    def __init__(self, folder: Path | str, max_bytes: int = 8 << 30) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        self.max_bytes = max_bytes
+        self.trouble: str | None = None
+        self._lock = threading.Lock()
+        self._roots = [self.folder]  # the last one is written to, all are read
+        self._grown = 0  # bytes put since the last trim
+        with contextlib.suppress(OSError):
+            self._sweep()
+
+    def get(self, key: str) -> Artifact | None:
+        """The artifact of that key, or None. Raises the BuildError that the build ended in, where that is known."""
+        for root in self._roots:
+            folder = _place(root, key)
+            with contextlib.suppress(*_TORN):
+                found = _read(folder)
+                with contextlib.suppress(OSError):
+                    os.utime(folder / _ENTRY)
+                if isinstance(found, BuildError):
+                    raise found
+                return found
+        return None
+
+    def put(self, key: str, kernel: Kernel, toolchain: Toolchain, built: Built, seconds: float, work: Path) -> Artifact:
+        """Keep what was built in a folder that `workspace` gave; the folder becomes the entry."""
+        binary = work / built.binary
+        entry: JsonObject = {
+            "sha256": hashlib.sha256(binary.read_bytes()).hexdigest(),
+            "kernel_id": kernel.id,
+            "binary": built.binary,
+            "format": built.format,
+            "toolchain": f"{toolchain.name} {toolchain.version}",
+            "facts": dict(built.facts),
+            "seconds": seconds,
+            "log": built.log,
+        }
+        if built.plan is not None:
+            entry["plan"] = plan_to_json(built.plan)
+        self._keep(key, entry, work, {binary, *(work / name for name in built.beside)})
+        artifact = self.get(key)
+        if artifact is None:
+            raise OSError("the new entry cannot be read back")
+        return artifact
+
+    def put_failure(self, key: str, error: BuildError, work: Path) -> None:
+        """Remember a build that would surely fail again."""
+        if error.lasting:
+            self._keep(key, {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}, work, set())
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder to build in, in the file system where the result is to stay. Gone afterwards, unless put."""
+        above = self._roots[-1] / _WORK
+        above.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Scratch("build", str(above)) as own:
+            folder = own.path / "kernel"
+            folder.mkdir()
+            yield folder
+
+    def fall_back(self, error: OSError) -> None:
+        """Write to a temporary folder from now on. Raises OSError when there is none either."""
+        with self._lock:
+            if len(self._roots) > 1:
+                return
+            _temporary.append(Scratch("cache"))
+            temporary = _temporary[-1].path
+            self.trouble = (
+                f"The cache folder {self.folder} cannot be written ({error.strerror or error}): "
+                f"kernels are built in {temporary} and forgotten at the end."
+            )
+            self._roots.append(temporary)
+        _log.warning(self.trouble)
+
+    def size(self) -> int:
+        """Bytes that the entries take."""
+        return sum(use.bytes for use in self._uses())
+
+    def clear(self, older_than: float = 0.0) -> int:
+        """Remove entries not used for that many seconds, and what killed processes left. Returns the bytes freed."""
+        latest = time.time() - older_than
+        with contextlib.suppress(OSError):
+            self._sweep()
+        return _remove_all(use for use in self._uses() if use.last <= latest)
+
+    def trim(self, max_bytes: int | None = None) -> int:
+        """Remove the entries longest unused until the rest fits. Returns the bytes freed."""
+        uses = sorted(self._uses(), key=lambda use: use.last)
+        excess = sum(use.bytes for use in uses) - (self.max_bytes if max_bytes is None else max_bytes)
+        before = itertools.accumulate((use.bytes for use in uses), initial=0)  # freed before each one
+        return _remove_all(use for use, freed in zip(uses, before, strict=False) if freed < excess)
+
+    def _keep(self, key: str, entry: JsonObject, work: Path, kept: set[Path]) -> None:
+        """Make the work folder an entry, with these of its files."""
+        for file in work.iterdir():
+            if file.is_dir():
+                shutil.rmtree(file)
+            elif file not in kept:
+                file.unlink()
+        (work / _ENTRY).write_text(json.dumps(entry))
+        grown = _bytes(work)
+        place = _place(self._roots[-1], key)
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            work.rename(place)
+        except OSError:
+            if _valid(place):  # another process was faster: its entry is as good
+                return
+            # What lies there is torn, and goes. Another process may put it right at the same moment.
+            _remove(place)
+            try:
+                work.rename(place)
+            except OSError:
+                if not _valid(place):
+                    raise
+        self._count(grown)
+
+    def _count(self, grown: int) -> None:
+        # Looking at every entry takes a while: only when a good part of the room may have been used since.
+        with self._lock:
+            self._grown += grown
+            due = self._grown > self.max_bytes // 16
+            if due:
+                self._grown = 0
+        if due:
+            self.trim()
+
+    def _uses(self) -> Iterator[_Use]:
+        for place in self.folder.glob("??/*"):
+            with contextlib.suppress(OSError):
+                entry = place / _ENTRY
+                last = (entry if entry.exists() else place).stat().st_mtime
+                yield _Use(last, _bytes(place), place)
+
+    def _sweep(self) -> None:
+        latest = time.time() - _ABANDONED_SECONDS
+        for left in (self.folder / _WORK).iterdir():
+            if not scratch.remove(left) and not scratch.owned(left) and left.stat().st_mtime <= latest:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _place(root: Path, key: str) -> Path:
+    return root / key[:2] / key
+
+
+def _remove_all(uses: Iterable[_Use]) -> int:
+    freed = 0
+    for use in uses:
+        _remove(use.folder)
+        freed += 0 if use.folder.exists() else use.bytes
+    return freed
+
+
+def _remove(place: Path) -> None:
+    # The entry first: from now on a reader finds nothing, rather than half an entry.
+    with contextlib.suppress(OSError):
+        (place / _ENTRY).unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _read(folder: Path) -> Artifact | BuildError:
+    """What an entry holds. Raises one of _TORN when it is not what was put."""
+    entry = json.loads((folder / _ENTRY).read_text())
+    if not isinstance(entry, dict):
+        raise TypeError("not an entry")
+    if "verdict" in entry:
+        return BuildError(Verdict(entry["verdict"]), entry["detail"], entry["log"])
+    expected = entry.pop("sha256")
+    binary = folder / entry["binary"]
+    if hashlib.sha256(binary.read_bytes()).hexdigest() != expected:
+        raise ValueError(f"{binary} was altered")
+    return Artifact.from_json({**entry, "binary": str(binary)})
+
+
+def _valid(folder: Path) -> bool:
+    try:
+        _read(folder)
+    except _TORN:
+        return False
+    return True
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())

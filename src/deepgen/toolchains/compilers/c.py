@@ -1,0 +1,154 @@
+"""C compilers: gcc, clang, and the clang inside zig. A kernel becomes a shared library."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deepgen.toolchains import elf, process
+from deepgen.toolchains.base import BuildLimits, Built, Recipe
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.compilers import isa, names
+from deepgen.toolchains.compilers.header import compiled_header
+from deepgen.toolchains.compilers.judge import failed, run_judged
+from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.targets import Cpu, Target
+from deepgen.vocabulary import BadInput, Json, Kernel, digest
+
+_OPTIMISE = ("-O3",)
+_SHARED = ("-shared", "-fPIC")
+_BINARY = "kernel.so"
+_ASSEMBLY = "kernel.s"
+
+
+@dataclass(frozen=True)
+class CCompiler:
+    """One C compiler for one kind of machine.
+
+    `command` starts it; `family` says whose flags and version numbers it has, gcc's or clang's.
+    """
+
+    name: str
+    version: str
+    path: str
+    command: tuple[str, ...]
+    family: str
+    major: int
+    machine: str  # that it builds for: x86_64, aarch64
+    identity: str  # the compiler's own description, down to the distribution's patch level
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        recipe = [*self._flags(()), *_SHARED]
+        return f"{self.name}-{self.version}-{digest([self.identity, recipe, list(self.command[1:])], 16)}"
+
+    def serves(self, target: Target) -> bool:
+        return isinstance(target, Cpu) and target.machine == self.machine
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        # -fstack-usage costs nothing and shows which kernels spill registers.
+        usage = () if self.name == "zig" else ("-fstack-usage",)
+        finished = self._compile(kernel, target, folder, (*_SHARED, *usage), _BINARY, limits, group)
+        try:
+            image = (folder / _BINARY).read_bytes()
+            code = elf.code_bytes(image)
+            symbols = elf.symbols(image) if names.expressions(kernel) else []
+        except FileNotFoundError:
+            raise failed(self.name, "reported success but wrote no shared library", finished.log) from None
+        except ValueError as error:
+            raise failed(self.name, f"reported success but wrote {error} as shared library", finished.log) from None
+        facts: dict[str, Json] = {"code_bytes": code, "cpu_seconds": round(finished.cpu_seconds, 3)}
+        if (stack := _stack_bytes(folder)) is not None:
+            facts["stack_bytes"] = stack
+        plan = names.completed(kernel.plan, names.found(self.name, kernel, symbols, finished.log))
+        return Built(_BINARY, "so", facts, finished.log, plan)
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        with Group() as group:
+            self._compile(kernel, target, folder, ("-fPIC", "-S"), _ASSEMBLY, BuildLimits(), group)
+        return (folder / _ASSEMBLY).read_text(errors="replace")
+
+    def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
+        # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
+        tuning = () if self.name == "zig" else isa.tuning(features, self.family, self.major)
+        zig = self.name == "zig"
+        return (*_OPTIMISE, *isa.flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
+
+    def _compile(
+        self,
+        kernel: Kernel,
+        target: Target,
+        folder: Path,
+        kind: tuple[str, ...],
+        output: str,
+        limits: BuildLimits,
+        group: Group,
+    ) -> process.Finished:
+        if not isinstance(target, Cpu) or not self.serves(target):
+            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
+        write_sources(kernel, folder)
+        argv = self._argv(kernel, target, kind, output)
+        if self.family == "gcc" and self.machine == "x86_64":
+            flags = (*self._flags(target.isa), "-fPIC")
+            argv = (*argv, *compiled_header(self.command, self.identity, flags, kernel, limits, group))
+        return run_judged(self.name, argv, folder, limits, group, self._env(folder))
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        assert isinstance(target, Cpu), "C compilers are found for processors"
+        return Recipe(self._argv(kernel, target, _SHARED, _BINARY))
+
+    def _argv(self, kernel: Kernel, target: Cpu, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
+        # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags
+        # come last, so that they win and its libraries follow what needs them.
+        flags = (*self._flags(target.isa), *kind)
+        argv = (*self.command, *flags, "-o", output, kernel.sources[0].name, *kernel.flags)
+        return argv if "-S" in kind else (*argv, "-lm")
+
+    def _env(self, folder: Path) -> dict[str, str]:
+        return {key: value.replace("{folder}", str(folder)) for key, value in self.env.items()}
+
+
+def gcc_or_clang(name: str, path: str, description: str, machine: str) -> CCompiler:
+    """The compiler at a path, as its own `--version` and `-dumpmachine` describe it. Raises ValueError otherwise."""
+    first = description.splitlines()[0] if description.strip() else ""
+    numbers = re.findall(r"\b(\d+)\.\d+(?:\.\d+)?", first)
+    version = re.findall(r"\b\d+\.\d+(?:\.\d+)?", first)
+    family = "clang" if "clang" in first.lower() else "gcc" if re.search(r"\bGCC\b|gcc", description) else ""
+    if not family or not numbers:
+        raise ValueError(f"it describes itself as {first!r}")
+    built_for = machine.strip().partition("-")[0]  # of a triple such as aarch64-linux-gnu
+    return CCompiler(name, version[-1], path, (path,), family, int(numbers[-1]), built_for, first)
+
+
+def zig(path: str, version: str, cache: str, machine: str) -> CCompiler:
+    """The C compiler inside zig, with a libc of its own for any machine: all that one without a compiler needs."""
+    libc = "musl" if platform.libc_ver()[0] != "glibc" else "gnu"
+    return CCompiler(
+        name="zig",
+        version=version,
+        path=path,
+        # Without a target zig would compile for this machine's processor and nothing else; and its checks for
+        # undefined behaviour are not what is to be timed.
+        command=(path, "cc", "-target", f"{machine}-linux-{libc}", "-fno-sanitize=undefined", "-g0"),
+        family="clang",
+        major=18,  # of the oldest zig that deepgen asks for
+        machine=machine,
+        identity=f"zig {version}",
+        # The C library, compiled once, is shared; objects are ours to keep and go away with the work folder.
+        env={"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": "{folder}/zig-cache"},
+    )
+
+
+def _stack_bytes(folder: Path) -> int | None:
+    """The deepest stack frame of the kernel's functions: spilled registers show here."""
+    frames = [
+        int(words[1])
+        for report in folder.glob("*.su")
+        for line in report.read_text(errors="replace").splitlines()
+        if len(words := line.split("\t")) > 1 and words[1].isdigit()
+    ]
+    return max(frames, default=None)

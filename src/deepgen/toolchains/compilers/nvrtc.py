@@ -1,0 +1,139 @@
+"""CUDA kernels through NVRTC: a library from PyPI or a toolkit, and no GPU, driver or header needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from deepgen.toolchains import elf
+from deepgen.toolchains.base import BuildLimits, Built, Recipe
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.compilers import gpu_facts, names, nvrtc_program, ptxas
+from deepgen.toolchains.compilers.disassembly import sass
+from deepgen.toolchains.compilers.judge import failed, run_judged
+from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import BadInput, Kernel, completed, digest
+
+_BINARY, _PTX = "kernel.cubin", "kernel.ptx"
+_OPTIONS = ("--std=c++17", "--include-path=.")
+_REPORT = "--ptxas-options=-v"
+_START_SECONDS = 20.0
+_SYSTEM_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<", re.M)
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """One NVRTC library. NVRTC 13 begins at sm_75; for Volta there is NVRTC 12, and both can be installed."""
+
+    version: str
+    path: str
+    archs: tuple[int, ...]  # compute capabilities, 90 for 9.0
+    disassembler: str | None = None
+    name: str = "nvrtc"
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.version}-{digest([*_OPTIONS, _REPORT], 16)}"
+
+    def _headers(self, kernel: Kernel) -> list[str]:
+        """The toolkit's own headers, for kernels that ask for some, such as <cuda_fp16.h>."""
+        if not any(_SYSTEM_HEADER.search(source.text) for source in kernel.sources):
+            return []
+        lib = Path(self.path).resolve().parent
+        places = [
+            lib.parent / "include",
+            lib.parent.parent / "cuda_runtime" / "include",
+            Path("/usr/local/cuda/include"),
+        ]
+        return [str(place) for place in places if (place / "cuda_fp16.h").is_file()][:1]
+
+    def serves(self, target: Target) -> bool:
+        return isinstance(target, Cuda) and target.sm in self.archs
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        log = self._compile(kernel, target, folder, ("CUBIN", _BINARY), limits, group)
+        assert isinstance(target, Cuda)
+        try:
+            code = elf.code_bytes((folder / _BINARY).read_bytes())
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but wrote no cubin: {error}", log) from None
+        plan = names.completed(kernel.plan, self._symbols(kernel, folder, log))
+        facts = gpu_facts.summary(ptxas.entries(log), completed(kernel, plan), target)
+        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, ptxas.without_report(log), plan)
+
+    def _symbols(self, kernel: Kernel, folder: Path, log: str) -> dict[str, str]:
+        if not names.expressions(kernel):
+            return {}
+        try:
+            found: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but gave no names: {error}", log) from None
+        symbols = {name: symbol for name, symbol in found.items() if symbol is not None}
+        if len(symbols) < len(found):
+            raise failed(self.name, f"has no kernel {next(n for n in found if n not in symbols)}", log)
+        return symbols
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        """The machine code where a disassembler is installed, PTX otherwise."""
+        with Group() as group:
+            if self.disassembler is not None:
+                self._compile(kernel, target, folder, ("CUBIN", _BINARY), BuildLimits(), group)
+                return sass(self.disassembler, folder / _BINARY)
+            self._compile(kernel, target, folder, ("PTX", _PTX), BuildLimits(), group)
+        return (folder / _PTX).read_text(errors="replace")
+
+    def _compile(
+        self, kernel: Kernel, target: Target, folder: Path, form: tuple[str, str], limits: BuildLimits, group: Group
+    ) -> str:
+        if not isinstance(target, Cuda) or not self.serves(target):
+            allowed = ", ".join(f"sm_{sm}" for sm in self.archs)
+            raise BadInput(f"NVRTC {self.version} builds no kernels for {target.name}", allowed=allowed)
+        write_sources(kernel, folder)
+        argv = (*_python(), *self._words(kernel, target, form))
+        return run_judged(self.name, argv, folder, limits, group).log
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        """NVRTC is a library: the few lines of Python that call it here go along."""
+        assert isinstance(target, Cuda), "NVRTC is found for CUDA targets"
+        program = Path(nvrtc_program.__file__)
+        words = self._words(kernel, target, ("CUBIN", _BINARY))
+        return Recipe(("python3", program.name, *words), {program.name: program.read_text(encoding="utf-8")})
+
+    def _words(self, kernel: Kernel, target: Cuda, form: tuple[str, str]) -> tuple[str, ...]:
+        """What the program is told."""
+        arch = f"--gpu-architecture={target.arch}"
+        named = (f"{nvrtc_program.NAME}{name}" for name in names.expressions(kernel))
+        headers = (f"--include-path={place}" for place in self._headers(kernel))
+        return self.path, kernel.sources[0].name, *form, arch, *_OPTIONS, _REPORT, *kernel.flags, *named, *headers
+
+
+def described(path: str, disassembler: str | None) -> Nvrtc:
+    """The library at a path. Raises ValueError when it does not answer."""
+    file = Path(path)
+    return Nvrtc(*_asked(path, file.stat().st_mtime_ns if file.exists() else 0), disassembler)
+
+
+@lru_cache(maxsize=16)
+def _asked(path: str, changed: int) -> tuple[str, str, tuple[int, ...]]:
+    """Version, path and capabilities, asked in a process of its own: once, unless the file has changed."""
+    try:
+        answer = subprocess.run(
+            (*_python(), path), stdin=subprocess.DEVNULL, capture_output=True, timeout=_START_SECONDS, check=True
+        )
+        facts = json.loads(answer.stdout)
+        return facts["version"], path, tuple(facts["archs"])
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise ValueError(said[-1]) from error
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _python() -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", nvrtc_program.__file__)

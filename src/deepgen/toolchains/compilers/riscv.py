@@ -1,0 +1,168 @@
+"""Cross compilers for RISC-V: clang, zig and gcc. A kernel becomes a static program with our runner in C.
+
+The kernel's assembly is kept beside the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from deepgen.toolchains import elf
+from deepgen.toolchains.base import BuildLimits, Built, Recipe
+from deepgen.toolchains.board import calls
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.compilers import names, zig_libc
+from deepgen.toolchains.compilers.judge import failed, run_judged
+from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.vocabulary.folders import default_cache_folder
+from deepgen.targets import Riscv, Target
+from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, digest
+
+ASSEMBLY = "kernel.s"  # beside the program
+SUFFIX = ".riscv"
+_BINARY = f"kernel{SUFFIX}"
+_OBJECT = "kernel.o"
+_OURS = "deepgen-runner"  # a folder of its own: a user's kernel may have files of any names
+_RUNNER = (f"{_OURS}/board.c", f"{_OURS}/board.h")
+_RUNNER_OBJECT = f"{_OURS}/board.o"
+_CALLS = f"{_OURS}/calls.c"
+
+
+@dataclass(frozen=True)
+class RiscvCompiler:
+    """One compiler that builds for RISC-V on this machine. `command` starts it."""
+
+    name: str
+    version: str
+    path: str
+    command: tuple[str, ...]
+    identity: str  # the compiler's own description
+    link: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def id(self) -> str:
+        made = [self.identity, list(self.command[1:]), list(self.link), *_runner().values()]
+        return f"{self.name}-{self.version}-{digest(made, 16)}"
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        if strange := names.expressions(kernel):
+            raise failed(self.name, f'cannot call {strange[0]} from C: name it in extern "C"', "")
+        write_sources(kernel, folder)
+        _write_runner(kernel, folder)
+        env = {key: value.replace("{folder}", str(folder)) for key, value in self.env}
+        if self.name == "zig" and isinstance(target, Riscv):
+            linking = (*self.command, *self._linking(_machine(self.name, target)))
+            zig_libc.ready(linking, self.version, dict(self.env)["ZIG_GLOBAL_CACHE_DIR"], limits, group)
+        log, seconds = "", 0.0
+        for argv in self._commands(kernel, target):
+            finished = run_judged(self.name, argv, folder, limits, group, env)
+            log, seconds = log + finished.log, seconds + finished.cpu_seconds
+        self._keep_runner(folder, target)
+        try:
+            facts: dict[str, Json] = {
+                "code_bytes": elf.code_bytes((folder / _OBJECT).read_bytes()),
+                "program_bytes": (folder / _BINARY).stat().st_size,
+                "cpu_seconds": round(seconds, 3),
+            }
+        except (OSError, ValueError) as error:
+            raise failed(self.name, f"reported success but wrote no program ({error})", log) from None
+        return Built(_BINARY, "riscv", facts, log, beside=(ASSEMBLY,))
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        write_sources(kernel, folder)
+        with Group() as group:
+            run_judged(self.name, self._commands(kernel, target)[0], folder, BuildLimits(), group, dict(self.env))
+        return (folder / ASSEMBLY).read_text(errors="replace")
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe:
+        return Recipe(self._commands(kernel, target)[0])
+
+    def _commands(self, kernel: Kernel, target: Target) -> tuple[tuple[str, ...], ...]:
+        """To assembly, to an object, to a program. The kernel's flags are for its own text alone."""
+        if not isinstance(target, Riscv):
+            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed="riscv targets")
+        machine = _machine(self.name, target)
+        compiled = ("-O3", *machine, "-S", "-o", ASSEMBLY, kernel.sources[0].name, *_compiled(kernel))
+        kept = self._kept_runner(target)
+        runner = (*self.command, "-O1", *machine, "-c", "-o", _RUNNER_OBJECT, _RUNNER[0])
+        parts = (str(kept) if kept.is_file() else _RUNNER_OBJECT, _CALLS, _OBJECT)
+        linked = (*self._linking(machine), "-o", _BINARY, *parts, "-pthread", "-lm")
+        return (
+            (*self.command, *compiled),
+            (*self.command, *machine, "-c", "-o", _OBJECT, ASSEMBLY),
+            *(() if kept.is_file() else (runner,)),
+            (*self.command, *linked),
+        )
+
+    def _linking(self, machine: Sequence[str]) -> tuple[str, ...]:
+        return ("-O1", "-s", *machine, "-static", *self.link)
+
+    def _kept_runner(self, target: Riscv) -> Path:
+        """Where the runner is kept once it is compiled: that takes as long as many a kernel."""
+        name = digest([self.id, *_machine(self.name, target)], 16)
+        return default_cache_folder() / "riscv-runner" / f"{name}.o"
+
+    def _keep_runner(self, folder: Path, target: Target) -> None:
+        made = folder / _RUNNER_OBJECT
+        if not made.is_file() or not isinstance(target, Riscv):
+            return
+        kept = self._kept_runner(target)
+        with contextlib.suppress(OSError):  # where it cannot be kept, each build compiles it
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh = kept.with_suffix(f".{secrets.token_hex(4)}")
+            shutil.copyfile(made, fresh)
+            fresh.replace(kept)  # whole or not at all, whoever else writes it
+
+
+def assembly_beside(program: Path) -> str:
+    """The kernel's part of a program, as its compiler wrote it: the rest is the runner and the C library."""
+    try:
+        return (program.parent / ASSEMBLY).read_text(errors="replace")
+    except OSError as error:
+        raise DeepgenError(f"the assembly of {program.name} is not beside it") from error
+
+
+def clang(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
+    """It needs the C library of a cross gcc, and lld."""
+    command = (path, "--target=riscv64-linux-gnu")
+    return RiscvCompiler(name, version, path, command, identity, link=("-fuse-ld=lld",))
+
+
+def gcc(name: str, path: str, version: str, identity: str) -> RiscvCompiler:
+    return RiscvCompiler(name, version, path, (path,), identity)
+
+
+def zig(path: str, version: str, cache: str) -> RiscvCompiler:
+    """It brings its own C library."""
+    command = (path, "cc", "-target", "riscv64-linux-musl", "-fno-sanitize=undefined", "-g0")
+    env = (("ZIG_GLOBAL_CACHE_DIR", cache), ("ZIG_LOCAL_CACHE_DIR", "{folder}/zig-cache"))
+    return RiscvCompiler("zig", version, path, command, f"zig {version}", env=env)
+
+
+def _machine(name: str, target: Riscv) -> tuple[str, ...]:
+    if name == "zig":
+        features = "".join(f"+{feature}" for feature in target.march.split("_")[1:])
+        return (f"-mcpu=baseline_rv64+v{features}",)
+    return (f"-march={target.march}", "-mabi=lp64d")
+
+
+def _compiled(kernel: Kernel) -> tuple[str, ...]:
+    return tuple(flag for flag in kernel.flags if not flag.startswith("-l"))
+
+
+def _runner() -> dict[str, str]:
+    folder = resources.files("deepgen.toolchains.board")
+    return {name: (folder / Path(name).name).read_text() for name in _RUNNER}
+
+
+def _write_runner(kernel: Kernel, folder: Path) -> None:
+    (folder / _OURS).mkdir()
+    for name, text in {**_runner(), _CALLS: calls.source(kernel)}.items():
+        (folder / name).write_text(text)

@@ -1,0 +1,108 @@
+"""Many builds at once, controlled together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from deepgen.toolchains.base import BuildLimits, Toolchain
+from deepgen.toolchains.cache import Cache
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.make import make
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, Kernel
+
+
+class BuildPool:
+    """Builds kernels for one target, `jobs` at a time. Threads wait here; the work is done by compiler processes."""
+
+    def __init__(
+        self,
+        toolchains: Callable[[str], Toolchain],
+        target: Target,
+        cache: Cache,
+        jobs: int,
+        limits: BuildLimits | None = None,
+    ) -> None:
+        """`toolchains`: the toolchain of a language, asked for each kernel."""
+        self.target, self.cache = target, cache
+        self._toolchains = toolchains
+        self.jobs = max(1, jobs)
+        self.limits = limits or BuildLimits()
+        self._group = Group()
+        self._threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="deepgen-build")
+        self._lock = threading.Lock()
+        self._pending: dict[str, Future[Artifact]] = {}
+        self._at_work = 0
+
+    def submit(self, kernel: Kernel) -> Future[Artifact]:
+        """Have a kernel built. The future gives the artifact, a BuildError, or CancelledError once the pool is closed.
+
+        A kernel that is already being built is not built twice: both callers hold the same future.
+        """
+        key = kernel.id
+        with self._lock:
+            future = self._pending.get(key)
+            if future is not None and not future.cancelled():
+                return future
+            future = self._threads.submit(self._build, kernel)
+            self._pending[key] = future
+        future.add_done_callback(lambda done: self._forget(key, done))
+        return future
+
+    @property
+    def running(self) -> int:
+        """Builds that use the machine at this moment."""
+        return 0 if self._group.paused else self._at_work
+
+    @property
+    def paused(self) -> bool:
+        return self._group.paused
+
+    def pause(self) -> None:
+        """Stop all builds where they are; none starts, and no time limit ticks, until `resume`. Pauses nest."""
+        self._group.pause()
+
+    def resume(self) -> None:
+        """Undo one pause."""
+        self._group.resume()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """A window in which no build disturbs what is timed."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def close(self, cancel: bool = True) -> None:
+        """Kill what runs and drop what waits; or, without `cancel`, let all of it finish first."""
+        if cancel:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._group.kill()
+        self._threads.shutdown(wait=True)
+        self._group.close()
+
+    def __enter__(self) -> BuildPool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _build(self, kernel: Kernel) -> Artifact:
+        with self._lock:
+            self._at_work += 1
+        try:
+            return make(kernel, self._toolchains(kernel.language), self.target, self.cache, self.limits, self._group)
+        finally:
+            with self._lock:
+                self._at_work -= 1
+
+    def _forget(self, key: str, done: Future[Artifact]) -> None:
+        with self._lock:
+            if self._pending.get(key) is done:
+                del self._pending[key]

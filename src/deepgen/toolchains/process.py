@@ -1,0 +1,180 @@
+"""Run one compiler under limits.
+
+It runs in a session of its own, so that a Ctrl-C reaches it through us alone and its whole process group can be
+paused or killed. Limits are put on it from outside, right after it started: code between fork and exec is not safe
+in a process with threads. What it forked in the meantime is limited too, and later children inherit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
+
+_CHUNK = 1 << 16
+_GLANCE = 0.1  # seconds between two looks at a process that is silent
+
+
+class End(Enum):
+    """Who ended a process."""
+
+    ITSELF = "it ended by itself"
+    WALL_CLOCK = "the wall clock ran out"
+    OUTPUT = "it printed too much"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that is over, its children with it."""
+
+    code: int  # its exit code, or minus the number of the signal that ended it
+    end: End
+    log: str  # stdout and stderr as they came, shortened in the middle
+    seconds: float  # pauses left out
+    cpu_seconds: float  # of it and the children that it waited for
+
+
+def run(
+    argv: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a command in a folder. Raises OSError when it cannot start, CancelledError when its group was killed."""
+    process = group.start(lambda: _spawn(argv, folder, limits, {**(env or {}), **group.mark}, group.inherited))
+    started = group.clock()
+    assert process.stdout is not None
+    log = _Log(limits.log_bytes)
+    try:
+        with process.stdout:
+            os.set_blocking(process.stdout.fileno(), False)
+            end = _watch(process, log, limits, group, started)
+            group.end(process.pid)
+            _drain(process.stdout.fileno(), log, limits)
+    finally:
+        # Not waited for until here: while the leader is a zombie, its number cannot become another process group's.
+        group.end(process.pid)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if group.killed:
+        raise CancelledError("the build was stopped")
+    return Finished(
+        code=process.returncode,
+        end=end,
+        log=log.text(),
+        seconds=group.clock() - started,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+    )
+
+
+def _spawn(
+    argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str], inherited: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        argv,
+        cwd=folder,
+        # Messages are read by us, hence the C locale; what a killed compiler leaves goes away with the folder.
+        env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder), **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=inherited,
+        start_new_session=True,
+    )
+    _limit(process.pid, limits)
+    return process
+
+
+def _limit(pid: int, limits: BuildLimits) -> None:
+    """Limit a process, then the children it had before: those it forks afterwards inherit."""
+    cpu = max(1, round(limits.cpu_seconds))
+    with contextlib.suppress(ProcessLookupError):
+        for what, soft, hard in (
+            (resource.RLIMIT_CPU, cpu, cpu + 2),  # the soft limit's signal is told from other kills
+            (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
+            (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+            (resource.RLIMIT_CORE, 0, 0),
+        ):
+            # Where a lower limit holds already and may not be raised, it stays.
+            with contextlib.suppress(PermissionError, ValueError):
+                resource.prlimit(pid, what, (soft, hard))
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                _limit(int(child), limits)
+
+
+def _watch(process: subprocess.Popen[bytes], log: _Log, limits: BuildLimits, group: Group, started: float) -> End:
+    """Read what the process prints until it ends or breaks a limit. Leaves it unwaited for."""
+    assert process.stdout is not None
+    out = process.stdout.fileno()
+    poll = select.poll()
+    poll.register(out, select.POLLIN)
+    with _exit_event(process.pid) as event:
+        if event is not None:
+            poll.register(event, select.POLLIN)
+        while not _over(process.pid):
+            left = limits.wall_seconds - (group.clock() - started)
+            if left <= 0.0 and not group.paused:
+                return End.WALL_CLOCK
+            ready = poll.poll(1000.0 * (_GLANCE if left <= 0.0 else min(left, _GLANCE)))
+            if any(fd == out for fd, _ in ready):
+                chunk = os.read(out, _CHUNK)
+                log.add(chunk)
+                if log.total > limits.output_bytes:
+                    return End.OUTPUT
+                if not chunk:
+                    poll.unregister(out)
+    return End.ITSELF
+
+
+@contextlib.contextmanager
+def _exit_event(pid: int) -> Iterator[int | None]:
+    """A file descriptor that becomes readable when the process ends; None where the system has no such thing."""
+    try:
+        event = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        yield None
+        return
+    try:
+        yield event
+    finally:
+        os.close(event)
+
+
+def _over(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _drain(out: int, log: _Log, limits: BuildLimits) -> None:
+    """What was printed last and lies in the pipe; a child in another session may hold the pipe open."""
+    with contextlib.suppress(BlockingIOError):
+        while log.total <= limits.output_bytes and (chunk := os.read(out, _CHUNK)):
+            log.add(chunk)
+
+
+class _Log:
+    """The first and the last part of a stream of any length."""
+
+    def __init__(self, size: int) -> None:
+        self._half = max(1, size // 2)
+        self._head = b""
+        self._tail = b""
+        self.total = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.total += len(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        self._tail = (self._tail + chunk[room:])[-self._half :]
+
+    def text(self) -> str:
+        left_out = self.total - len(self._head) - len(self._tail)
+        middle = f"\n... {left_out} bytes left out ...\n".encode() if left_out else b""
+        return (self._head + middle + self._tail).replace(b"\0", b"").decode(errors="replace")

@@ -1,7 +1,0 @@
-"""Triton's own ways of tuning, with deepgen behind them."""
-
-from __future__ import annotations
-
-from deepgen.triton.decorator import autotune
-
-__all__ = ["autotune"]

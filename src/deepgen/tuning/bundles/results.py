@@ -1,0 +1,109 @@
+"""Results of a bundle: a file of JSON lines, one per trial, each on disk before the next kernel runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deepgen.tuning.bundles.archive import FORMAT
+from deepgen.vocabulary import BadInput, Json, JsonObject, Measurement, foreign
+
+MOST_BYTES = 256 << 20  # thousands of trials with all their samples
+_HEAD = ("format", "bundle", "study", "device")
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How one trial of the bundle ended."""
+
+    trial: int
+    kernel_id: str
+    measurement: Measurement
+    facts: Mapping[str, Json]  # build statistics from the toolchain
+
+    def to_json(self) -> JsonObject:
+        return {
+            "trial": self.trial,
+            "kernel_id": self.kernel_id,
+            "measurement": self.measurement.to_json(),
+            "facts": dict(self.facts),
+        }
+
+
+@dataclass(frozen=True)
+class Results:
+    """The content of a file so far. `head` names the bundle, the study and the device."""
+
+    head: Mapping[str, Any]
+    trials: Mapping[int, TrialResult] = field(default_factory=dict)
+    finals: Mapping[str, Any] | None = None
+    length: int = 0  # bytes up to the end of the last whole line
+
+
+def read(path: Path) -> Results:
+    """The whole lines of a file. A truncated last line is not a result."""
+    where = str(path)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadInput("is larger than a result file may be", where=where)
+        text = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where) from error
+    text = text[: text.rfind(b"\n") + 1]
+    number = 1
+    try:
+        head, *rest = [foreign.parse(line, where) for line in text.splitlines()]
+        if head["format"] != FORMAT or not all(isinstance(head[key], str) for key in _HEAD[1:]):
+            raise ValueError("another format")
+        trials: dict[int, TrialResult] = {}
+        finals = None
+        for line in rest:
+            number += 1
+            if "finals" in line:
+                finals = dict(line["finals"])
+            else:
+                result = _result(line)
+                trials.setdefault(result.trial, result)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"line {number} is not a result of a bundle", where=where) from error
+    return Results(head, trials, finals, len(text))
+
+
+class Writer:
+    """Appends to a file of results, which is begun with its head or continued where it ends."""
+
+    def __init__(self, path: Path, head: JsonObject) -> None:
+        try:
+            self.so_far = read(path) if path.exists() and path.stat().st_size else Results(head)
+            for key in _HEAD:
+                if self.so_far.head[key] != head[key]:
+                    what = f"holds results of another {key}: {self.so_far.head[key]}"
+                    raise BadInput(what, where=str(path), allowed=f"{head[key]}; name another file with -o")
+            self._file = path.open("ab")
+            self._file.truncate(self.so_far.length)
+        except OSError as error:
+            raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from error
+        if not self.so_far.length:
+            self.append(head)
+
+    def append(self, line: JsonObject) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _result(line: Mapping[str, Any]) -> TrialResult:
+    measured = Measurement.from_json(line["measurement"])
+    timed = all(isinstance(s, float) and 0.0 < s < 1e9 for s in measured.samples)
+    if not timed or (measured.ok and not measured.samples):
+        raise ValueError("samples")
+    if type(line["trial"]) is not int or not isinstance(line["kernel_id"], str) or not isinstance(line["facts"], dict):
+        raise TypeError("trial")
+    return TrialResult(line["trial"], line["kernel_id"], measured, line["facts"])

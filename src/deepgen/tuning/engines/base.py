@@ -1,0 +1,120 @@
+"""What every engine does: execute builds and measurements, wherever they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from deepgen.run.measure.base import Contender, Task
+from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
+
+Look = Callable[[int, Artifact], bool]
+"""Whether this built trial is worth running. A session asks once a trial, between build and measurement.
+
+It is called in the process that opened the session, from any thread of it.
+"""
+
+NOT_WORTH_IT = Measurement(Verdict.NOT_RUN, "what the build told of it shows that it is clearly slower than the best")
+"""How a trial ends that was built and is not worth running."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a submitted trial. Without an artifact the build failed, and the measurement says how."""
+
+    trial_id: int
+    artifact: Artifact | None
+    measurement: Measurement
+    seconds: float = 0.0  # that the measurement took, where known
+
+
+class Arena(Protocol):
+    """Where kernels are verified and compared: all that finals need, in a session or in a bundle on another machine."""
+
+    def quiet(self) -> AbstractContextManager[None]:
+        """While this context is held, no build runs during a measurement."""
+        ...
+
+    def disturbed(self) -> str | None:
+        """Activity of others on the machine that would spoil a measurement, in words. Sampling it takes a moment."""
+        ...
+
+    def build(self, kernel: Kernel) -> Artifact:
+        """Build now and wait. Raises BuildError."""
+        ...
+
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        """Only the verdict, on other inputs; `shape` is an index into the task's shapes."""
+        ...
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        """Interleaved samples of all contenders, in the order given; kernels that are not built yet are built first.
+
+        Where the task has several timed shapes, a sample is the geometric mean over them, and the conditions have the
+        median of each as `shapes`.
+        """
+        ...
+
+    def baselines(self) -> list[str]:
+        """The baselines that can run beside this task's kernels."""
+        ...
+
+    def peak(self, *, again: bool = False) -> float | None:
+        """The device's peak for this operator's arithmetic, in GFLOP/s; `again`: measured again where it is measured.
+
+        The larger counts: whatever disturbs a machine only makes its peak look lower.
+        """
+        ...
+
+
+class Session(Arena, Protocol):
+    """An engine at work on one task."""
+
+    @property
+    def slots(self) -> int:
+        """How many trials can usefully be in flight at once."""
+        ...
+
+    @property
+    def builds_running(self) -> int: ...
+
+    def bandwidth(self) -> float | None:
+        """GB/s of the device's memory, where they are known."""
+        ...
+
+    def submit(self, trial_id: int, kernel: Kernel) -> None:
+        """Queue this kernel to be built and measured."""
+        ...
+
+    def results(self, timeout: float) -> list[Outcome]:
+        """What has ended since the last call; waits up to `timeout` seconds for the first."""
+        ...
+
+    def drop(self) -> bool:
+        """Cancel submitted trials that have not begun; False if that is not possible and they will run to their end."""
+        ...
+
+    def beat(self, seconds: float) -> None:
+        """The best time so far: clearly slower kernels need not be timed to the end."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started. Trials that have not ended are not reported."""
+        ...
+
+    def __enter__(self) -> Session: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Engine(Protocol):
+    """A place where kernels are built and measured."""
+
+    def open(self, task: Task, look: Look | None = None) -> Session:
+        """Start a session for this task. A trial that `look` rejects ends as NOT_WORTH_IT, with its artifact.
+
+        `look` is not asked about builds for finals (`build`, `verify`, `compare`).
+        """
+        ...

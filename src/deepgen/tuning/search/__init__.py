@@ -1,0 +1,68 @@
+"""Strategies: one small file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.tuning.search.base import Kind, Past, Setting, Strategy, check_options
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.registry import Registry
+
+STRATEGIES: Registry[Kind] = Registry(
+    "deepgen.strategies",
+    "strategy",
+    {
+        "model": "deepgen.tuning.search.model:Model",
+        "random": "deepgen.tuning.search.random:Random",
+        "exhaustive": "deepgen.tuning.search.exhaustive:Exhaustive",
+        "annealing": "deepgen.tuning.search.annealing:Annealing",
+        "evolution": "deepgen.tuning.search.evolution:Evolution",
+        "constrained_ga": "deepgen.tuning.search.constrained_ga:ConstrainedGA",
+    },
+)
+DEFAULT = "model"
+
+
+def make(strategy: str | Kind, setting: Setting) -> Strategy:
+    """The strategy, ready for its first ask."""
+    return _kind(strategy)(setting)
+
+
+def name_of(strategy: str | Kind) -> str:
+    """What a study calls its strategy."""
+    if isinstance(strategy, str):
+        return strategy
+    own = str(getattr(strategy, "name", None) or getattr(strategy, "__name__", "strategy"))
+    if own in STRATEGIES and STRATEGIES.get(own) is not strategy:
+        raise BadInput(f"a strategy of your own is named {own!r}", allowed="another name: deepgen has one of this name")
+    return own
+
+
+def _kind(strategy: str | Kind) -> Kind:
+    if isinstance(strategy, str):
+        return STRATEGIES.get(strategy)
+    if not callable(strategy) or not isinstance(getattr(strategy, "OPTIONS", None), Mapping):
+        raise BadInput(f"{strategy!r} is not a strategy", allowed="a name, or a class with OPTIONS, `ask` and `tell`")
+    return strategy
+
+
+def check(name: str) -> None:
+    """Refuse an unknown name before any work is done."""
+    STRATEGIES.get(name)
+
+
+def settle(strategy: str | Kind, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with all defaults, to be recorded with a study: a later version's defaults do not change it.
+
+    Also says at once what is wrong: an unknown option, a value of another type, a library that is not installed.
+    """
+    settled = check_options(name_of(strategy), options, _kind(strategy).OPTIONS)
+    if "library" in settled:
+        from deepgen.tuning.search.regressors import check_library
+
+        check_library(settled["library"])
+    return settled
+
+
+__all__ = ["DEFAULT", "STRATEGIES", "Kind", "Past", "Setting", "Strategy", "check", "make", "name_of", "settle"]

@@ -1,0 +1,133 @@
+"""What every strategy does: choose the next configs, and hear of their trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from deepgen.tuning.search.shuffle import Shuffle
+from deepgen.vocabulary import BadInput, JsonObject, Trial
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier study that a new one may learn from."""
+
+    name: str
+    space: Space
+    trials: Sequence[Trial]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a strategy starts from. Its state is a function of this and of what it was asked and told, nothing else."""
+
+    space: Space
+    seed: int = 0
+    starts: Sequence[Mapping[str, Any]] = ()  # valid configs to try first
+    options: Mapping[str, Any] = field(default_factory=dict)
+    history: Sequence[Past] = ()
+
+
+class Strategy(Protocol):
+    """Proposes valid configs that were never proposed before."""
+
+    def ask(self, n: int) -> list[dict[str, Any]]:
+        """Up to n new configs; none when the space is exhausted."""
+        ...
+
+    def tell(self, trial: Trial) -> None:
+        """The trial of a config that was asked for; trials come in the order in which they were asked for."""
+        ...
+
+
+@runtime_checkable
+class Restorable(Strategy, Protocol):
+    """A strategy that a resumed study need not ask again for all that it proposed: it goes on from its state."""
+
+    def state(self) -> JsonObject | None:
+        """After an ask: what cannot be seen from the asks and tells, small. None where there is nothing to spare."""
+        ...
+
+    def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
+        """Of a new strategy: be as it was at `state`, having proposed `ranks` and heard of `trials`, in these orders.
+
+        A state that cannot be its own is a ValueError, after which it is not used any more.
+        """
+        ...
+
+
+_BLOCK = 32  # positions that are looked at together: of a space that is not counted exactly, not every number is a rank
+
+
+class Fresh:
+    """The ranks that were not proposed yet. What a strategy takes from here never comes again."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.space = setting.space
+        self.count = setting.space.ranks
+        self.taken: set[int] = set()
+        self._starts = list(dict.fromkeys(setting.space.rank(dict(c)) for c in setting.starts))
+        self._order = Shuffle(self.count, setting.seed)
+        self._position = 0
+
+    def take(self, ranks: Iterable[int]) -> list[int]:
+        """Those of the ranks that are new, each once; from now on they are not."""
+        new = [rank for rank in dict.fromkeys(ranks) if rank not in self.taken]
+        self.taken.update(new)
+        return new
+
+    def starts(self, n: int) -> list[int]:
+        """Up to n of the configs that are to be tried first."""
+        first, self._starts = self._starts[:n], self._starts[n:]
+        return self.take(first)
+
+    def random(self, n: int) -> list[int]:
+        """Up to n new ranks, uniform over those that are left."""
+        found: list[int] = []
+        while len(found) < n and self._position < self.count:
+            block = range(self._position, min(self._position + max(n, _BLOCK), self.count))
+            ranks = [self._order[position] for position in block]
+            for rank, valid in zip(ranks, self.space.are_ranks(ranks), strict=True):
+                self._position += 1
+                found += self.take([rank]) if valid else []
+                if len(found) == n:
+                    break
+        return found
+
+    def state(self) -> tuple[int, int]:
+        """Starts that are left, and how far the random order was followed."""
+        return len(self._starts), self._position
+
+    def restore(self, starts: int, position: int, taken: Iterable[int]) -> None:
+        self._starts = self._starts[len(self._starts) - starts :]
+        self._position = position
+        self.taken = set(taken)
+
+    def configs(self, ranks: Iterable[int]) -> list[dict[str, Any]]:
+        return [self.space.at(rank) for rank in ranks]
+
+
+class Kind(Protocol):
+    """A kind of strategy: what it is made by, and its options with their defaults."""
+
+    @property
+    def OPTIONS(self) -> Mapping[str, Any]: ...
+
+    def __call__(self, setting: Setting) -> Strategy: ...
+
+
+def check_options(strategy: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the defaults filled in; an unknown name or a wrong type is refused."""
+    for name, value in given.items():
+        if name not in known:
+            raise BadInput(f"strategy {strategy} has no option {name!r}", allowed=", ".join(known) or "it has none")
+        wanted = type(known[name])
+        fits = isinstance(value, (int, float)) if wanted is float else type(value) is wanted
+        if not fits:
+            raise BadInput(f"option {name} of strategy {strategy} is {value!r}", allowed=f"{wanted.__name__}")
+    return {**known, **given}

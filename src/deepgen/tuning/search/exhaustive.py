@@ -1,0 +1,37 @@
+"""Exhaustive search: every config, in rank order or shuffled, from a place on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from deepgen.tuning.search.base import Setting, check_options
+from deepgen.tuning.search.shuffle import Shuffle
+from deepgen.vocabulary import BadInput, Trial
+
+
+class Exhaustive:
+    """Walks the space by rank. Options: `start_from`, the first place; `shuffled`, a seeded order instead of rank's."""
+
+    OPTIONS: ClassVar[Mapping[str, Any]] = {"start_from": 0, "shuffled": False}
+
+    def __init__(self, setting: Setting) -> None:
+        options = check_options("exhaustive", setting.options, self.OPTIONS)
+        self._space = setting.space
+        self._count = setting.space.ranks
+        self._order = Shuffle(self._count, setting.seed) if options["shuffled"] else range(self._count)
+        self._next = int(options["start_from"])
+        if not 0 <= self._next <= self._count:
+            raise BadInput(f"start_from is {self._next}", allowed=f"a rank from 0 to {self._count - 1}")
+
+    def ask(self, n: int) -> list[dict[str, Any]]:
+        found: list[int] = []
+        while len(found) < n and self._next < self._count:
+            places = range(self._next, min(self._next + n - len(found), self._count))
+            self._next = places.stop
+            ranks = [self._order[place] for place in places]
+            found += [rank for rank, valid in zip(ranks, self._space.are_ranks(ranks), strict=True) if valid]
+        return [self._space.at(rank) for rank in found]
+
+    def tell(self, trial: Trial) -> None:
+        """The order does not depend on results."""

@@ -1,0 +1,281 @@
+"""The default strategy: a cost model that guides from the first trials on.
+
+A few configs far apart, then always the config from which the model expects the most improvement, times the chance
+that it works at all. Trials that are still running count as if they had ended as predicted, so that a batch spreads.
+Where earlier studies have something to say, the first configs are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from deepgen.tuning.search.base import Fresh, Setting, check_options
+from deepgen.tuning.search.checkpoint import Checkpoint
+from deepgen.tuning.search.design import Design
+from deepgen.tuning.search.encoding import Encoding
+from deepgen.tuning.search.gaussian_guide import DIGITS, GaussianGuide
+from deepgen.tuning.search.guides import Guide
+from deepgen.tuning.search.lessons import Lessons, Told
+from deepgen.tuning.search.pool import Pool, draw_pool
+from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
+from deepgen.tuning.search.transfer import EXPECTED, Prior
+from deepgen.vocabulary import JsonObject, Trial
+
+DESIGN = 8  # configs far apart, before the model speaks,
+INFORMED = 6  # or this many that earlier studies rate highly
+CORNERS = 1_000  # configs among which they are chosen: enough to reach corners, not so many that all seeds agree
+JUDGED_AT = (16, 32, 64)  # right trials
+TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
+LEARN = 3  # right trials, without which there is nothing to learn from
+WHOLE = 20_000  # the largest space that is looked at whole
+DRAWN = 4_096  # configs that are drawn of a larger one,
+GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
+# Once there are more trials than LATE each must be cheap:
+LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
+LATE_DRAW = 100  # drawn again after this many trials,
+AHEAD = 16  # and this many are chosen together
+AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
+
+
+class Model:
+    """The strategy `model`. Option `library`: what its cost model is made with, one of LIBRARIES."""
+
+    OPTIONS: ClassVar[Mapping[str, Any]] = {"library": LIBRARIES[0]}
+
+    def __init__(self, setting: Setting) -> None:
+        options = check_options("model", setting.options, self.OPTIONS)
+        self._library = str(options["library"])
+        self._seed = setting.seed
+        self._fresh = Fresh(setting)
+        self._lessons = Lessons()
+        self._told: list[Told] = []
+        self._right = 0
+        self._pending: dict[int, None] = {}
+        self._first = 0  # configs that were chosen before the model spoke
+        self._judged = 0  # how often earlier studies were judged
+        self._prior = Prior(Encoding(setting.space), setting.history)
+        self._trusts = bool(self._prior.names)  # whether configs are expected to be as fast as in earlier studies
+        self._begin()
+
+    @property
+    def learned_from(self) -> list[str]:
+        """The earlier studies that guide this search; none once they were found to mislead."""
+        return self._prior.names if self._trusts else []
+
+    def ask(self, n: int) -> list[dict[str, Any]]:
+        ranks: list[int] = []
+        for rank in self._fresh.starts(n):
+            self._took(rank, ranks)
+        self._judge_prior()
+        while len(ranks) < n and self._too_early():
+            if not self._take_first(ranks):
+                break
+        if len(ranks) < n and self._right >= LEARN:
+            if len(self._told) > LATE:
+                self._take_planned(n, ranks)
+            else:
+                self._take_best(n, ranks)
+        while len(ranks) < n:
+            rest = self._fresh.random(1)
+            if not rest:
+                break
+            self._took(rest[0], ranks)
+        return self._fresh.configs(ranks)
+
+    def tell(self, trial: Trial) -> None:
+        self._pending.pop(trial.rank, None)
+        self._told += self._lessons.of(trial)
+        self._right += trial.seconds is not None
+
+    def _begin(self) -> None:
+        self._encoding = Encoding(self._fresh.space)
+        if self._trusts:
+            self._encoding.add(EXPECTED, self._prior)
+        self._guide = self._make_guide()
+        self._pool: Pool | None = None
+        self._corners: Design | None = None
+        self._favourites: Design | None = None
+        self._drawn = 0  # trials told when the pool was drawn
+        self._renewed_with: list[int] = []  # ranks that were under way when the guide was renewed
+        self._heard: list[int] = []  # trials told when the guide was renewed, and when it heard of more
+        self._next_renewal = 0
+        self._next_fit = 0
+        self._planned: list[int] = []
+
+    def _make_guide(self) -> Guide:
+        alone = self._library == "numpy"
+        trees = None if alone else make_regressor(self._library, self._encoding, self._seed)
+        guide = GaussianGuide(self._encoding, self._seed, trees)
+        if self._prior.names:
+            self._prior.inform(guide.kernel, self._encoding)
+        return guide
+
+    def _took(self, rank: int, ranks: list[int]) -> None:
+        self._fresh.take([rank])
+        self._pending[rank] = None
+        ranks.append(rank)
+        if self._pool is not None:
+            self._pool.close(rank)
+        if self._corners is not None and self._favourites is not None:
+            codes = self._encoding.codes([rank])[0].tolist()
+            self._corners.keep_away(codes)
+            self._favourites.keep_away(codes)
+
+    # The first configs -------------------------------------------------------------------------------------------
+
+    def _too_early(self) -> bool:
+        """Whether there is too little to learn from."""
+        enough = INFORMED if self._trusts else DESIGN
+        return self._first < enough or self._right < LEARN
+
+    def _take_first(self, ranks: list[int]) -> bool:
+        """Take a config that is far from all before it: one that earlier studies like, or any."""
+        if self._corners is None or self._favourites is None:
+            self._pool = self._next_pool(self._told)
+            self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
+            self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
+            for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
+                self._corners.keep_away(codes)
+        place = (self._favourites if self._trusts else self._corners).next()
+        if place is None or self._pool is None:
+            return False
+        self._first += 1
+        self._took(self._pool.ranks[place], ranks)
+        return True
+
+    def _most_expected(self, pool: Pool) -> Any:
+        """The places from which earlier studies expect most, the best first."""
+        if not self._trusts:
+            return np.empty(0, dtype=np.int64)
+        count = max(TOP_LEAST, int(TOP_SHARE * len(pool.ranks)))
+        return np.argsort(self._prior.expected(pool.columns.T), kind="stable")[:count]
+
+    def _judge_prior(self) -> None:
+        """Drop earlier studies that mislead: judged when the trials are few, and again when there are more."""
+        if not self._trusts or self._judged == len(JUDGED_AT) or self._right < JUDGED_AT[self._judged]:
+            return
+        self._judged += 1
+        right = [t for t in self._told if t.seconds is not None]
+        codes = self._encoding.codes([t.rank for t in right])
+        if self._prior.misleads(codes, np.array([t.seconds for t in right])):
+            self._trusts = False
+            self._begin()
+
+    # The guided ones ---------------------------------------------------------------------------------------------
+
+    def _take_best(self, n: int, ranks: list[int]) -> None:
+        """Take the configs from which most is expected."""
+        pool = self._learn()
+        for rank in self._pending:
+            self._guide.acquisition()
+            self._guide.imagine(pool.place[rank])
+        while len(ranks) < n and pool.open.any():
+            acquisition = np.where(pool.open, np.round(self._guide.acquisition(), DIGITS), -np.inf)
+            place = int(np.argmax(acquisition))
+            self._took(pool.ranks[place], ranks)
+            if len(ranks) < n:
+                self._guide.imagine(place)
+        self._guide.wake()
+
+    def _take_planned(self, n: int, ranks: list[int]) -> None:
+        """Take what was chosen together, and choose again when that is used up."""
+        while len(ranks) < n:
+            if not self._planned:
+                pool = self._learn()
+                places = self._guide.ahead(AHEAD, [pool.place[rank] for rank in self._pending])
+                self._planned = [pool.ranks[place] for place in places]
+            if not self._planned:
+                return
+            self._took(self._planned.pop(0), ranks)
+
+    def _learn(self) -> Pool:
+        """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
+        self._corners = self._favourites = None
+        if self._pool is None or self._is_outdated(self._pool):
+            n = len(self._told)
+            fit = n <= LATE or n >= self._next_fit
+            chosen = self._guide.choose(self._told)
+            self._pool = self._next_pool(chosen)
+            self._guide.renew(self._pool, chosen, fit=fit)
+            self._renewed_with, self._heard = list(self._pending), [n]
+            self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
+            self._next_renewal = min(self._next_fit, n + LATE_DRAW)
+        else:
+            self._guide.hear(self._told[self._heard[-1] :])
+            self._heard.append(len(self._told))
+        return self._pool
+
+    def _is_outdated(self, pool: Pool) -> bool:
+        """Whether it is time, nothing is left, or trials were told that nobody asked for."""
+        if len(self._told) >= self._next_renewal or not pool.open.any():
+            return True
+        return any(t.rank not in pool.place for t in self._told[self._heard[-1] :])
+
+    def _next_pool(self, told: Sequence[Told]) -> Pool:
+        """The configs to look at from now on, those told among them."""
+        if self._pool is not None and self._fresh.count <= self._limit(len(self._told)):
+            return self._pool
+        self._drawn = len(self._told)
+        return self._draw(told, self._drawn, self._pending)
+
+    def _limit(self, told: int) -> int:
+        return LATE_DRAWN if told > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
+
+    def _draw(self, told: Sequence[Told], drawn: int, pending: Iterable[int]) -> Pool:
+        """The pool that is drawn after that many trials; one that holds a whole space depends on that alone."""
+        right = [t for t in told if t.seconds is not None]
+        best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
+        needed = [*pending, *(t.rank for t in told)]
+        limit, seed = self._limit(drawn), self._seed + drawn
+        return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
+
+    # Going on from a state -----------------------------------------------------------------------------------------
+
+    def state(self) -> JsonObject | None:
+        """None while the guide has not learned yet: then it is quick to ask again."""
+        if not self._heard:
+            return None
+        heard = dict.fromkeys(self._heard)
+        return Checkpoint(
+            *self._fresh.state(),
+            self._first,
+            self._judged,
+            self._trusts,
+            tuple(self._guide.general()),
+            self._drawn,
+            tuple(self._renewed_with),
+            tuple(heard),
+            self._next_renewal,
+            self._next_fit,
+            tuple(self._planned),
+        ).to_json()
+
+    def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
+        kept = Checkpoint.from_json(state)
+        lessons = Lessons()
+        told = [lesson for trial in trials for lesson in lessons.of(trial)]
+        if not kept.fits(self._fresh.count, frozenset(ranks), len(told)) or kept.trusts > self._trusts:
+            raise ValueError("this state is of another search")
+        if kept.trusts < self._trusts:
+            self._trusts = False
+            self._begin()
+        self._guide.recall(kept.general)
+        self._fresh.restore(kept.starts, kept.position, ranks)
+        ended = {trial.rank for trial in trials}
+        self._pending = dict.fromkeys(rank for rank in ranks if rank not in ended)
+        self._lessons, self._told = lessons, told
+        self._right = sum(trial.seconds is not None for trial in trials)
+        self._first, self._judged, self._drawn = kept.first, kept.judged, kept.drawn
+        self._next_renewal, self._next_fit = kept.next_renewal, kept.next_fit
+        self._planned, self._renewed_with, self._heard = list(kept.planned), list(kept.pending), list(kept.heard)
+        chosen = self._guide.choose(told[: kept.heard[0]])
+        self._pool = self._draw(chosen, kept.drawn, kept.pending)
+        self._guide.renew(self._pool, chosen, fit=False)
+        if any(t.rank not in self._pool.place for t in told[kept.heard[0] : kept.heard[-1]]):
+            raise ValueError("this state is of another search")
+        for start, end in pairwise(kept.heard):
+            self._guide.hear(told[start:end])

@@ -1,0 +1,125 @@
+"""Recorded spaces: every config of a real kernel with what was measured, to try strategies on without hardware."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from deepgen.tuning.search.base import Past
+from deepgen.space import Space
+from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict, foreign
+
+# T4's words for configs that are not to be used.
+_INVALID = {
+    "compile": Verdict.BUILD_FAILED,
+    "runtime": Verdict.CRASHED,
+    "correctness": Verdict.WRONG,
+    "timeout": Verdict.TIMED_OUT,
+}
+# The hub's words for configs that gave no time. Older files write a very long time instead.
+_FAILURES = {"CompilationFailedConfig": Verdict.BUILD_FAILED, "RuntimeFailedConfig": Verdict.CRASHED}
+_NEVER = 1e20
+_MILLISECOND = 1e-3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A space as a list of points, and the measurement of each."""
+
+    name: str
+    space: Space
+    measurements: Mapping[tuple[Any, ...], Measurement]  # by the values of the knobs, in the space's order
+
+    def measure(self, config: Mapping[str, Any]) -> Measurement:
+        return self.measurements[tuple(config.get(knob.name) for knob in self.space.knobs)]
+
+    @cached_property
+    def best(self) -> float:
+        """The shortest time in the space, in seconds."""
+        times = [m.seconds for m in self.measurements.values() if m.ok and m.seconds is not None]
+        if not times:
+            raise BadInput(f"{self.name} holds no config with a time", allowed="at least one")
+        return min(times)
+
+    @cached_property
+    def past(self) -> Past:
+        """The whole recording as an earlier study, for transfer."""
+        names = [knob.name for knob in self.space.knobs]
+        trials = []
+        for number, (values, measurement) in enumerate(self.measurements.items()):
+            config = {n: v for n, v in zip(names, values, strict=True) if v is not None}
+            trials.append(Trial(number, number, config, "", measurement))
+        return Past(self.name, self.space, trials)
+
+
+def read(path: str | Path) -> Recorded:
+    """A recording, packed or not: a cache file of Kernel Tuner, as the benchmark hub has them, or a T4 file."""
+    file = Path(path)
+    data = document(file)
+    pairs: list[tuple[dict[str, Any], Measurement]] = []
+    try:
+        if isinstance(data, dict) and isinstance(data.get("cache"), dict):
+            names = list(data.get("tune_params_keys") or data["tune_params"])
+            pairs = [(config_of(names, r), measurement_of(r)) for r in data["cache"].values()]
+        elif isinstance(data, dict) and isinstance(data.get("results"), list):
+            pairs = [(config_of(list(r["configuration"]), r["configuration"]), _t4(r)) for r in data["results"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"a config of the recording lacks {error}", where=str(file)) from error
+    if not pairs:
+        allowed = "an object with configs under `cache`, or under `results` as T4 files have them"
+        raise BadInput("this is not a recorded space", where=str(file), allowed=allowed)
+    with foreign.shaped(str(file), "a config of the recording cannot be used"):
+        return _from_pairs(file.name.removesuffix(".gz").removesuffix(".json"), pairs)
+
+
+def document(file: Path) -> Any:
+    """The JSON of a recording, packed or not."""
+    raw = foreign.read_bytes(file)
+    return foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
+
+
+def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:
+    """The trials of a study as a recording: its space is what was tried."""
+    if not trials:
+        raise BadInput(f"{name} has no ended trials to replay", allowed="a study with trials")
+    return _from_pairs(name, ((trial.config, trial.measurement) for trial in trials))
+
+
+def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]]) -> Recorded:
+    listed = list(pairs)
+    space = Space.from_points(name, [config for config, _ in listed])
+    names = [knob.name for knob in space.knobs]
+    return Recorded(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
+
+
+def config_of(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
+    """A knob that a config does not have, because another one makes it meaningless, is recorded as null."""
+    found = {name: record[name] for name in names}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
+
+
+def measurement_of(record: Mapping[str, Any]) -> Measurement:
+    """What a cache file says of a config."""
+    time = record["__error__"] if "__error__" in record else record["time"]
+    if isinstance(time, str):
+        return Measurement(_FAILURES.get(time, Verdict.REFUSED), time)
+    if not math.isfinite(time) or not 0.0 < time < _NEVER:
+        return Measurement(Verdict.REFUSED, f"the recorded time is {time}")
+    # One sample: the score is defined on the recorded time, not on a median of its runs.
+    return Measurement(Verdict.CORRECT, samples=(float(time) * _MILLISECOND,))
+
+
+def _t4(record: Mapping[str, Any]) -> Measurement:
+    """What a T4 file says of a config: its objective's first measurement, in milliseconds."""
+    invalid = record.get("invalidity", "correct")
+    if invalid != "correct":
+        return Measurement(_INVALID.get(invalid, Verdict.REFUSED), str(invalid))
+    values = {one["name"]: one["value"] for one in record.get("measurements") or ()}
+    objective = next(iter(record.get("objectives") or ("time",)))
+    if objective != "time" or "time" not in values:
+        raise KeyError("a measurement named 'time'")
+    return measurement_of(values)

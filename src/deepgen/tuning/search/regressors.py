@@ -1,0 +1,134 @@
+"""Cost models as regressors: from codes of configs to standardised time, each made with a library of its own.
+
+`numpy` is the Gaussian process and needs nothing more; `lightgbm` and `sklearn` are ensembles of boosted trees.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from deepgen.tuning.search.encoding import Encoding, Floats, Ints
+from deepgen.tuning.search.gaussian import Covariance
+from deepgen.vocabulary import BadInput, Missing
+
+LIBRARIES = ("numpy", "lightgbm", "sklearn")
+_PACKAGES = {"lightgbm": "lightgbm", "sklearn": "scikit-learn"}
+_MEMBERS = 3  # models in an ensemble of trees, each trained on its own draw of the trials
+_TREES = 60
+_FIRST_STEPS, _STEPS = 60, 15  # of fitting the process: a later fit starts from the one before
+
+
+class Regressor(Protocol):
+    """Learns times, and tells which knobs matter."""
+
+    def fit(self, codes: Ints, y: Floats) -> None: ...
+
+    def predict(self, codes: Ints) -> Floats:
+        """The expected time of each row."""
+        ...
+
+    def importances(self) -> Floats:
+        """How much each knob matters, in shares of 1."""
+        ...
+
+
+def make_regressor(library: str, encoding: Encoding, seed: int) -> Regressor:
+    """The regressor of that library, or a sentence that says what to install."""
+    check_library(library)
+    if library == "numpy":
+        return GaussianRegressor(encoding)
+    return Trees(encoding, seed, _lightgbm if library == "lightgbm" else _sklearn)
+
+
+def check_library(library: str) -> None:
+    """Refuse a library that is unknown or not installed. None is ever put in another's place."""
+    if library not in LIBRARIES:
+        raise BadInput(f"there is no cost model made with {library!r}", allowed="one of " + ", ".join(LIBRARIES))
+    if library in _PACKAGES and importlib.util.find_spec(library) is None:
+        package = _PACKAGES[library]
+        raise Missing(
+            package,
+            blocks=f"the search was asked to use the cost model made with {library}",
+            remedy=f"Install it with `pip install {package}`, or start a new study with library=numpy",
+        )
+
+
+class GaussianRegressor:
+    """The Gaussian process."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+        self.kernel = Covariance(encoding.distances)
+        self._fitted = False
+
+    def fit(self, codes: Ints, y: Floats) -> None:
+        self.kernel.fit(codes, y, _STEPS if self._fitted else _FIRST_STEPS)
+        self._fitted = True
+        n = len(y)
+        self._codes = codes
+        inverse = np.linalg.inv(self.kernel.between(codes, codes.T) + self.kernel.noise * np.eye(n))
+        self._mean = float(inverse.sum(axis=1) @ y / inverse.sum())
+        self._pull = inverse @ (y - self._mean)
+
+    def predict(self, codes: Ints) -> Floats:
+        cross = self.kernel.between(self._codes, np.ascontiguousarray(codes.T))
+        return np.asarray(self._mean + self._pull @ cross)
+
+    def importances(self) -> Floats:
+        return self._encoding.of_knobs(self.kernel.importances())
+
+
+class Trees:
+    """Boosted trees, several of them on different draws of the trials: their mean errs less than each."""
+
+    def __init__(self, encoding: Encoding, seed: int, make: Callable[[int, int], Any]) -> None:
+        self._encoding, self._seed, self._make = encoding, seed, make
+        self._models: list[Any] = []
+
+    def fit(self, codes: Ints, y: Floats) -> None:
+        features = self._encoding.features(codes)
+        self._models = []
+        for member in range(_MEMBERS):
+            rng = np.random.default_rng([self._seed, member, len(y)])
+            kept = np.sort(rng.permutation(len(y))[: max(2, int(0.8 * len(y)))])
+            model = self._make(self._seed + member, len(kept))
+            model.fit(features[kept], y[kept])
+            self._models.append(model)
+
+    def predict(self, codes: Ints) -> Floats:
+        features = self._encoding.features(codes)
+        return np.asarray(np.mean([model.predict(features) for model in self._models], axis=0))
+
+    def importances(self) -> Floats:
+        gains = [np.asarray(model.feature_importances_, dtype=np.float64) for model in self._models]
+        return self._encoding.of_knobs(np.mean([g / max(float(g.sum()), 1e-12) for g in gains], axis=0))
+
+
+def _lightgbm(seed: int, rows: int) -> Any:
+    from lightgbm import LGBMRegressor
+
+    return LGBMRegressor(
+        n_estimators=_TREES,
+        learning_rate=0.15,
+        num_leaves=15,
+        min_child_samples=max(1, min(10, rows // 20)),
+        min_data_in_bin=1,
+        random_state=seed,
+        n_jobs=1,
+        deterministic=True,
+        force_row_wise=True,
+        importance_type="gain",
+        verbose=-1,
+    )
+
+
+def _sklearn(seed: int, rows: int) -> Any:
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    return GradientBoostingRegressor(
+        n_estimators=_TREES, learning_rate=0.15, max_depth=4, subsample=0.8, random_state=seed
+    )

@@ -1,0 +1,146 @@
+"""Transfer: what earlier studies of like spaces say of a new one.
+
+An earlier study gives three things: the time that it would expect of each config, which is one more column of the
+encoding; the kernel that fitted it, from which the new one starts; and the configs with which the new search begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from deepgen.tuning.search.acquisition import standardised
+from deepgen.tuning.search.base import Past
+from deepgen.tuning.search.encoding import Encoding, Floats, Ints
+from deepgen.tuning.search.gaussian import LENGTH, WEIGHT, Covariance
+from deepgen.tuning.search.regressors import GaussianRegressor
+from deepgen.space import Knob, Space
+from deepgen.vocabulary import Trial, Verdict
+
+EXPECTED = "expected by earlier studies"  # the column's name
+_SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both have
+_LEARN = 8  # right trials without which an earlier study has nothing to say
+_BEST, _OTHERS = 100, 150  # trials that its model is fitted to: the fastest, and some of the rest
+_LEVELS = 32
+_SAMPLE = 2_000  # configs by which the levels are cut
+
+
+class Prior:
+    """The expectations of earlier studies, each weighted by how much of the new space it knows."""
+
+    def __init__(self, encoding: Encoding, history: Sequence[Past]) -> None:
+        found = [_Source(encoding, past) for past in history if _useful(encoding, past)]
+        self._sources = sorted(found, key=lambda s: -s.similarity)
+        self.names = [source.name for source in self._sources]
+        if self._sources:
+            sample = encoding.space.sample_ranks(_SAMPLE, 0, distinct=True)
+            ordered = np.sort(self.expected(encoding.codes(sample)))
+            # The levels are finest where configs are fastest: there the search has to tell them apart.
+            shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
+            self._edges = np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
+
+    @property
+    def distances(self) -> Floats:
+        at = np.linspace(0.0, 1.0, len(self._edges) + 1)
+        return np.abs(at[:, None] - at[None, :])
+
+    def expected(self, codes: Ints) -> Floats:
+        """The time expected of each config, standardised: the lower the better."""
+        weights = np.array([source.similarity for source in self._sources])
+        each = np.array([source.expected(codes) for source in self._sources])
+        return np.asarray(weights @ each / weights.sum())
+
+    def levels(self, codes: Ints) -> Ints:
+        """The expectation as a column of the encoding."""
+        return np.searchsorted(self._edges, self.expected(codes))
+
+    def misleads(self, codes: Ints, seconds: Floats) -> bool:
+        """Whether the trials of the new study have another order than was expected."""
+        expected, found = np.argsort(np.argsort(self.expected(codes))), np.argsort(np.argsort(seconds))
+        return bool(np.corrcoef(expected, found)[0, 1] < 0.0)
+
+    def inform(self, kernel: Covariance, encoding: Encoding) -> None:
+        """Start a kernel from the one that fitted the most similar study; the expectation itself weighs double."""
+        self._sources[0].inform(kernel, encoding)
+        if EXPECTED in encoding.names:
+            kernel.centre({encoding.names.index(EXPECTED): (LENGTH[0], WEIGHT[0] + math.log(2.0))})
+
+
+class _Source:
+    """One earlier study, seen through the knobs that it shares with the new space."""
+
+    def __init__(self, encoding: Encoding, past: Past) -> None:
+        self.name = past.name
+        theirs = {k.name: k.values for k in past.space.knobs}
+        shared = Space("shared")
+        self._columns = []
+        for i, knob in enumerate(encoding.knobs):
+            if knob.name in theirs and _always(knob):
+                values = [*knob.values, *(v for v in theirs[knob.name] if v not in knob.values)]
+                shared.knob(knob.name, sorted(values) if _numbers(values) else values)
+                self._columns.append(i)
+        self._shared = Encoding(shared)
+        self._maps = [
+            np.array([k.values.index(v) for v in encoding.knobs[i].values])
+            for i, k in zip(self._columns, self._shared.knobs, strict=True)
+        ]
+        self.similarity = _similarity(encoding, past)
+        known = [t for t in past.trials if t.measurement.verdict is not Verdict.UNSTABLE]
+        self._learn([t for t in known if all(k.name in t.config for k in self._shared.knobs)])
+
+    def expected(self, codes: Ints) -> Floats:
+        places = np.stack([m[codes[:, i]] for i, m in zip(self._columns, self._maps, strict=True)], axis=1)
+        result = self._regressor.predict(self._shared.with_alignments(places))
+        for i, row in enumerate(places.tolist()):
+            known = self._measured.get(tuple(row))
+            if known is not None:
+                result[i] = known
+        return result
+
+    def inform(self, kernel: Covariance, encoding: Encoding) -> None:
+        fitted = dict(zip(self._shared.names, self._regressor.kernel.settings(), strict=True))
+        kernel.centre({i: fitted[name] for i, name in enumerate(encoding.names) if name in fitted})
+
+    def _learn(self, trials: Sequence[Trial]) -> None:
+        ordered = sorted(trials, key=lambda t: (t.seconds is None, t.seconds or 0.0, t.id))
+        times = np.array([t.seconds for t in ordered if t.seconds is not None])
+        y = np.full(len(ordered), 0.0)
+        y[: len(times)] = standardised(times)
+        y[len(times) :] = y[len(times) - 1]  # a failure is as bad as the slowest, and so is a kernel that was not run
+        codes = self._shared.codes_of([t.config for t in ordered])
+        self._measured = _means(codes[:, : len(self._shared.knobs)], y)
+        others = np.random.default_rng(0).permutation(np.arange(_BEST, max(_BEST, len(times))))[:_OTHERS]
+        fitted = np.concatenate([np.arange(min(_BEST, len(times))), np.sort(others)])
+        self._regressor = GaussianRegressor(self._shared)
+        self._regressor.fit(codes[fitted], y[fitted])
+
+
+def _useful(encoding: Encoding, past: Past) -> bool:
+    """Whether it knows enough of the knobs, and was successful often enough."""
+    return _similarity(encoding, past) >= _SIMILAR and sum(t.ok for t in past.trials) >= _LEARN
+
+
+def _similarity(encoding: Encoding, past: Past) -> float:
+    mine = {k.name for k in encoding.knobs}
+    shared = {k.name for k in encoding.knobs if _always(k)} & {k.name for k in past.space.knobs}
+    return len(shared) / max(1, len(mine | {k.name for k in past.space.knobs if k.places > 1}))
+
+
+def _always(knob: Knob) -> bool:
+    """Whether it exists in every config: what another study says of a knob that is not there cannot be known."""
+    return knob.places == len(knob.values)
+
+
+def _numbers(values: Sequence[object]) -> bool:
+    return all(isinstance(v, (int, float)) for v in values)
+
+
+def _means(places: Ints, y: Floats) -> Mapping[tuple[int, ...], float]:
+    """The mean of the results of equal configs: an earlier space may have knobs more."""
+    sums: dict[tuple[int, ...], tuple[float, int]] = {}
+    for row, value in zip(places.tolist(), y.tolist(), strict=True):
+        total, count = sums.get(tuple(row), (0.0, 0))
+        sums[tuple(row)] = (total + value, count + 1)
+    return {row: total / count for row, (total, count) in sums.items()}

@@ -1,0 +1,76 @@
+"""The winner of a study, and how it becomes a function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deepgen.toolchains.flags import require_plain
+from deepgen.generators import Generator
+from deepgen.operators import Operator
+from deepgen.run.call.loaded import Loaded, load
+from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, html
+
+if TYPE_CHECKING:
+    from deepgen.tuning.study.study import Study
+
+
+@dataclass(frozen=True)
+class Best:
+    """The winner of a study."""
+
+    study: Study
+    trial: Trial
+    seconds: float
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.study.kernel(self.trial)
+
+    def load(self) -> Loaded:
+        """The winner as a function on arrays. It can be pickled: another process of this user loads it again."""
+        loaded = self._load()
+        loaded.origin = (_load_again, (*self.study.opened_by(), self.trial.id, self.trial.kernel_id))
+        return loaded
+
+    def _load(self) -> Loaded:
+        study = self.study
+        requires = study.serves_only()
+        stored = study.stored(self.trial)
+        if stored is None:
+            return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
+        if stored.binary is None and not stored.own:
+            require_plain(stored.kernel, str(study.folder))
+        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
+
+    def __repr__(self) -> str:
+        return f"<deepgen winner of {self.study.describe()} on {self.study.target.shown}: {self._speed()}>"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "operator": self.study.describe(),
+            "target": self.study.target.shown,
+            "speed": self._speed(),
+            "config": ", ".join(f"{knob}={value}" for knob, value in self.trial.config.items()),
+            "folder": str(self.study.folder),
+        }
+        return html.table("deepgen winner", facts)
+
+    def _speed(self) -> str:
+        fast = self.study.speed(self.seconds)
+        return f"{rate_text(fast)} ({seconds_text(self.seconds)}{bound_text(fast)})"
+
+
+def _load_again(
+    folder: Path, operator: Operator | None, generator: Generator | None, number: int, kernel_id: str
+) -> Loaded:
+    """A kernel that was pickled, from its study and under the same rules as the first time."""
+    from deepgen.tuning.study.study import Study  # which gives winners itself
+
+    study = Study.open(folder, operator=operator, generator=generator)
+    trial = study.trial(number)
+    if trial.kernel_id != kernel_id:
+        raise DeepgenError(f"{folder} holds another kernel than the one that was pickled, as trial {number}")
+    return Best(study, trial, trial.seconds or 0.0).load()

@@ -1,0 +1,131 @@
+"""Is it still the same kernel? A study is resumed only if its generator still emits the kernels that it measured."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import deepgen
+from deepgen.generators import Generator
+from deepgen.tuning.search import Strategy
+from deepgen.tuning.study import trust
+from deepgen.tuning.study.definition import is_own_kernel, signed_part
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.request import Plan, Request
+from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
+
+COMPARED = 1000  # kernels emitted again at most; of more, those of the best trials and an even selection of the rest
+_BEST = 64
+_IGNORED = ("__pycache__",)
+
+
+@contextmanager
+def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journal]]:
+    """The journal of a study, ready to be written; that of a new study if the kernels have changed."""
+    digest = source_digest(planned.generator)
+    with _journal(planned.folder) as journal:
+        if journal.empty or _same(request, planned, journal, digest):
+            _define(planned, journal, digest)
+            yield planned, journal
+            return
+    folder = planned.folder.with_name(f"{planned.folder.name}-{digest[:8]}")
+    after = replace(planned, folder=folder, after=planned.folder)
+    with _journal(after.folder) as journal:
+        if not journal.empty and not _same(request, after, journal, digest):
+            raise DeepgenError(
+                f"{after.folder}: generator {after.generator.name} is not deterministic: "
+                "it emits different kernels in each process"
+            )
+        if journal.empty:
+            journal.note(
+                f"generator {planned.generator.name} emits other kernels than those that {planned.folder.name} "
+                "measured; starting a new study, which learns from that one"
+            )
+        _define(after, journal, digest)
+        yield after, journal
+
+
+@contextmanager
+def _journal(folder: Path) -> Iterator[Journal]:
+    """The journal in this folder. A new one is removed again if its first run fails before it asks for a config."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    with Journal(folder, write=True) as journal:
+        try:
+            yield journal
+        except DeepgenError:
+            with suppress(DeepgenError, OSError):
+                if made and not journal.tally().asks:
+                    journal.remove()
+                    for place in made[1:]:
+                        place.rmdir()
+            raise
+
+
+def _define(planned: Plan, journal: Journal, digest: str) -> None:
+    journal.define(planned.definition)
+    journal.keep_space(planned.space)
+    journal.keep_digest(digest)
+    if planned.sources or is_own_kernel(planned.definition):
+        finding.keep(planned.sources, planned.folder)
+        if (signature := trust.sign(signed_part(journal.definition()))) is not None:
+            journal.keep_signature(signature)
+
+
+def _same(request: Request, planned: Plan, journal: Journal, digest: str) -> bool:
+    """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
+    if journal.digest() == digest:
+        return True
+    try:
+        return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
+    except BadInput:
+        return False  # a value that the generator no longer knows, or never knew
+
+
+def _compared(journal: Journal) -> list[Trial]:
+    """Trials that a kernel was emitted for; an even selection if there are many."""
+    trials = [trial for trial in journal.trials() if trial.kernel_id]
+    if len(trials) <= COMPARED:
+        return trials
+    step = len(trials) / (COMPARED - _BEST)
+    return [*journal.best(_BEST), *(trials[int(i * step)] for i in range(COMPARED - _BEST))]
+
+
+def source_digest(generator: Generator) -> str:
+    """A digest of the source text that a generator's kernels come from."""
+    module = sys.modules.get(type(generator).__module__)
+    path = Path(getattr(module, "__file__", None) or "")
+    ours = Path(deepgen.__file__).parent
+    if ours in path.parents:
+        # Families share headers and expressions: a change there counts, though most change no kernel.
+        return _tree(ours / "generators") + _tree(ours / "operators")[:16]
+    return _own_text(path)
+
+
+def strategy_digest(strategy: Strategy) -> str:
+    """A digest of the source text that decides what a strategy proposes; empty where it is not known."""
+    module = sys.modules.get(type(strategy).__module__)
+    own = _own_text(Path(getattr(module, "__file__", None) or ""))
+    ours = Path(deepgen.__file__).parent
+    return own and digest([own, _tree(ours / "search"), _tree(ours / "space")])
+
+
+def _own_text(path: Path) -> str:
+    if not path.is_file():
+        return ""  # of an interactive session: it can never be known to be the same
+    package = path.parent if (path.parent / "__init__.py").is_file() else None
+    return _tree(package) if package else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _tree(folder: Path) -> str:
+    seen = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not set(_IGNORED) & set(path.parts):
+            seen.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+            seen.update(hashlib.sha256(path.read_bytes()).digest())
+    return seen.hexdigest()

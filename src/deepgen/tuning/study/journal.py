@@ -1,0 +1,272 @@
+"""The journal: the only record of a study. SQLite in WAL mode with one writer; results are durable before use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from deepgen.tuning.study import migrations
+from deepgen.tuning.study.arrivals import is_complete
+from deepgen.tuning.study.journal_file import EMPTY, FILE, JournalError, JournalFile, holder
+from deepgen.tuning.study.rows import (
+    CHECKPOINT,
+    RESTART,
+    Ask,
+    Damaged,
+    Proposal,
+    Tally,
+    asked_row,
+    done_values,
+    final_of,
+    is_sound,
+    pack,
+    proposal_of,
+    sealed,
+    trial_of,
+    unpack,
+)
+from deepgen.vocabulary import JsonObject, Trial
+
+if TYPE_CHECKING:
+    from deepgen.space import Space
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Where damage interrupted a search: the ids below `asked` are earlier trials, except the `lost` ones."""
+
+    asked: int = 0
+    lost: frozenset[int] = frozenset()
+
+
+class Journal(JournalFile):
+    """What is recorded about a study, in the terms of studies."""
+
+    # What the study is
+
+    def define(self, definition: JsonObject) -> None:
+        """Record what is tuned, once; a run that resumes it must have the same space."""
+        if self._meta("study") is None:
+            self._keep("study", definition)
+        told = self.definition()
+        if told.get("space") != definition.get("space"):
+            raise JournalError(
+                f"{self.folder} was created by deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
+                "changed since. The study can be read but not resumed; tune again to start a new one"
+            )
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded yet."""
+        return self._meta("study") is None and not self.tally().trials
+
+    def keep_space(self, space: Space) -> None:
+        """The space itself, for readers of the study that lack its generator."""
+        if self._meta("space") is None:
+            self._keep("space", space.to_json())
+        if self._meta("orders") is None:
+            self._keep("orders", space.orders())
+
+    def space(self) -> Space | None:
+        from deepgen.space import Space
+
+        found = self._meta("space")
+        if found is None:
+            return None
+        space = Space.from_json(found)
+        space.arrange(self.orders())
+        return space
+
+    def orders(self) -> list[list[str]]:
+        """The orders of knobs in which the space was compiled, which take long to find."""
+        found = self._meta("orders")
+        listed = isinstance(found, list) and all(isinstance(order, list) for order in found)
+        return found if listed and all(isinstance(name, str) for order in found for name in order) else []
+
+    def keep_digest(self, digest: str) -> None:
+        """The digest of the generator's source text; the newest that is known to give the same kernels."""
+        self._keep("digest", digest)
+
+    def digest(self) -> str | None:
+        found: str | None = self._meta("digest")
+        return found
+
+    def keep_signature(self, signature: str) -> None:
+        """The signature of the reference to the study's code."""
+        self._keep("signature", signature)
+
+    def signature(self) -> str | None:
+        found: str | None = self._meta("signature")
+        return found
+
+    def definition(self) -> dict[str, Any]:
+        return self._defined(self._meta("study"))
+
+    def glance(self) -> tuple[dict[str, Any], Tally, dict[str, Any]]:
+        """The definition, the tally and the budget of the newest run, in a single read."""
+
+        def read() -> tuple[Any, Tally, Any]:
+            study, tally, run = self._read_meta("study", migrations.TALLY, "run")
+            return study, Tally.from_json(tally), run
+
+        study, tally, run = self._reading(read)
+        return self._defined(study), tally, dict(run or {})
+
+    def _defined(self, found: JsonObject | None) -> dict[str, Any]:
+        if found is not None:
+            return dict(found)
+        if self.damage:
+            raise JournalError(self.damage_text())
+        raise JournalError(f"{self.folder}: {EMPTY}")
+
+    def begin_run(self, budget: JsonObject) -> None:
+        """Record the budget of the newest run, so that readers can show it."""
+        self._keep("run", budget)
+
+    def run(self) -> dict[str, Any]:
+        return dict(self._meta("run") or {})
+
+    def add_time(self, seconds: JsonObject) -> None:
+        """Where the time of a run went."""
+        self._keep("time", [*self.times(), seconds])
+
+    def times(self) -> list[dict[str, Any]]:
+        """Where the time went, for each run so far."""
+        return list(self._meta("time") or [])
+
+    def keep_history(self, studies: Sequence[JsonObject]) -> None:
+        """Record what was taken over from earlier studies at the start."""
+        if self._meta("history") is None:
+            self._keep("history", studies)
+
+    def history(self) -> list[dict[str, Any]] | None:
+        """What `keep_history` wrote; None when it was not called yet."""
+        found: list[dict[str, Any]] | None = self._meta("history")
+        return found
+
+    def restart(self) -> Restart:
+        """Where the search restarted with the trials that damage had left; at 0 in any other study."""
+        found = self._meta(RESTART)
+        return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
+
+    # Trials
+
+    def ask(
+        self,
+        told: int,
+        wanted: int,
+        proposals: Sequence[Proposal],
+        checkpoint: JsonObject | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Record what a strategy proposed, before any of it is tried, and the state that this left the strategy in."""
+        now = time.time() if at is None else at
+        first = proposals[0].id if proposals else -1
+        with self._transaction() as tally:
+            after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
+            self._insert("asks", sealed("asks", after.asks, told, wanted, first, len(proposals)))
+            for proposal in proposals:
+                self._insert("trials", asked_row(proposal, now))
+            if checkpoint is not None:
+                migrations.keep(self._db, CHECKPOINT, {"asks": after.asks, **checkpoint})
+                after = after.with_key(CHECKPOINT)
+            self._settle(after)
+
+    def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
+        """Record how trials ended, now or at the Unix times given. Recording the same trial twice changes nothing."""
+        now, known = time.time(), ended_at or {}
+        update = (
+            "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
+            "WHERE id = ? AND rank = ? AND verdict IS NULL"
+        )
+        with self._transaction() as before:
+            after = before
+            for trial in trials:
+                if self._db.execute(
+                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                ).rowcount:
+                    after = after.with_trial(trial)
+            if after != before:
+                self._settle(after)
+
+    def recount(self, trials: Sequence[Trial]) -> None:
+        """Record counters of trials that have ended. Nothing else in them may have changed."""
+        update = "UPDATE trials SET outcome = ?, seal = ? WHERE id = ? AND rank = ? AND verdict = ? AND done_at = ?"
+        ended = {row[0]: row[8] for row in self._table("trials") if row[5]}
+        with self._transaction():
+            for trial in trials:
+                verdict, _, outcome, at, seal = done_values(trial, ended[trial.id])
+                self._db.execute(update, (outcome, seal, trial.id, str(trial.rank), verdict, at))
+
+    def asks(self) -> list[Ask]:
+        return [Ask(*row[1:-1]) for row in self._table("asks")]
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The state that the newest ask left the strategy in, if it was recorded."""
+        found = self._meta(CHECKPOINT)
+        return found if isinstance(found, dict) and found.get("asks") == self.tally().asks else None
+
+    def proposals(self, *, open_only: bool = False) -> list[Proposal]:
+        """All configs asked for, or only those that have no measurement yet."""
+        return [proposal_of(row) for row in self._table("trials") if not (open_only and row[5])]
+
+    def trials(self) -> list[Trial]:
+        """The ended trials, by id."""
+        return [trial_of(row) for row in self._table("trials") if row[5]]
+
+    def ended(self) -> list[tuple[Trial, float, float]]:
+        """The same, each with the Unix times at which it was asked for and at which it ended."""
+        return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
+
+    def ended_from(self, first: int) -> list[tuple[Trial, float]]:
+        """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
+        where = " WHERE id >= ? AND verdict IS NOT NULL ORDER BY done_at, id"
+
+        def read() -> list[tuple[Trial, float]]:
+            rows = self._rows("trials", where, (first,))
+            if not all(is_sound("trials", row) for row in rows):
+                raise Damaged("trials")
+            return [(trial_of(row), row[8]) for row in rows]
+
+        return self._reading(read)
+
+    def trial(self, number: int) -> Trial | None:
+        return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)
+
+    def best(self, count: int) -> list[Trial]:
+        """The fastest correct trials; equal times are ordered by rank, so that the order is always the same."""
+        right = [row for row in self._table("trials") if row[5] == "correct"]
+        return [trial_of(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
+
+    def right(self, rank: int | None) -> Trial | None:
+        """The trial of this config, if there is one and it was right, though its time may not have settled."""
+        of_config = (trial_of(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
+        return next((trial for trial in of_config if trial.measurement.right), None)
+
+    # Finals and notes
+
+    def add_finals(self, finals: JsonObject) -> None:
+        with self._transaction() as tally:
+            after = replace(tally, finals=tally.finals + 1, final=final_of(finals))
+            self._insert("finals", sealed("finals", after.finals, time.time(), pack(finals)))
+            self._settle(after)
+
+    def finals(self) -> dict[str, Any] | None:
+        """The newest complete finals: older versions accepted some that lack fields which readers need."""
+        told = [unpack(row[2]) for row in self._table("finals")]
+        return next((dict(finals) for finals in reversed(told) if is_complete(finals)), None)
+
+    def note(self, text: str) -> None:
+        """Record something that a reader of the results should know."""
+        with self._transaction() as tally:
+            after = replace(tally, notes=tally.notes + 1)
+            self._insert("notes", sealed("notes", after.notes, time.time(), text))
+            self._settle(after)
+
+    def notes(self) -> list[tuple[float, str]]:
+        return [(at, text) for _, at, text, _ in self._table("notes")]
+
+
+__all__ = ["FILE", "Journal", "JournalError", "Proposal", "Restart", "holder"]

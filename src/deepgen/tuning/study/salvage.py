@@ -1,0 +1,365 @@
+"""What is left of a damaged journal: every intact row, and what the lost ones mean for the study."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from deepgen.space import Space
+from deepgen.tuning.study import migrations, pages
+from deepgen.tuning.study.connections import Hold
+from deepgen.tuning.study.rows import (
+    CHECKPOINT,
+    COLUMNS,
+    FLOATS,
+    RESTART,
+    Damaged,
+    Proposal,
+    Row,
+    Tally,
+    asked_row,
+    done_values,
+    is_sound,
+    outcome_of_1,
+    pack,
+    sealed,
+    unpack,
+    verified,
+)
+from deepgen.vocabulary import BadInput
+
+_REPAIRED, _UNFINISHED = "journal.repaired.sqlite", "journal.repaired.tmp"
+_NAMED = 8  # numbers that a sentence lists
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """The intact rows, table by table, and sentences about what is lost."""
+
+    rows: Mapping[str, Sequence[Row]]
+    losses: tuple[str, ...]
+
+    def in_memory(self) -> sqlite3.Connection:
+        """A database in memory, for a reader."""
+        db = sqlite3.connect(":memory:", check_same_thread=False)
+        migrations.create(db, self.rows)
+        return db
+
+
+@dataclass
+class _Found:
+    """Rows that belong to the journal, collected while scanning."""
+
+    meta: dict[str, tuple[int, Any]] = field(default_factory=dict)  # the newest of each key, with its number
+    asks: dict[int, Row] = field(default_factory=dict)
+    asked: dict[int, Row] = field(default_factory=dict)  # the first half of a trial: id, rank, config, asked_at, seal
+    done: dict[int, Row] = field(default_factory=dict)  # the second, with the rank before it
+    finals: dict[int, Row] = field(default_factory=dict)
+    notes: dict[int, Row] = field(default_factory=dict)
+    broken: set[int] = field(default_factory=set)  # trials with a sound first half and a damaged second
+
+    @property
+    def any(self) -> bool:
+        return bool(self.meta or self.asks or self.asked or self.done)
+
+    def accept(self, number: int, values: pages.Values) -> bool:
+        """A row of today's format, recognised by its seal."""
+        for table, columns in COLUMNS.items():
+            if len(values) == len(columns) + 1:
+                row = (number, *map(_as_column, [*columns[1:], "seal"], values[1:]))
+                if table == "trials":
+                    return self._accept_trial(row)
+                if is_sound(table, row):
+                    return self._keep(table, row)
+        return False
+
+    def accept_1(self, number: int, values: pages.Values) -> bool:
+        """A row of format 1, which had no seals: recognised by its columns and by values that it holds twice."""
+        try:
+            return self._accept_1(number, values)
+        except (Damaged, TypeError, ValueError, RecursionError):
+            return False
+
+    def _accept_1(self, number: int, values: pages.Values) -> bool:
+        match values:
+            case (str(key), str(value)):
+                plain = key in ("digest", "signature")
+                return self._keep("meta", sealed("meta", number, key, pack(value if plain else json.loads(value))))
+            case (None, int(told), int(wanted), int(first), int(given)):
+                return self._keep("asks", sealed("asks", number, told, wanted, first, given))
+            case (None, float() | int() as at, str(text)) if text.startswith('{"'):
+                return self._keep("finals", sealed("finals", number, float(at), pack(json.loads(text))))
+            case (None, float() | int() as at, str(text)):
+                return self._keep("notes", sealed("notes", number, float(at), text))
+            case (None, str(rank), str(config), asked_at, kernel, verdict, seconds, told, facts, done_at):
+                return self._accept_trial_1(
+                    number, rank, config, asked_at, kernel, verdict, seconds, told, facts, done_at
+                )
+        return False
+
+    def _accept_trial_1(self, number: int, rank: str, config: str, *rest: Any) -> bool:
+        asked_at, kernel, verdict, seconds, told, facts, done_at = rest
+        row = asked_row(Proposal(number, int(rank), json.loads(config)), float(asked_at))
+        self.asked[number] = row[:5]
+        if verdict is not None:
+            trial = outcome_of_1(number, rank, config, kernel, verdict, seconds, told, facts)
+            self.done[number] = (number, rank, *done_values(trial, float(done_at)))
+        return True
+
+    def _accept_trial(self, row: Row) -> bool:
+        asked, done = verified(row)
+        if asked:
+            self.asked[row[0]] = row[:5]
+        if done:
+            self.done[row[0]] = (*row[:2], *row[5:])
+        elif asked and not is_sound("trials", row):
+            self.broken.add(row[0])
+        return is_sound("trials", row)
+
+    def _keep(self, table: str, row: Row) -> bool:
+        try:
+            if table == "meta" and row[0] >= self.meta.get(row[1], (-1, None))[0]:
+                self.meta[row[1]] = row[0], unpack(row[2])
+            elif table != "meta":
+                getattr(self, table)[row[0]] = row
+        except Damaged:
+            return False
+        return True
+
+    def value(self, key: str) -> Any:
+        return self.meta.get(key, (0, None))[1]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a journal: of the file, and of the write-ahead log beside it."""
+
+    data: bytes
+    log: bytes
+
+    @staticmethod
+    def of(path: Path, hold: Hold) -> Content:
+        log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
+        return Content(hold.read(), log.read_bytes() if log.is_file() else b"")
+
+
+def salvage(content: Content) -> Salvaged:
+    """Everything that can still be read; raises Damaged if that is nothing."""
+    found = _found(content)
+    if not found.any:
+        raise Damaged("holds no row of a journal")
+    return _sorted_out(found)
+
+
+def format_of(content: Content) -> int | None:
+    """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
+    found = _Found()
+    pages.scan(content.data, content.log, found.accept)
+    known = found.value(migrations.FORMAT_KEY)
+    return known if isinstance(known, int) else None
+
+
+def log_is_cut(content: Content, newest: int) -> bool:
+    """Whether the write-ahead log holds commits that SQLite leaves out, because something before them is damaged.
+
+    `newest` is the highest number in `meta` that SQLite shows. What was never committed does not count.
+    """
+    found = _Found()
+    for page in pages.committed(content.data, content.log):
+        for number, values in page:
+            if len(values) == len(COLUMNS["meta"]) + 1:
+                found.accept(number, values)
+    return any(number > newest for number, _ in found.meta.values())
+
+
+def _found(content: Content) -> _Found:
+    found = _Found()
+    pages.scan(content.data, content.log, found.accept)
+    if not found.any:
+        pages.scan(content.data, content.log, found.accept_1)
+    return found
+
+
+def _sorted_out(found: _Found) -> Salvaged:
+    """The study that the intact rows describe."""
+    losses: list[str] = []
+    tally = _tally(found)
+    before = found.value(RESTART) or {"asked": 0, "lost": []}
+    _regain_configs(found)
+    for i in [i for i, row in found.done.items() if i in found.asked and row[1] != found.asked[i][1]]:
+        del found.done[i]  # two rows with the same number: neither can be trusted
+    ended = found.asked.keys() & found.done.keys()
+    asks = _in_order(found.asks)
+    reaches = [before["asked"], *(row[3] + row[4] for row in asks), *(i + 1 for i in found.asked)]
+    asked = max(*reaches, tally.trials + len(before["lost"]) if tally else 0, 0)
+    lost = [i for i in range(asked) if i not in found.asked]
+    fresh_lost = [i for i in lost if i not in before["lost"]]
+    told = max((row[1] for row in asks), default=0)
+    reopened = _reopened(found, tally, ended)
+    whole = asked == before["asked"] + sum(row[4] for row in asks) and (not tally or len(asks) == tally.asks)
+    if reopened:
+        losses.append(f"the measurements of {_trials(reopened)} cannot be read and are taken again")
+    if fresh_lost:
+        losses.append(f"{_trials(fresh_lost)} cannot be read at all, and others are tried in their place")
+    without_past = tally is not None and "history" in tally.keys and "history" not in found.meta
+    repeats = whole and not fresh_lost and not without_past and all(i >= told for i in reopened)
+    if not repeats:
+        losses.append(
+            "the search cannot be repeated exactly: it continues from the remaining trials, and may choose other "
+            "configs than it would have chosen"
+        )
+        found.meta[RESTART] = (0, {"asked": asked, "lost": lost})
+        found.meta.pop(CHECKPOINT, None)
+        asks = []
+    finals = _finals(found, tally, ended, losses)
+    notes = _in_order(found.notes)
+    if tally and len(notes) < tally.notes:
+        losses.append(f"{tally.notes - len(notes)} of {tally.notes} notes cannot be read")
+    losses += _missing_keys(found, tally)
+    trials = [_trial_row(found, i) for i in sorted(found.asked)]
+    kept = {
+        key: value for key, (_, value) in found.meta.items() if key not in (migrations.TALLY, migrations.FORMAT_KEY)
+    }
+    rows: dict[str, Sequence[Row]] = {
+        "meta": [sealed("meta", n, key, pack(value)) for n, (key, value) in enumerate(kept.items(), 1)],
+        "asks": asks,
+        "trials": trials,
+        "finals": _numbered("finals", finals),
+        "notes": _numbered("notes", notes),
+    }
+    return Salvaged(rows, tuple(losses) or ("its pages are damaged, but every row can be read",))
+
+
+def _tally(found: _Found) -> Tally | None:
+    told = found.value(migrations.TALLY)
+    try:
+        return None if told is None else Tally.from_json(told)
+    except Damaged:
+        return None
+
+
+def _regain_configs(found: _Found) -> None:
+    """A trial whose first half is damaged has its rank from the second; the space says which config that is."""
+    without = found.done.keys() - found.asked.keys()
+    if not without or found.value("space") is None:
+        return
+    try:
+        space = Space.from_json(found.value("space"))
+        for i in without:
+            config = json.loads(json.dumps(space.at(int(found.done[i][1]))))
+            found.asked[i] = asked_row(Proposal(i, int(found.done[i][1]), config), 0.0)[:5]
+    except (BadInput, KeyError, TypeError, ValueError):
+        return
+
+
+def _reopened(found: _Found, tally: Tally | None, ended: Collection[int]) -> list[int]:
+    """Trials that had ended, as far as is known, and have no measurement now."""
+    broken = sorted(found.broken - set(ended))
+    if tally is None or tally.ended - len(ended) <= len(broken):
+        return broken
+    return sorted(found.asked.keys() - ended)
+
+
+def _finals(found: _Found, tally: Tally | None, ended: Collection[int], losses: list[str]) -> list[Row]:
+    """All intact finals; none if the newest is lost or its winner has to be measured again."""
+    finals = _in_order(found.finals)
+    newest = finals[-1] if finals else None
+    if tally and (newest[0] if newest else 0) < tally.finals:
+        losses.append("the newest finals cannot be read and are held again")
+        return []
+    winner = unpack(newest[2]).get("winner") if newest else None
+    if winner is not None and winner not in ended:
+        losses.append(f"the winner of the finals, trial {winner}, is among them: the finals are held again")
+        return []
+    return finals
+
+
+def _missing_keys(found: _Found, tally: Tally | None) -> list[str]:
+    missing = [key for key in (tally.keys if tally else ()) if key not in found.meta]
+    if "study" not in found.meta:
+        return ["what is tuned cannot be read: the `deepgen tune` command that began the study writes it again"]
+    names = {
+        "run": "the budget of the last run",
+        "space": "the space",
+        "signature": "whose code it is",
+        "orders": "how the space is compiled fastest",
+        CHECKPOINT: "where the search stood, which is found by repeating it,",
+    }
+    return [f"{names[key]} cannot be read" for key in missing if key in names]
+
+
+def _trial_row(found: _Found, number: int) -> Row:
+    first = found.asked[number]
+    if number not in found.done:
+        return (*first, None, None, None, None, None)
+    return (*first, *found.done[number][2:])
+
+
+def _in_order(rows: Mapping[int, Row]) -> list[Row]:
+    return [rows[number] for number in sorted(rows)]
+
+
+def _numbered(table: str, rows: Sequence[Row]) -> list[Row]:
+    return [sealed(table, number, *row[1:-1]) for number, row in enumerate(rows, 1)]
+
+
+def _as_column(name: str, value: Any) -> Any:
+    return float(value) if name in FLOATS and isinstance(value, int) else value
+
+
+def _trials(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"trial {numbers[0]}"
+    shown = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
+    return f"{len(numbers)} trials ({shown})"
+
+
+# Files
+
+
+def repair(path: Path, content: Content, salvaged: Salvaged) -> None:
+    """Replace a damaged journal by a new one with the intact rows. The damaged file is kept beside it; a note says so.
+
+    Once the new file has its name, any later writer completes a repair that was interrupted.
+    """
+    unfinished = path.with_name(_UNFINISHED)
+    unfinished.unlink(missing_ok=True)
+    kept = next(p for n in count(1) if not (p := path.with_name(f"journal.damaged-{n}.sqlite")).exists())
+    text = f"the journal was damaged: {'; '.join(salvaged.losses)}; the damaged file is kept as {kept.name}"
+    notes = [*salvaged.rows["notes"], sealed("notes", 0, time.time(), text)]
+    with closing(sqlite3.connect(unfinished)) as db:
+        migrations.create(db, {**salvaged.rows, "notes": _numbered("notes", notes)})
+    kept.write_bytes(content.data)
+    if content.log:
+        _log(kept).write_bytes(content.log)
+    _sync(unfinished)
+    unfinished.replace(path.with_name(_REPAIRED))
+    finish_repair(path)
+
+
+def finish_repair(path: Path) -> None:
+    """The last steps of a repair, also one that was interrupted."""
+    repaired = path.with_name(_REPAIRED)
+    if not repaired.exists():
+        return
+    for end in ("-wal", "-shm"):  # those of the damaged file must never be read into the new one
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    repaired.replace(path)
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _sync(path: Path) -> None:
+    """Flush a file to disk that nobody has open."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,391 @@
+"""Study: everything known of one operator on one target in one space, read back from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepgen import operators, targets
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.tuning.study import journal as journals
+from deepgen.tuning.study import trust
+from deepgen.tuning.study.definition import (
+    STRANGE,
+    check,
+    check_config,
+    check_finals,
+    check_trial,
+    is_own_kernel,
+    signed_part,
+)
+from deepgen.tuning.study.glance import described, known_shapes
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.serving import serves_only
+from deepgen.tuning.speed import speed
+from deepgen.tuning.study.table import Row, as_frame
+from deepgen.tuning.study.text import bound_text, dropped_reasons, rate_text, seconds_text
+from deepgen.tuning.study.winner import WINNER, Stored, read_winner
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
+
+# What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
+if TYPE_CHECKING:
+    from deepgen.generators import Generator
+    from deepgen.run.measure.base import Task
+    from deepgen.tuning.search import Kind
+    from deepgen.space import Space
+    from deepgen.tuning.study.best import Best
+    from deepgen.tuning.study.reading import Reading
+
+_WHAT = ("operator", "target")
+
+
+class Study:
+    """A study as it stands now; reading it does not disturb a writer, and imports no code of what was tuned."""
+
+    def __init__(
+        self,
+        folder: Path,
+        definition: Mapping[str, Any],
+        *,
+        signature: str | None = None,
+        operator: Operator | None = None,
+        generator: Generator | None = None,
+        trust: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.definition = definition
+        self.trusted = trust
+        with foreign.shaped(str(folder), "is not a study of deepgen's: its target"):
+            self.target: Target = targets.from_json(definition["target"])
+        self._signature = signature
+        self._own_operator, self._own_generator = operator, generator
+
+    @staticmethod
+    def open(
+        folder: str | Path,
+        *,
+        operator: Operator | None = None,
+        generator: Generator | None = None,
+        trust: bool = False,
+    ) -> Study:
+        """The study in a folder.
+
+        `operator` and `generator` are needed where it was tuned with objects that no file or module holds. `trust`
+        lets code and binaries run that somebody else's deepgen put there.
+        """
+        path = Path(folder)
+        with foreign.shaped(str(path), STRANGE), Journal(path) as journal:
+            definition, signature = journal.definition(), journal.signature()
+        check(definition, str(path))
+        if generator is not None and generator.name != definition["generator"]:
+            what = f"{path} was tuned with generator {definition['generator']!r}"
+            raise BadInput(what, allowed=f"that one, not {generator.name!r}")
+        return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
+
+    def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
+        """How another process opens it. Trust is not part of that: whoever opens a study decides it."""
+        return self.folder.absolute(), self._own_operator, self._own_generator
+
+    def __repr__(self) -> str:
+        facts = self._told()
+        rest = {"trials": "{} trials", "best": "best {}"}
+        told = ", ".join(rest.get(name, "{}").format(text) for name, text in facts.items() if name not in _WHAT)
+        return f"<deepgen study of {facts['operator']} on {facts['target']}: {told}>"
+
+    def _repr_html_(self) -> str:
+        return html.table("deepgen study", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """A short summary for people. Never fails: debuggers call it too."""
+        facts = {"operator": self.describe(), "target": self.target.shown}
+        try:
+            summary: dict[str, Any] = self.summary()
+        except (DeepgenError, OSError) as error:
+            return {**facts, "state": f"cannot be read: {error}", "folder": str(self.folder)}
+        facts["trials"] = str(sum(summary["trials"].values()))
+        best = summary["winner"]
+        if best is not None:
+            facts["best"] = f"{rate_text(best)} ({seconds_text(best['seconds'])}{bound_text(best)})"
+        return {**facts, "folder": str(self.folder)}
+
+    @contextmanager
+    def _journal(self) -> Iterator[Journal]:
+        with foreign.shaped(str(self.folder), STRANGE), Journal(self.folder) as journal:
+            yield journal
+
+    @cached_property
+    def about(self) -> Operator:
+        """What is known of the operator without its code: its name, sizes, work, tensors."""
+        return self.shapes[0]
+
+    @cached_property
+    def shapes(self) -> tuple[Operator, ...]:
+        """The same for all shapes that its kernels were timed at."""
+        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+            return known_shapes(self.definition)
+
+    def describe(self) -> str:
+        """What was tuned, in one line."""
+        return described(self.shapes)
+
+    @cached_property
+    def operator(self) -> Operator:
+        """The operator itself, its code found again."""
+        return self._operator(self.definition["operator"])
+
+    @cached_property
+    def also(self) -> tuple[Operator, ...]:
+        """Its other shapes."""
+        return tuple(self._operator(data) for data in self.definition.get("also", ()))
+
+    def task(self) -> Task:
+        """The task for a runner that measures its kernels again."""
+        from deepgen.run.measure.base import Policy, Task
+        from deepgen.tuning.request import own_baselines
+
+        definition, operator = self.definition, self.operator
+        policy = Policy(**definition["policy"])
+        own = own_baselines(self.own_baselines)
+        return Task(operator, self.target, definition["seed"], policy, self.also, operator.neighbours(), own)
+
+    def _operator(self, data: Mapping[str, Any]) -> Operator:
+        if self._own_operator is not None and data == self.definition["operator"]:
+            return self._own_operator
+        if self._own_operator is not None:
+            return type(self._own_operator).from_json(data)
+        ref = self._code("operator")
+        if ref is None and self.about.judge() is not None:  # a kernel of the user's own, which needs no code
+            from deepgen.kernels.own.own import from_recipe
+
+            with foreign.shaped(str(self.folder), STRANGE):
+                return from_recipe(self.definition["recipe"]).from_json(data)
+        if ref is None or ref.by == finding.NAME:
+            try:
+                with foreign.shaped(str(self.folder), STRANGE):
+                    return operators.from_json(data)
+            except BadInput as error:
+                what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
+                raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
+        found: Operator = self._found(ref, "operator").from_json(data)
+        return found
+
+    @cached_property
+    def generator(self) -> Generator:
+        from deepgen import generators
+
+        if self._own_generator is not None:
+            return self._own_generator
+        ref = self._code("generator")
+        if ref is not None and ref.by != finding.NAME:
+            made: Generator = self._found(ref, "generator")()
+            return made
+        name = self.definition["generator"]
+        if is_own_kernel(self.definition):
+            self._require("a kernel's source")
+        try:
+            return generators.by_name(name, self.definition.get("recipe"))
+        except BadInput as error:
+            what = f"{self.folder} was tuned with {name!r}, which is not one of deepgen's generators"
+            raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=...)") from error
+
+    @cached_property
+    def strategy(self) -> str | Kind:
+        """The name of its strategy, or the strategy of the user's own, its code found again."""
+        ref = self._code("strategy")
+        name: str = self.definition["strategy"]
+        if ref is None or ref.by == finding.NAME:
+            return name
+        found: Kind = self._found(ref, "strategy")
+        return found
+
+    @cached_property
+    def own_baselines(self) -> tuple[type, ...]:
+        """Baselines of the user's own, their code found again."""
+        from deepgen.tuning.request import BASELINE
+
+        parts = [part for part in self.definition.get("code", {}) if part.startswith(BASELINE)]
+        refs = {part: ref for part in parts if (ref := self._code(part)) is not None}
+        return tuple(self._found(ref, part) for part, ref in refs.items())
+
+    def _code(self, part: str) -> finding.CodeRef | None:
+        told = self.definition.get("code", {}).get(part)
+        return None if told is None else finding.CodeRef.from_json(told)
+
+    def _found(self, ref: finding.CodeRef, part: str) -> Any:
+        """A class of the user's own, loaded after its origin was checked."""
+        self._require(f"the {part} {ref.ref}")
+        return finding.load(ref, self.folder)
+
+    def _require(self, holds: str) -> None:
+        """Raises Untrusted unless this user's deepgen wrote the study's code, or whoever opened it allows it."""
+        code = signed_part(self.definition)
+        trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=holds)
+
+    def kept_space(self) -> Space | None:
+        """The space as the journal keeps it, which takes no code of the generator; older studies have none."""
+        with self._journal() as journal:
+            return journal.space()
+
+    @cached_property
+    def space(self) -> Space:
+        if (kept := self.kept_space()) is not None:
+            return kept
+        from deepgen.tuning.request import narrow
+
+        return narrow(self.generator.space(self.operator, self.target), self.definition["domains"])
+
+    def trials(self) -> list[Trial]:
+        with self._journal() as journal:
+            return [check_trial(trial) for trial in journal.trials()]
+
+    def rows(self) -> list[Row]:
+        """One flat row per trial: its verdict and times, `knob.NAME`, `fact.NAME` and `event.NAME`."""
+        return self.read().rows()
+
+    def table(self) -> Any:
+        """The same as a pandas DataFrame."""
+        return as_frame(self.rows())
+
+    def trial(self, number: int) -> Trial:
+        with self._journal() as journal:
+            found = journal.trial(number)
+            found = found and check_trial(found)
+            ended = journal.tally().ended
+        if found is None:
+            raise BadInput(f"{self.folder} has no finished trial {number}", allowed=f"{ended} trials have finished")
+        return found
+
+    def top(self, count: int = 10) -> list[Trial]:
+        """The fastest correct trials. The winner of the finals comes first."""
+        with self._journal() as journal:
+            best = journal.best(count)
+            winner = self._winner_id(journal)
+            if winner is not None and all(t.id != winner for t in best):
+                best = [*filter(None, [journal.trial(winner)]), *best][:count]
+            best = [check_trial(trial) for trial in best if trial.measurement.samples]
+        return sorted(best, key=lambda t: (t.id != winner, t.seconds))
+
+    def best(self) -> Best:
+        """The winner of the finals, or the fastest so far when there were none yet."""
+        from deepgen.tuning.study.best import Best
+
+        with self._journal() as journal:
+            winner = self._winner_id(journal)
+            finals = self._finals(journal)
+            trial = journal.trial(winner) if winner is not None else None
+            found = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
+        if finals is not None and winner is None:
+            reasons = [*dropped_reasons(finals), "none was recorded"]
+            raise DeepgenError(f"{self.folder}: every finalist failed the final checks; the fastest one: {reasons[0]}")
+        if not found:
+            raise DeepgenError(f"{self.folder} has no correct kernel yet")
+        seconds = found[0].seconds or 0.0
+        for row in (finals or {}).get("finalists", []):
+            if row["trial"] == winner:
+                seconds = row["seconds"]
+        return Best(self, found[0], seconds)
+
+    def kernel(self, trial: Trial) -> Kernel:
+        """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
+        stored = self.stored(trial)
+        return self.emitted(trial) if stored is None else stored.kernel
+
+    def stored(self, trial: Trial) -> Stored | None:
+        """The stored winner, where it is of this trial, and this user's own or trusted."""
+        found = read_winner(self.folder / WINNER)
+        usable = found is not None and found.kernel.id == trial.kernel_id and (found.own or self.trusted)
+        return found if usable else None
+
+    def emit(self, config: Mapping[str, Any]) -> Kernel:
+        """The kernel that the generator emits here for a config out of the journal."""
+        check_config(self._emits, config, str(self.folder))
+        return self.generator.emit(self.operator, self.target, config)
+
+    @cached_property
+    def _emits(self) -> Space:
+        """The generator's own space, whatever the journal has recorded."""
+        return self.generator.space(self.operator, self.target)
+
+    def emitted(self, trial: Trial) -> Kernel:
+        """The kernel of a trial, emitted again; only its config comes from the study's folder."""
+        kernel = self.emit(trial.config)
+        if kernel.id == trial.kernel_id:
+            return kernel
+        found = read_winner(self.folder / WINNER)
+        if found is not None and found.kernel.id == trial.kernel_id:
+            trust.require(None, None, trust=self.trusted or found.own, origin=self.folder, holds="a winner")
+        raise DeepgenError(
+            f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
+            "so its source cannot be shown; tune again"
+        )
+
+    def serves_only(self, finals: Mapping[str, Any] | None = None) -> tuple[tuple[str, str], ...]:
+        """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape.
+
+        `finals`, if the caller has them, are those that the kernel won.
+        """
+        known = (self.finals() if finals is None else finals) or {}
+        return serves_only(known.get("serves") or {}, self.about.signature())
+
+    def finals(self) -> dict[str, Any] | None:
+        with self._journal() as journal:
+            return self._finals(journal)
+
+    def _finals(self, journal: Journal) -> dict[str, Any] | None:
+        found = journal.finals()
+        return None if found is None else check_finals(found)
+
+    def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
+        """The time of each trial that took part in the newest finals."""
+        known = (self.finals() if finals is None else finals) or {}
+        return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
+
+    def notes(self) -> list[tuple[float, str]]:
+        with self._journal() as journal:
+            return journal.notes()
+
+    def budget(self) -> dict[str, Any]:
+        """Trials, time and finalists that the newest run was given."""
+        with self._journal() as journal:
+            return journal.run()
+
+    def damage(self) -> str:
+        """What is damaged in the journal, in one sentence; empty where every row is as it was written."""
+        with self._journal() as journal:
+            journal.check()
+            return journal.damage_text()
+
+    def running(self) -> int | None:
+        """The process that is tuning this study, if any."""
+        return journals.holder(self.folder)
+
+    def summary(self) -> JsonObject:
+        """What `deepgen tune --json` prints."""
+        return self.read().summary()
+
+    def read(self) -> Reading:
+        """Everything in the journal, read once: what rows, a summary and a report are made of."""
+        from deepgen.tuning.study.reading import read
+
+        with self._journal() as journal:
+            return read(self, journal)
+
+    @property
+    def plot(self) -> Any:
+        """Charts of it, such as `study.plot.history()`; see deepgen.report.plots."""
+        # Of a layer above this one: found by its name when it is asked for, as registries find what they hold.
+        return import_module("deepgen.report.plots").Plots(self)
+
+    def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
+        """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
+        known = (self.finals() if finals is None else finals) or {}
+        return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
+
+    def _winner_id(self, journal: Journal) -> int | None:
+        finals = self._finals(journal)
+        return None if finals is None else finals["winner"]

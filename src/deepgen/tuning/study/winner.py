@@ -1,0 +1,105 @@
+"""Winners on disk: a folder with the kernel's sources, its definition and its binary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen.tuning.study import trust
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
+from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
+
+WINNER = "winner"  # the folder in a study
+ABOUT = "about.json"
+_KERNEL, _PLAN, _HASH, _SIGNATURE = "kernel.json", "plan.json", "binary.sha256", "signature"
+_MOST_LINE = 4096  # bytes of the small files
+_MOST_BINARY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A kernel read back from a folder. Without a binary it must be built again."""
+
+    kernel: Kernel
+    binary: Path | None
+    plan: LaunchPlan | None  # as the build completed it
+    own: bool  # whether this user's deepgen wrote both
+    sha256: str  # that the binary must have
+
+
+def keep_winner(
+    study: Path, operator: JsonObject, target: str, config: Mapping[str, Any], kernel: Kernel, artifact: Artifact
+) -> None:
+    """Copy the winner's source and binary into its study: it outlives the cache and the generator's next version."""
+    about = {"operator": operator, "config": dict(config), "target": target, "toolchain": artifact.toolchain}
+    write_winner(study / WINNER, kernel, artifact, json.dumps(about, indent=2))
+
+
+def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
+    """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
+    from deepgen.toolchains.compilers.sources import write_sources  # here: reading a study builds nothing
+
+    # A fixed name: only the holder of the study's lock writes, and it removes what a killed writer left.
+    fresh = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    write_sources(kernel, fresh)
+    binary = fresh / f"kernel.{artifact.format}"
+    shutil.copyfile(artifact.binary, binary)
+    (fresh / _HASH).write_text(f"{sha256(binary)}  {binary.name}\n")
+    if (signature := trust.sign(_signed(kernel, sha256(binary), artifact.plan))) is not None:
+        (fresh / _SIGNATURE).write_text(signature)
+    (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
+    if artifact.plan is not None:
+        (fresh / _PLAN).write_text(json.dumps(plan_to_json(artifact.plan)))
+    (fresh / ABOUT).write_text(about)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.replace(folder)
+
+
+def read_winner(folder: Path) -> Stored | None:
+    """The stored winner; None if there is none or it is damaged. A binary that was changed is not used."""
+    try:
+        return stored_winner(folder)
+    except (DeepgenError, OSError):
+        return None  # it is emitted and built again, and checked by its hash
+
+
+def stored_winner(folder: Path) -> Stored:
+    """The stored winner. Raises BadInput, which says what is damaged; a binary that was changed is left out."""
+    kernel, plan = _kernel(folder)
+    with foreign.shaped(str(folder / _HASH), "is not a checksum"):
+        expected, name = foreign.read_bytes(folder / _HASH, most=_MOST_LINE, plain=True).decode().split()
+    binary = folder / Path(name).name
+    good = binary.is_file() and binary.stat().st_size <= _MOST_BINARY and sha256(binary) == expected
+    own = trust.is_own(_signed(kernel, expected, plan), _signature(folder))
+    return Stored(kernel, binary if good else None, plan, own, expected)
+
+
+def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
+    data = foreign.read_json(folder / _KERNEL, plain=True)
+    completed = foreign.read_json(folder / _PLAN, plain=True) if (folder / _PLAN).exists() else None
+    with foreign.shaped(str(folder), "holds no winner"):
+        return Kernel.from_json(data), None if completed is None else plan_from_json(completed)
+
+
+def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
+    signed: JsonObject = {"winner": kernel.id, "binary": binary}
+    return signed if plan is None else {**signed, "plan": plan_to_json(plan)}
+
+
+def _signature(folder: Path) -> str | None:
+    try:
+        return foreign.read_bytes(folder / _SIGNATURE, most=_MOST_LINE, plain=True).decode().strip()
+    except (BadInput, UnicodeDecodeError):
+        return None
+
+
+def sha256(path: Path) -> str:
+    """Of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

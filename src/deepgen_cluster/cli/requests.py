@@ -1,0 +1,57 @@
+"""From a task's files to its tuning requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deepgen.frontends.cli import config_file
+from deepgen_cluster.fetch import Fetched
+from deepgen_cluster.model import WorkGroup
+from deepgen_formats.older.files import is_space_file
+from deepgen_formats.older.generator import OlderGenerator
+from deepgen.run.measure.base import Policy
+from deepgen.settings import Settings
+from deepgen.tuning import Request
+from deepgen.vocabulary import BadInput, foreign
+
+FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
+
+
+def requests_of(
+    group: WorkGroup, fetched: Fetched, out: Path, options: Mapping[str, Any], settings: Settings
+) -> Sequence[Request]:
+    """One per study. The group says where; the config what; the command line comes before both for how long."""
+    # Kept as they were when the task started: the host's file may change.
+    config = out / "configs" / fetched.name
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_bytes(fetched.config)
+    samples = {} if group.samples is None else {"min_samples": group.samples, "max_samples": group.samples}
+    policy = Policy(timeout_seconds=settings.limits.run_seconds, **samples)  # type: ignore[arg-type]
+    said = {**group.tuning, **{name: value for name, value in options.items() if value is not None}}
+    common: dict[str, Any] = {"target": fetched.target, "policy": policy, "out": out}
+    common["keep_top"] = min(group.keep_top, FINALISTS)
+    older = config_file.read_older(config)
+    if older is not None:
+        generator = OlderGenerator(_points(older, fetched, group), group.space_strategy, fetched.name)
+        return [Request(operator=generator.operator, generator=generator, **common, **said)]
+    own = config_file.read(config)
+    for name in ("trials", "time_budget", "seed", "strategy", "counters"):
+        if getattr(own, name) is not None:
+            said.setdefault(name, getattr(own, name))
+    return [Request(operator=operator, domains=own.knobs, **common, **said) for operator in own.operators]
+
+
+def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Mapping[str, Any]:
+    """As in the older tool: a space file that exists is the space, and must be of the same problem."""
+    if fetched.space is None:
+        return config
+    where = f"group {group.name}: the space file of {fetched.name}"
+    space = foreign.parse(fetched.space, where)
+    if not is_space_file(space):
+        raise BadInput("is not a space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
+    problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))
+    if problem != other:
+        raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)
+    return dict(space)

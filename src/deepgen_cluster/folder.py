@@ -1,0 +1,162 @@
+"""The folder of a cluster run: its definition, its driver, its progress. No secret is ever written there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from deepgen_cluster.model import Cluster
+from deepgen.tuning.study import lock, trust
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
+
+DEFINITION = "cluster.json"
+LOG = "log.txt"
+_SIGNATURE = "signature"  # in the definition, over everything else in it
+PROGRESS = "progress.json"
+_LOCK, _UP = "driver.lock", "up"
+ENDED = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Everything that a driver needs, except passwords."""
+
+    cluster: Cluster
+    options: Mapping[str, Any] = field(default_factory=dict)  # of every study; those of the groups take precedence
+    head: str | None = None
+    keep_up: bool = False
+
+    def to_json(self) -> JsonObject:
+        return {**vars(self), "cluster": self.cluster.to_json(), "options": dict(self.options)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Definition:
+        return Definition(**{**data, "cluster": Cluster.from_json(data["cluster"])})
+
+
+@dataclass(frozen=True)
+class GroupProgress:
+    """The progress of a work group."""
+
+    task: int = 0  # the running one, from 1
+    tasks: int = 0
+    what: str = ""  # operator and target
+    line: str = "waiting"
+    ended: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A result: one task's winner, and where its files are."""
+
+    group: str
+    what: str
+    study: str
+    trials: int
+    winner: Mapping[str, Any] | None
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """The progress of a cluster run."""
+
+    state: str = "starting"  # then running, and one of ENDED
+    note: str = ""
+    groups: Mapping[str, GroupProgress] = field(default_factory=dict)
+    results: tuple[Row, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        groups = {name: asdict(group) for name, group in self.groups.items()}
+        return {**vars(self), "groups": groups, "results": [asdict(row) for row in self.results]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunProgress:
+        return RunProgress(
+            data["state"],
+            data["note"],
+            {name: GroupProgress(**group) for name, group in data["groups"].items()},
+            tuple(Row(**{**row, "files": tuple(row["files"])}) for row in data["results"]),
+        )
+
+
+class RunFolder:
+    """Anyone may read it; the driver writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        return self.path / LOG
+
+    def definition(self) -> Definition | None:
+        data = _read(self.path / DEFINITION)
+        if data is None:
+            return None
+        data.pop(_SIGNATURE, None)
+        with foreign.shaped(str(self.path / DEFINITION), "is not the definition of a cluster run"):
+            return Definition.from_json(data)
+
+    def define(self, definition: Definition) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        data = definition.to_json()
+        _write(self.path / DEFINITION, {**data, _SIGNATURE: trust.sign(data)})
+
+    def require_own(self, *, trusted: bool) -> None:
+        """Raises Untrusted unless this user began the run: resuming it connects to hosts and starts programs there."""
+        data = _read(self.path / DEFINITION) or {}
+        signature = data.pop(_SIGNATURE, None)
+        trust.require(data, signature, trust=trusted, origin=self.path, holds="a cluster run, its hosts and programs,")
+
+    def progress(self) -> RunProgress:
+        data = _read(self.path / PROGRESS)
+        if data is None:
+            return RunProgress()
+        with foreign.shaped(str(self.path / PROGRESS), "is not the progress of a cluster run"):
+            return RunProgress.from_json(data)
+
+    def tell(self, progress: RunProgress) -> None:
+        _write(self.path / PROGRESS, progress.to_json())
+
+    def brought_up(self) -> str | None:
+        """The cluster that this run has started and not yet stopped."""
+        data = _read(self.path / _UP)
+        return None if data is None else str(data.get("cluster"))
+
+    def remember_up(self, cluster: str | None) -> None:
+        if cluster is None:
+            (self.path / _UP).unlink(missing_ok=True)
+        else:
+            _write(self.path / _UP, {"cluster": cluster})
+
+    def driver(self) -> int | None:
+        """The process that is driving this run, if any."""
+        return lock.holder(self.path / _LOCK)
+
+    def take(self) -> IO[str]:
+        """Take the driver's lock; held as long as the file is open."""
+        file = lock.take(self.path / _LOCK)
+        if file is None:
+            raise DeepgenError(f"{self.path} is driven by process {self.driver()} already")
+        return file
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    data = foreign.read_json(path, plain=True)
+    if not isinstance(data, dict):
+        raise BadInput("holds no object", where=str(path), allowed="delete it and run again")
+    return data
+
+
+def _write(path: Path, data: JsonObject) -> None:
+    """Write atomically: someone may be reading."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(json.dumps(data, indent=2) + "\n")
+    fresh.replace(path)

@@ -1,0 +1,155 @@
+"""Machines that run `agent.py`: a host over SSH, or this one."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from deepgen_cluster import agent, ssh
+from deepgen_cluster.model import Host
+from deepgen_cluster.ssh import Ask, HostError
+from deepgen.vocabulary import foreign
+
+if TYPE_CHECKING:
+    import asyncssh
+
+CALL_SECONDS = 300.0
+_VENVS = (".venv/bin/python", "venv/bin/python", "python3", "python")
+_NO_FOLDER, _NO_PYTHON = 81, 82
+# The login shell may be any: it only has to parse one quoted command line that starts this.
+_LAUNCH = f"""
+case $1 in "~/"*) folder=$HOME/${{1#"~/"}} ;; *) folder=$1 ;; esac
+cd -- "$folder" 2>/dev/null || exit {_NO_FOLDER}
+shift
+for python in "$@"; do
+    command -v -- "$python" >/dev/null 2>&1 && exec "$python" -
+done
+exit {_NO_PYTHON}
+"""
+T = TypeVar("T")
+
+
+def command(host: Host) -> str:
+    """The command for a host's login shell: start Python in the folder, with its program on stdin."""
+    pythons = (host.python,) if host.python else _VENVS
+    return shlex.join(["/bin/sh", "-c", _LAUNCH, "deepgen", host.folder, *pythons])
+
+
+def program(request: dict[str, Any]) -> str:
+    """The agent with one request, both sent on stdin: a token never appears in a command line."""
+    text = Path(agent.__file__).read_text(encoding="utf-8")
+    # Python puts the current folder first on its path when it reads a program from stdin.
+    head, mark, body = text.partition("from __future__ import annotations\n")
+    assert mark
+    return f"{head}{mark}import sys\nsys.path = [p for p in sys.path if p]\n{body}\nanswer({request!r})\n"
+
+
+class Remote:
+    """A connected host."""
+
+    def __init__(self, host: Host, connection: asyncssh.SSHClientConnection) -> None:
+        self.host, self._connection = host, connection
+
+    @property
+    def seen_from(self) -> str:
+        """The local address of the connection to the host."""
+        return str(self._connection.get_extra_info("sockname")[0])
+
+    async def call(self, do: str, **request: Any) -> Any:
+        import asyncssh
+
+        try:
+            done = await asyncio.wait_for(
+                self._connection.run(command(self.host), input=program({"do": do, **request}), errors="replace"),
+                CALL_SECONDS,
+            )
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise HostError(self.host, f"did not answer within {CALL_SECONDS:g} s") from error
+        except (OSError, asyncssh.Error) as error:
+            raise HostError(self.host, f"the connection was lost: {error}") from error
+        return _outcome(self.host, done.returncode, str(done.stdout or ""), str(done.stderr or ""))
+
+
+class Here:
+    """This machine, without SSH; `folder` is where its records lie."""
+
+    host: Host | None = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def call(self, do: str, **request: Any) -> Any:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-",
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await child.communicate(program({"do": do, **request}).encode())
+        return _outcome(None, child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+Machine = Remote | Here
+
+
+@asynccontextmanager
+async def reach(host: Host, password: Ask) -> AsyncIterator[Remote]:
+    """A connection to a host, closed at the end of the block."""
+    ssh.library()
+    connection = await ssh.connect(host, password)
+    try:
+        yield Remote(host, connection)
+    finally:
+        connection.close()
+
+
+async def on_each(
+    hosts: Sequence[Host], password: Ask, work: Callable[[Remote], Awaitable[T]]
+) -> dict[Host, T | HostError]:
+    """Do the same on all hosts at once; an error on one is its result and does not stop the others."""
+
+    async def one(host: Host) -> T | HostError:
+        try:
+            async with reach(host, password) as machine:
+                return await work(machine)
+        except HostError as error:
+            return error
+
+    return dict(zip(hosts, await asyncio.gather(*map(one, hosts)), strict=True))
+
+
+def raise_errors(outcomes: dict[Host, T | HostError]) -> dict[Host, T]:
+    """The results if all succeeded; otherwise raises one error that names every failed host."""
+    errors = [outcome for outcome in outcomes.values() if isinstance(outcome, HostError)]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise HostError(None, "; ".join(map(str, errors)))
+    return {host: outcome for host, outcome in outcomes.items() if not isinstance(outcome, HostError)}
+
+
+def _outcome(host: Host | None, code: int | None, out: str, err: str) -> Any:
+    answers = [line for line in out.splitlines() if line.startswith(agent.ANSWER)]
+    if answers:
+        where = f"the answer of {host or 'this machine'}"
+        found = foreign.parse(answers[-1][len(agent.ANSWER) :], where)
+        if isinstance(found, dict) and "refused" in found:
+            raise HostError(host, str(found["refused"]))
+        with foreign.shaped(where, "is not one of deepgen's"):
+            return found["ok"]
+    if code == _NO_FOLDER and host:
+        raise HostError(host, f"the folder {host.folder} is not there; make it: mkdir -p {shlex.quote(host.folder)}")
+    if code == _NO_PYTHON and host:
+        tried = host.python or ", ".join(_VENVS)
+        raise HostError(host, f"no Python in {host.folder}: tried {tried}; make one there: python3 -m venv .venv")
+    last = (err.strip().splitlines() or [f"code {code}"])[-1]
+    raise HostError(host, f"the agent ended without an answer: {last}")

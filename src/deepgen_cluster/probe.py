@@ -1,0 +1,37 @@
+"""Run on a host with deepgen's code: what it would build with, and what its devices are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from deepgen import targets
+from deepgen.toolchains import toolchain_for
+from deepgen.vocabulary import DeepgenError
+
+
+def probe(build: list[str], measure: list[str]) -> dict[str, Any]:
+    """For each target, what was found or what is wrong."""
+    return {"build": {name: _toolchain(name) for name in build}, "measure": {name: _device(name) for name in measure}}
+
+
+def _toolchain(name: str) -> dict[str, Any]:
+    try:
+        target = targets.resolve(name)
+        return {"ok": toolchain_for(target, target.languages[0]).id}
+    except DeepgenError as error:
+        return {"problem": str(error)}
+
+
+def _device(name: str) -> dict[str, Any]:
+    try:
+        target = targets.resolve(name)
+        targets.device_for(target)
+    except DeepgenError as error:
+        return {"problem": str(error)}
+    return {"ok": target.to_json()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(*json.loads(sys.argv[1]))))

@@ -1,0 +1,83 @@
+"""A build as a task of Ray: JSON goes in, JSON and the binary's bytes come out. Runs on the nodes that build."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from deepgen import targets
+from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, default_cache_folder, make, toolchain_for
+from deepgen.toolchains.base import Toolchain
+from deepgen_cluster.ray import undisturbed
+from deepgen_cluster.ray.disk import refusal
+from deepgen_cluster.ray.lease import end_with_node
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
+
+
+def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, cache: Path | None) -> str:
+    """What all builds of a study have in common."""
+    return json.dumps(
+        {
+            "target": target.to_json(),
+            "toolchains": dict(toolchains),
+            "limits": asdict(limits),
+            "cache": None if cache is None else str(cache),
+        }
+    )
+
+
+def build(kernel: str, ordered: str) -> tuple[str, bytes]:
+    """The task. A failed build is a result; an exception is an internal error."""
+    end_with_node()
+    try:
+        work = _build_setup(ordered)
+        parsed = Kernel.from_json(json.loads(kernel))
+        toolchain = _toolchain(ordered, parsed.language)
+        with Group() as group, undisturbed.building(group) if work.target.computes else nullcontext():
+            artifact = make(parsed, toolchain, work.target, work.cache, work.limits, group)
+        return json.dumps({"artifact": artifact.to_json()}), Path(artifact.binary).read_bytes()
+    except BuildError as error:
+        failed = {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}
+        return json.dumps({"failed": failed}), b""
+    except DeepgenError as error:
+        return json.dumps({"error": f"{platform.node()}: {error}"}), b""
+    except OSError as error:
+        return json.dumps({"error": refusal(error)}), b""
+
+
+def read(reply: str) -> Artifact:
+    """The result of `build`. Raises BuildError if the build failed, and DeepgenError if it could not be tried."""
+    told: dict[str, Any] = json.loads(reply)
+    if "failed" in told:
+        failed = told["failed"]
+        raise BuildError(Verdict(failed["verdict"]), failed["detail"], failed["log"])
+    if "error" in told:
+        raise DeepgenError(told["error"])
+    return Artifact.from_json(told["artifact"])
+
+
+@dataclass(frozen=True)
+class _BuildSetup:
+    target: Target
+    limits: BuildLimits
+    cache: Cache
+
+
+@lru_cache(maxsize=8)
+def _build_setup(ordered: str) -> _BuildSetup:
+    data = json.loads(ordered)
+    folder = Path(data["cache"]) if data["cache"] else default_cache_folder()
+    return _BuildSetup(targets.from_json(data["target"]), BuildLimits(**data["limits"]), Cache(folder))
+
+
+@lru_cache(maxsize=8)
+def _toolchain(ordered: str, language: str) -> Toolchain:
+    # Kept while the process lives: finding a compiler asks it for its version.
+    return toolchain_for(_build_setup(ordered).target, language, json.loads(ordered)["toolchains"])

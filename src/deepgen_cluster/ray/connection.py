@@ -1,0 +1,233 @@
+"""This process's connection to a Ray cluster, and the small cluster that is started if none is named.
+
+Ray has one connection per process, so its users are counted here: the first session opens it and the last one closes
+it. A connection that the program has opened itself is used and left open.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deepgen_cluster.ray import roles
+from deepgen_cluster.ray.lease import Renewals
+from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen.targets import host
+from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary.errors import install_extra
+
+NAMESPACE = "deepgen"
+STORE_BYTES = 256 << 20  # binaries are small, and few are in flight at a time
+_LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system cuts off at 107
+
+# Ray reads these only from the environment of its process, some of them only when it is imported.
+_MANNERS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+
+
+@dataclass(frozen=True)
+class Local:
+    """A cluster of one node that lives as long as its sessions."""
+
+    build_slots: int
+    testers: int
+
+
+class _Held:
+    """The one connection."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.sessions = 0
+        self.to: str | Local | None = None
+        self.scratch: Scratch | None = None  # of the local cluster
+        self.before: dict[str, str | None] = {}  # the environment as it was
+        self.renewals: Renewals | None = None
+
+
+_held = _Held()
+
+
+def connect(to: str | Local, token: Path | None = None) -> Any:
+    """Connect, and return Ray's module. Each call needs a `disconnect`."""
+    with _held.lock:
+        if _held.sessions == 0:
+            _open(to, token)
+        elif _held.to != to and _held.to is not None:
+            raise DeepgenError(
+                f"this process is connected to the Ray cluster {_name(_held.to)} and cannot use {_name(to)} at the "
+                "same time; run it in a process of its own"
+            )
+        _held.sessions += 1
+    return imported()
+
+
+def disconnect() -> None:
+    """A session has ended."""
+    with _held.lock:
+        _held.sessions -= 1
+        if _held.sessions == 0:
+            renewals, _held.renewals = _held.renewals, None
+            if renewals is not None:
+                renewals.close()
+            if _held.to is not None:
+                _close()
+
+
+def keep(actor: Any) -> None:
+    """Keep the actor alive as long as the connection."""
+    with _held.lock:
+        _held.renewals = _held.renewals or Renewals(imported())
+        _held.renewals.add(actor)
+
+
+def imported() -> Any:
+    """Ray's module."""
+    try:
+        import ray
+    except ImportError as error:
+        remedy = install_extra("cluster")
+        raise Missing("Ray", blocks="nothing can run on a Ray cluster", remedy=remedy) from error
+    return ray
+
+
+def _name(cluster: str | Local) -> str:
+    return "of its own" if isinstance(cluster, Local) else cluster
+
+
+def _open(to: str | Local, token: Path | None) -> None:
+    if "ray" in sys.modules and imported().is_initialized():
+        _held.to = None  # opened by the program, which closes it
+        return
+    sweep()
+    _held.before = {}
+    _set(_MANNERS)
+    try:
+        _connect(to, token)
+    except BaseException:
+        _close()
+        raise
+    _held.to = to
+
+
+def _connect(to: str | Local, token: Path | None) -> None:
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    if isinstance(to, Local):
+        _held.scratch = Scratch("ray", _short_folder())
+        token = _new_token(_held.scratch.path)
+        options |= {
+            "address": "local",
+            "num_cpus": 0,  # we ask for roles instead; for each CPU Ray would start a process
+            "resources": roles.of_node(to.build_slots, to.testers),
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": str(_held.scratch.path / "r"),  # a folder inside ours: Ray makes it writable to everyone
+            "_system_config": {
+                "enable_worker_prestart": False,
+                "gcs_rpc_server_reconnect_timeout_s": 5,  # workers give up soon after we are killed
+                "worker_maximum_startup_concurrency": host.usable_cores(),
+                "num_workers_soft_limit": to.build_slots + to.testers,  # kept while they are idle
+            },
+        }
+    else:
+        options["address"] = to
+    if token is not None:
+        _set({_MODE: "token", _TOKEN_PATH: str(token), _TOKEN: None})
+    ray = imported()
+    if token is not None:
+        apply_environment(ray)
+    _silence_ray_logs(ray)
+    try:
+        with _own_signals():
+            ray.init(**options)
+    except ray.exceptions.AuthenticationError as error:
+        raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept our token; {_HOW_TOKENS}") from error
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        what = "no Ray cluster can be started here" if isinstance(to, Local) else f"no Ray cluster answers at {to}"
+        raise DeepgenError(f"{what}: {_first_line(error)}") from error
+
+
+_HOW_TOKENS = "Ray reads it from the file that RAY_AUTH_TOKEN_PATH names, with RAY_AUTH_MODE=token"
+
+
+def _close() -> None:
+    ray = imported()
+    if ray.is_initialized():
+        with _own_signals():
+            ray.shutdown()
+    tokens_were = _MODE in _held.before
+    _set(_held.before)
+    if tokens_were:
+        apply_environment(ray)
+    _held.before, _held.to = {}, None
+    scratch, _held.scratch = _held.scratch, None
+    if scratch is not None:
+        scratch.close()
+
+
+def _set(variables: dict[str, Any]) -> None:
+    """Set environment variables of this process; None removes one."""
+    for name, value in variables.items():
+        _held.before.setdefault(name, os.environ.get(name))
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _new_token(folder: Path) -> Path:
+    path = folder / "token"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def apply_environment(ray: Any) -> None:
+    """Ray decides on import whether tokens are used, and keeps the first one that it read."""
+    mode = os.environ.get(_MODE, "disabled")
+    ray._raylet.Config.initialize(json.dumps({"AUTH_MODE": mode}))
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+    if mode == "token" and ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
+        raise DeepgenError(
+            "Ray was imported without token authentication and cannot be switched to it now: set "
+            "RAY_AUTH_MODE=token in the environment first, or connect with ray.init() yourself"
+        )
+
+
+def _silence_ray_logs(ray: Any) -> None:
+    """Ray prints what raylets report to all drivers. What matters reaches us as an exception."""
+    ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep our SIGTERM handler, which Ray would replace by its own: it closes a study's journal."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _short_folder() -> str:
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= _LONGEST else "/tmp"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,196 @@
+"""`tune_kernel` with Kernel Tuner's arguments."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from deepgen import targets
+from deepgen.frontends.api import tune
+from deepgen_formats.kernel_tuner import results as made
+from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
+from deepgen_formats.kernel_tuner.simulation import Search, simulated
+from deepgen.kernels.own import OwnKernel
+from deepgen.run.measure.base import Policy
+from deepgen.tuning.search import DEFAULT
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, DeepgenError
+
+# Kernel Tuner's strategies by what they are like here.
+_STRATEGIES = {
+    "brute_force": "exhaustive", "random_sample": "random", "simulated_annealing": "annealing",
+    "dual_annealing": "annealing", "genetic_algorithm": "evolution", "diff_evo": "evolution",
+}  # fmt: skip
+_OTHERS = (
+    "adaptive_tabu_greywolf", "basinhopping", "bayes_opt", "firefly_algorithm", "greedy_ils", "greedy_mls",
+    "hybrid_vndx", "minimize", "mls", "ordered_greedy_mls", "pso", "pyatf_strategies", "skopt",
+)  # fmt: skip
+_COMPILERS = (None, "cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc", "hipcc")
+_NEVER = 1e9  # times slower than the best: every config is timed to the end
+_USUAL_TRIALS = 100  # of strategies that do not try all
+
+
+def tune_kernel(
+    kernel_name: str,
+    kernel_source: Any,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    tune_params: Mapping[str, Sequence[Any]],
+    grid_div_x: Any = None,
+    grid_div_y: Any = None,
+    grid_div_z: Any = None,
+    restrictions: Any = None,
+    answer: Sequence[Any] | None = None,
+    atol: float = 1e-6,
+    verify: Any = None,
+    verbose: bool = False,
+    lang: str | None = None,
+    device: int = 0,
+    platform: int = 0,
+    smem_args: Mapping[str, Any] | None = None,
+    cmem_args: Mapping[str, Any] | None = None,
+    texmem_args: Mapping[str, Any] | None = None,
+    compiler: str | None = None,
+    compiler_options: Sequence[str] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    log: Any = None,
+    iterations: int = 7,
+    block_size_names: Sequence[str] | None = None,
+    quiet: bool = False,
+    strategy: str | None = None,
+    strategy_options: Mapping[str, Any] | None = None,
+    cache: str | Path | None = None,
+    metrics: made.Metrics | None = None,
+    simulation_mode: bool | None = None,
+    parallel: Any = None,
+    observers: Sequence[Any] | None = None,
+    objective: str | None = None,
+    objective_higher_is_better: bool | None = None,
+    objectives: Mapping[str, bool] | None = None,
+    seed: int | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Tune a kernel that is described as for Kernel Tuner, and return its `results, env`.
+
+    Every config runs in a process of its own and is timed by deepgen, whatever a C function returns. Without `cache`
+    nothing is kept; with it, the study lies beside the cache file, and the same call goes on where it stopped.
+    """
+    started = time.perf_counter()
+    _refuse(verify, observers, objectives, compiler, device)
+    kernel = kernel_of(
+        kernel_name, kernel_source, problem_size, arguments, tune_params,
+        grid_div=(grid_div_x, grid_div_y, grid_div_z), restrictions=restrictions, answer=answer, atol=atol, lang=lang,
+        smem_args=smem_args, cmem_args=cmem_args, texmem_args=texmem_args, compiler_options=compiler_options,
+        defines=defines, block_size_names=block_size_names,
+    )  # fmt: skip
+    # A search over a cache needs no device.
+    target = targets.resolve("cpu" if simulation_mode else TARGETS[kernel.description.language])
+    search = _search(kernel, target, strategy, strategy_options or {}, iterations, seed or 0)
+    names, told = list(tune_params), metrics or {}
+    made.check(told, objective, search.space.first())
+    file = None if cache is None else made.with_suffix(cache)
+    if simulation_mode:
+        rows, winner = simulated(file, search, names, told), None
+    else:
+        about = {
+            "kernel_name": kernel_name,
+            "problem_size": str(problem_size) if callable(problem_size) else problem_size,
+            "tune_params": {name: list(values) for name, values in tune_params.items()},
+            "objective": objective or "time",
+        }
+        rows, winner = _tuned(search, file, names, told, about)
+    best = made.best_of(rows, objective or "time", objective_higher_is_better)
+    if winner is not None and objective in (None, "time"):
+        best = winner  # timed side by side with the next best: single times cannot tell them apart
+    env = made.environment(rows, best, search.target, iterations, compiler_options)
+    env["overhead_time"] = (time.perf_counter() - started) * 1e3 - env["total_benchmark_time"]
+    if not quiet:
+        _print(rows, best, names, ["time", *told])
+    return rows, env
+
+
+def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, device: int) -> None:
+    """Says by name what is not served."""
+    if verify is not None:
+        raise BadInput("verify is given", allowed="answer and atol: kernels are compared in a process of their own")
+    if observers:
+        raise BadInput("observers are given", allowed="no observers: deepgen times kernels itself")
+    if objectives:
+        raise BadInput("objectives are given", allowed="one objective")
+    if compiler not in _COMPILERS:
+        raise BadInput(f"compiler is {compiler!r}", allowed="a compiler of C, C++, CUDA or HIP: deepgen finds its own")
+    if device != 0:
+        raise BadInput(f"device is {device!r}", allowed="0; CUDA_VISIBLE_DEVICES chooses another")
+
+
+def _search(
+    kernel: OwnKernel, target: Target, strategy: str | None, options: Mapping[str, Any], iterations: int, seed: int
+) -> Search:
+    """How the space is searched: Kernel Tuner's words for it in deepgen's."""
+    space = kernel.family.space(kernel.operator(), target)
+    left = dict(options)
+    most, share, seconds = left.pop("max_fevals", None), left.pop("fraction", None), left.pop("time_limit", None)
+    if left:
+        warnings.warn(f"strategy_options not used: {', '.join(sorted(left))}", stacklevel=3)
+    named = "brute_force" if strategy is None else strategy
+    if named not in _STRATEGIES and named not in _OTHERS:
+        raise BadInput(f"strategy is {strategy!r}", allowed="one of " + ", ".join([*_STRATEGIES, *_OTHERS]))
+    if space.empty():
+        raise BadInput("restrictions leave no config", allowed="what leaves nothing: " + ", ".join(space.why_empty()))
+    count = space.size().count
+    if share is not None:
+        most = max(1, int(share * count))
+    usual = count if named == "brute_force" else _USUAL_TRIALS
+    trials = min(count, usual if most is None else int(most))
+    return Search(kernel, target, space, _STRATEGIES.get(named, DEFAULT), trials, seconds, iterations, seed)
+
+
+def _tuned(
+    search: Search, cache: Path | None, names: Sequence[str], metrics: made.Metrics, about: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The rows of a real run, and that of the winner."""
+    # As Kernel Tuner times: so many runs, one after the other on the same data.
+    runs = search.iterations
+    policy = Policy(cold=False, min_samples=runs, max_samples=runs, give_up=_NEVER)
+    with TemporaryDirectory(prefix="deepgen-compat-") as folder:
+        study = tune(
+            search.kernel,
+            target=search.target,
+            trials=search.trials,
+            time_budget=search.time_budget,
+            seed=search.seed,
+            strategy=search.strategy,
+            second_look=False,
+            policy=policy,
+            baselines=False,
+            out=folder if cache is None else cache.with_suffix(".studies"),
+            progress=False,
+        )
+        trials = study.trials()
+        took: Any = study.summary()["time"]
+        spent = float(took["search"]) * 1e3 / max(1, len(trials))
+        rows = {trial.id: made.result_of(trial, names, metrics, spent) for trial in trials}
+        try:
+            winner = rows[study.best().trial.id]
+        except DeepgenError:
+            winner = None  # every config failed: the rows say why
+        if cache is not None:
+            made.write_cache(cache, study, list(rows.values()), about)
+    return list(rows.values()), winner
+
+
+def _print(
+    rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any], names: Sequence[str], more: Sequence[str]
+) -> None:
+    """One line a config, as Kernel Tuner prints them, and the best."""
+    for row in rows:
+        print(_line(row, [*names, *more]) + (f", {row['__error__']}" if "__error__" in row else ""))
+    print(f"best: {_line(best, [*names, *more])}" if best else "no config ran to its end")
+
+
+def _line(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    shown = {name: row[name] for name in names if name in row}
+    return ", ".join(f"{n}={value:.3f}" if isinstance(value, float) else f"{n}={value}" for n, value in shown.items())

@@ -1,0 +1,334 @@
+"""The benchmark hub's T1 files as kernels: the space, the source beside the file, its arguments and its launch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from deepgen.kernels.own import arguments as args
+from deepgen.kernels.own import declared
+from deepgen.kernels.own import sources as reading
+from deepgen.kernels.own.arguments import Argument, TensorArgument
+from deepgen.kernels.own.description import Description, checked, launch
+from deepgen.kernels.own.grids import divided
+from deepgen.kernels.own.own import NO_MODULE, OwnKernel
+from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
+from deepgen.space import Space, parse
+from deepgen.space.expr import const
+from deepgen_formats.t1.space import t1_space
+from deepgen.vocabulary import BadInput, foreign
+from deepgen.vocabulary.dtypes import dtype
+
+_LANGUAGES = {"CUDA": "cuda", "HIP": "hip", "C": "c", "C++": "c++"}
+_TYPES = {
+    "bool": "u8", "int": "i32", "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32",
+    "uint32": "u32", "int64": "i64", "uint64": "u64", "half": "f16", "float": "f32", "double": "f64",
+}  # fmt: skip
+_SIGNED = {"u16": "i16", "u32": "i32", "u64": "i64"}  # in memory they are the same bytes
+_VECTOR_TYPE = re.compile(r"(half|float|double)(2|4|8|16)")
+_ROLES = {"ReadOnly": INPUT, "WriteOnly": OUTPUT, "ReadWrite": INOUT}
+_OVER_VALUES = re.compile(r"\b(max|min)\(\s*([A-Za-z_]\w*)\s*\)")
+AXES = ("X", "Y", "Z")
+
+
+@dataclass(frozen=True)
+class T1:
+    """A kernel of a T1 file, with what the file asks of a run and what was passed over in it."""
+
+    kernel: OwnKernel
+    trials: int | None = None
+    time_budget: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path) -> T1:
+    """The kernel of a T1 file. Its source is looked for beside it."""
+    try:
+        with foreign.shaped(str(path), "is not a T1 file that can be used"):
+            return _Reader(foreign.read_json(path), path).read()
+    except BadInput as error:
+        if error.where is not None:
+            raise
+        raise BadInput(error.what, where=str(path), allowed=error.allowed) from error
+
+
+class _Reader:
+    """One file, and where it lies."""
+
+    def __init__(self, data: Mapping[str, Any], path: Path) -> None:
+        self.path, self.where = path, str(path)
+        self.space: Space = t1_space(data, self.where)
+        self.data = data
+        self.specification: Mapping[str, Any] = self._section("KernelSpecification")
+        self.knobs = {knob.name: tuple(knob.values) for knob in self.space.knobs}
+        self.notes: list[str] = []
+
+    def read(self) -> T1:
+        self._refuse_contradictions()
+        language = _LANGUAGES[str(self.specification["Language"])]
+        entry = self._text("KernelName")
+        file = self._kernel_file()
+        arguments, also_passed = self._arguments()
+        chosen = self._passed(file, entry, arguments, also_passed)
+        block = tuple(self._sizes("LocalSize"))
+        grid = self._grid(block)
+        shared = self._size(self.specification.get("SharedMemory") or 0)
+        options = self.specification.get("CompilerOptions") or []
+        if not isinstance(options, list) or not all(isinstance(o, str) for o in options):
+            raise self._bad("CompilerOptions", options, "a list of texts")
+        description = Description(
+            name=entry,
+            language=language,
+            sources=(),
+            arguments=arguments,
+            sizes={},
+            knobs=self.knobs,
+            launches=(launch(entry, grid=grid, block=block, shared=shared, arguments=chosen),),
+            requires=tuple(requirement.name for requirement in self.space.requirements),
+            flags=tuple(options),
+            default=self._default(),
+        )
+        if self.specification.get("ReferenceArguments"):
+            self.notes.append("KernelSpecification.ReferenceArguments is not used")
+        load = partial(reading.read, file, language, entry, file.parent, (), ())
+        return T1(OwnKernel(checked(description), None, NO_MODULE, load), *self._budget(), tuple(self.notes))
+
+    def _refuse_contradictions(self) -> None:
+        """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
+        found = []
+        language = self.specification.get("Language")
+        if language not in _LANGUAGES:
+            found.append(f"KernelSpecification.Language is {language!r} (allowed: {', '.join(_LANGUAGES)})")
+        general = self.data.get("General")
+        names = [general.get("BenchmarkName") if isinstance(general, Mapping) else None]
+        names.append(self.specification.get("BenchmarkName"))
+        if all(isinstance(name, str) for name in names):
+            one, other = sorted(map(str, names), key=len)
+            if not other.startswith(one):
+                what = f"KernelSpecification.BenchmarkName is {names[1]!r}, and General.BenchmarkName is {names[0]!r}"
+                found.append(f"{what}: the arguments may be another kernel's")
+        for key, text in self._expressions():
+            strange = self._strange(text)
+            if strange:
+                found.append(f"KernelSpecification.{key} names {strange!r}, which is not a tuning parameter")
+        if found:
+            raise BadInput("; ".join(found), where=self.where, allowed="correct these keys in a copy of the file")
+
+    def _expressions(self) -> Iterator[tuple[str, str]]:
+        """The launch's expressions by their keys."""
+        for key in ("LocalSize", *(() if "ProblemSize" in self.specification else ("GlobalSize",))):
+            sizes = self.specification.get(key)
+            if isinstance(sizes, Mapping):
+                yield from ((f"{key}.{axis}", str(sizes[axis])) for axis in AXES if axis in sizes)
+        for axis in AXES:
+            divisors = self.specification.get(f"GridDiv{axis}")
+            if isinstance(divisors, list):
+                yield from ((f"GridDiv{axis}", str(one)) for one in divisors)
+
+    def _strange(self, text: str) -> str | None:
+        """A name in an expression that is not a tuning parameter's."""
+        return min(parse(text, self._named()).knobs() - set(self.knobs), default=None)
+
+    def _arguments(self) -> tuple[tuple[Argument, ...], frozenset[str]]:
+        """The arguments, and which of those in constant memory the kernel may take as parameters beside."""
+        given = self.specification.get("Arguments")
+        if not isinstance(given, list) or not given:
+            raise self._bad("Arguments", given, "a list of the kernel's parameters")
+        made, passed = [], set()
+        for place, one in enumerate(given):
+            key = f"Arguments[{place}]"
+            if not isinstance(one, Mapping):
+                raise self._bad(key, one, "an object with Name, Type and MemoryType")
+            made.append(self._argument(one, key))
+            if one.get("MemType") == "Constant":
+                passed.add(made[-1].name)
+        return tuple(made), frozenset(passed)
+
+    def _argument(self, one: Mapping[str, Any], key: str) -> Argument:
+        name, kind, memory = one.get("Name", key.strip("]").replace("[", "_")), one.get("Type"), one.get("MemoryType")
+        wide = _VECTOR_TYPE.fullmatch(str(kind))
+        if not isinstance(name, str) or not name.isidentifier():
+            raise self._bad(f"{key}.Name", name, "a name such as input_image")
+        stored = _TYPES.get(wide[1] if wide else str(kind))
+        if stored is None:
+            raise self._bad(f"{key}.Type", kind, "one of " + ", ".join(_TYPES))
+        if memory == "Scalar":
+            value = one.get("FillValue")
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise self._bad(f"{key}.FillValue", value, "a number")
+            return args.scalar(name, stored, value)
+        if memory not in ("Vector", "Symbol"):
+            raise self._bad(f"{key}.MemoryType", memory, "Scalar, Vector or Symbol")
+        stored = _SIGNED.get(stored, stored)
+        if "Size" not in one:
+            raise self._bad(f"{key}.Size", None, "the number of elements")
+        size = self._elements(one["Size"], f"{key}.Size") * int(wide[2] if wide else 1)
+        access = one.get("AccessType") or ("ReadWrite" if one.get("Output") else "ReadOnly")
+        if access not in _ROLES:
+            raise self._bad(f"{key}.AccessType", access, "one of " + ", ".join(_ROLES))
+        role = _ROLES[access]
+        symbol = name if memory == "Symbol" or one.get("MemType") == "Constant" else None
+        if symbol is not None and role != INPUT:
+            raise self._bad(f"{key}.AccessType", access, "ReadOnly, for constant memory")
+        fill = None if role == OUTPUT else self._fill(one, key, stored)
+        return TensorArgument(name, role, (size,), stored, fill, symbol=symbol)
+
+    def _fill(self, one: Mapping[str, Any], key: str, stored: str) -> tuple[Any, ...]:
+        """Constant values, or random ones between 0 and FillValue."""
+        kind, value = one.get("FillType"), one.get("FillValue", 1)
+        if kind not in ("Constant", "Random"):
+            raise self._bad(f"{key}.FillType", kind, "Constant or Random")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._bad(f"{key}.FillValue", value, "a number")
+        number = int(value) if dtype(stored).integer else float(value)
+        low = number if kind == "Constant" else min(number, 0)
+        return "integers" if dtype(stored).integer else "uniform", low, max(number, low)
+
+    def _elements(self, given: Any, key: str) -> int:
+        """The value of a size over ProblemSize and the largest or smallest value of a parameter."""
+        if isinstance(given, str):
+            text = _OVER_VALUES.sub(self._over_values, given)
+            expression = parse(text, self._named())
+            strange = min(expression.knobs(), default=None)
+            if strange is not None:
+                known = "ProblemSize and max(PARAMETER)"
+                raise BadInput(f"KernelSpecification.{key} names {strange!r}", where=self.where, allowed=known)
+            given = expression.evaluate({})
+        if type(given) is not int or given < 1:
+            raise self._bad(key, given, "a whole number of at least 1")
+        return given
+
+    def _over_values(self, found: re.Match[str]) -> str:
+        values = self.knobs.get(found[2])
+        if values is None:
+            return found[0]
+        return str(max(values) if found[1] == "max" else min(values))
+
+    def _passed(
+        self, file: Path, entry: str, arguments: Sequence[Argument], maybe: frozenset[str]
+    ) -> tuple[str, ...] | None:
+        """The names of what the kernel is passed; None for all but what lies in constant memory.
+
+        A file lists what lies in constant memory among the arguments. Some kernels have a parameter for it as well.
+        """
+        if not maybe:
+            return None
+        parameters = declared.parameters(reading.text_of(file), entry)
+        if parameters is None or len(parameters) != len(arguments):
+            return None
+        return tuple(argument.name for argument in arguments)
+
+    def _grid(self, block: Sequence[Size]) -> tuple[Size, ...]:
+        """The blocks of a launch: ProblemSize over its divisors, or GlobalSize in its own unit."""
+        asked = tuple(self._sizes("GlobalSize")) if "GlobalSize" in self.specification else None
+        if asked is not None and self.specification.get("GlobalSizeType", "OpenCL") != "CUDA":
+            asked = tuple(f"ceil_div({size}, {one})" for size, one in zip(asked, block, strict=True))
+        if "ProblemSize" not in self.specification:
+            if asked is None:
+                raise self._bad("ProblemSize", None, "a list of sizes")
+            return asked
+        sizes = self.specification["ProblemSize"]
+        sizes = sizes if isinstance(sizes, list) else [sizes]
+        made: list[Size] = []
+        for place, axis in enumerate(AXES):
+            size = self._size(sizes[place]) if place < len(sizes) else 1
+            divisors = self.specification.get(f"GridDiv{axis}")
+            divisors = [block[place]] if divisors is None else divisors
+            if not isinstance(divisors, list):
+                raise self._bad(f"GridDiv{axis}", divisors, "a list of tuning parameters")
+            made.append(divided(size, divisors))
+        if asked is not None and self._on_gpu() and not self._same(made, asked):
+            self.notes.append("KernelSpecification.GlobalSize is not used: ProblemSize and GridDiv give another grid")
+        return tuple(made)
+
+    def _on_gpu(self) -> bool:
+        return self.specification["Language"] in ("CUDA", "HIP")
+
+    def _same(self, one: Sequence[Size], other: Sequence[Size]) -> bool:
+        """Whether two grids agree at a few configs."""
+        configs = self.space.sample(8, 0)
+        return all(
+            parse(str(a)).evaluate(config) == parse(str(b)).evaluate(config)
+            for config in configs
+            for a, b in zip(one, other, strict=True)
+        )
+
+    def _sizes(self, key: str) -> Iterator[Size]:
+        given = self.specification.get(key, {})
+        if not isinstance(given, Mapping):
+            raise self._bad(key, given, "an object with X, Y and Z")
+        yield from (self._size(given.get(axis, 1)) for axis in AXES)
+
+    def _size(self, given: Any) -> Size:
+        """A number, or an expression over the parameters."""
+        expression = parse(str(given), self._named())
+        if expression.knobs():
+            return str(expression)
+        value = expression.evaluate({})
+        if not isinstance(value, (int, float)) or value != int(value):
+            raise BadInput(f"KernelSpecification has the size {given!r}", where=self.where, allowed="a whole number")
+        return int(value)
+
+    def _named(self) -> dict[str, Any]:
+        sizes = self.specification.get("ProblemSize")
+        numbers = sizes if isinstance(sizes, list) else [sizes]
+        return {"ProblemSize": const(tuple(numbers))} if all(type(n) is int for n in numbers) else {}
+
+    def _default(self) -> dict[str, Any] | None:
+        """The file's defaults, where they are a config of its space."""
+        told = {one["Name"]: one.get("Default") for one in self.data["ConfigurationSpace"]["TuningParameters"]}
+        if all(value is None for value in told.values()):
+            return None
+        for name, value in told.items():
+            if value not in self.knobs[name]:
+                self.notes.append(f"the Default of {name} is {value!r}, not one of its Values: no Default is used")
+                return None
+        broken = [one.name for one in self.space.explain(told)]
+        if broken:
+            self.notes.append(f"the Defaults break '{broken[0]}': no Default is used")
+            return None
+        return told
+
+    def _budget(self) -> tuple[int | None, float | None]:
+        given = self.data.get("Budget") or []
+        trials, seconds = None, None
+        for one in given if isinstance(given, list) else [given]:
+            kind, value = (one.get("Type"), one.get("BudgetValue")) if isinstance(one, Mapping) else (None, None)
+            if kind == "ConfigurationCount" and isinstance(value, (int, float)) and value >= 1:
+                trials = int(value)
+            elif kind == "TuningDuration" and isinstance(value, (int, float)) and value > 0:
+                seconds = float(value)
+            else:
+                allowed = "Type ConfigurationCount or TuningDuration, and BudgetValue, a number"
+                raise BadInput(f"Budget is {one!r}", where=self.where, allowed=allowed)
+        return trials, seconds
+
+    def _kernel_file(self) -> Path:
+        """Beside the file, in the folder that it names or without it."""
+        named, folder = Path(self._text("KernelFile")), self.path.resolve().parent
+        found = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
+        if found is None:
+            what = f"KernelSpecification.KernelFile is {str(named)!r}, and there is no such file"
+            raise BadInput(what, where=self.where, allowed=f"a file in {folder}")
+        return found
+
+    def _section(self, key: str) -> Mapping[str, Any]:
+        found = self.data.get(key)
+        if not isinstance(found, Mapping):
+            what = f"{key} is missing: the file describes a space, and no kernel"
+            raise BadInput(what, where=self.where, allowed="deepgen space show FILE")
+        return found
+
+    def _text(self, key: str) -> str:
+        found = self.specification.get(key)
+        if not isinstance(found, str) or not found:
+            raise self._bad(key, found, "a text")
+        return found
+
+    def _bad(self, key: str, given: Any, allowed: str) -> BadInput:
+        what = "is missing" if given is None else f"is {given!r:.80}"
+        return BadInput(f"KernelSpecification.{key} {what}", where=self.where, allowed=allowed)

@@ -1,0 +1,168 @@
+"""How integers and pointers change along one dimension of a tensor, and where a mask along it begins and ends.
+
+All of it holds if no integer overflows on the way to an address, which Triton's own analysis takes for granted too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from deepgen_triton_cpu.lowering.c_types import literal
+from deepgen_triton_cpu.lowering.ir import Op, Value
+from deepgen_triton_cpu.lowering.shapes import reshaped_dimension
+from deepgen_triton_cpu.lowering.uses import Uses
+
+_SAME = frozenset({"arith.extsi", "arith.index_cast"})  # narrower integers may wrap around where wider ones do not
+_LT, _LE, _GT, _GE, _EQ = 2, 3, 4, 5, 0
+_MIRRORED = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`value % by` goes up like `value` does if, from its first element on, it does not reach `by`."""
+
+    remainder: Op
+    length: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A value behind views of it, outermost first: elements of the view are elements of the value."""
+
+    value: Value
+    views: tuple[Op, ...]
+
+
+@dataclass
+class Bounds:
+    """Elements from the largest of `lows` up to the least of `highs`, where all `conditions` hold.
+
+    A bound is (one, other, more): one - other + more, all at the first element of the dimension.
+    """
+
+    conditions: list[Seen] = field(default_factory=list)
+    lows: list[tuple[Seen, Seen, int]] = field(default_factory=list)
+    highs: list[tuple[Seen, Seen, int]] = field(default_factory=list)
+
+
+class Axes:
+    def __init__(self, uses: Uses) -> None:
+        self._uses = uses
+
+    def step(self, value: Value, dimension: int, guards: list[Guard] | None = None) -> int | None:
+        """By how much the value changes from one element to the next; None if that is not known.
+
+        With `guards`, remainders are taken for the numbers that they are of, under the conditions that are added there.
+        """
+        if not value.type.tensor or value.type.shape[dimension] == 1:
+            return 0
+        op = value.op
+        if op is None or not self._open(value):
+            return None
+        if op.name in ("tt.splat", "arith.constant"):
+            return 0
+        if op.name == "tt.make_range":
+            return 1
+        viewed = self._through_view(op, dimension)
+        if viewed is not None:
+            return self.step(*viewed, guards)
+        if op.name in ("tt.join", "tt.split", "tt.load", "tt.reshape", "tt.unsplat"):
+            return None
+        return self._combined(op, dimension, guards)
+
+    def _open(self, value: Value) -> bool:
+        return self._uses.is_inlined(value) or self._uses.is_index(value)
+
+    def _combined(self, op: Op, dimension: int, guards: list[Guard] | None) -> int | None:
+        steps = [self.step(value, dimension, guards) for value in op.operands]
+        known = [step for step in steps if step is not None]
+        if len(known) < len(steps):
+            return None
+        if not any(known):
+            return 0
+        if op.name in ("arith.addi", "tt.addptr"):
+            return known[0] + known[1]
+        if op.name == "arith.subi":
+            return known[0] - known[1]
+        if op.name in _SAME:
+            return known[0]
+        if op.name == "arith.muli":
+            for one, other in ((0, 1), (1, 0)):
+                factor = constant(op.operands[one])
+                if factor is not None:
+                    return factor * known[other]
+        if op.name == "arith.remsi" and known[0] == 1 and known[1] == 0 and guards is not None:
+            length = op.result.type.shape[dimension]
+            if op.result.type.count == length:  # the same for all elements of other dimensions
+                guards.append(Guard(op, length))
+                return 1
+        return None
+
+    def bounds(self, mask: Value, dimension: int) -> Bounds | None:
+        """Where along the dimension a mask holds; None if it is no single stretch that is known."""
+        found = Bounds()
+        return found if self._add(Seen(mask, ()), dimension, found) else None
+
+    def _add(self, seen: Seen, dimension: int, found: Bounds) -> bool:
+        mask = seen.value
+        if self.step(mask, dimension) == 0:
+            found.conditions.append(seen)
+            return True
+        op = mask.op
+        if op is None or not self._open(mask):
+            return False
+        if op.name == "arith.andi":
+            return all(self._add(Seen(part, seen.views), dimension, found) for part in op.operands)
+        viewed = self._through_view(op, dimension)
+        if viewed is not None:
+            return self._add(Seen(viewed[0], (*seen.views, op)), viewed[1], found)
+        return op.name == "arith.cmpi" and self._compared(op, dimension, found, seen)
+
+    def _compared(self, op: Op, dimension: int, found: Bounds, seen: Seen) -> bool:
+        left, right = (Seen(value, seen.views) for value in op.operands)
+        one, other = self.step(left.value, dimension), self.step(right.value, dimension)
+        predicate = op.integer("predicate")
+        if one is None or other is None:
+            return False
+        if one == other:
+            found.conditions.append(seen)
+            return True
+        if one - other == -1:
+            left, right, predicate = right, left, _MIRRORED.get(predicate, -1)
+        elif one - other != 1:
+            return False
+        if predicate not in _MIRRORED:
+            return False
+        if predicate in (_LT, _LE, _EQ):
+            found.highs.append((right, left, int(predicate != _LT)))
+        if predicate in (_GT, _GE, _EQ):
+            found.lows.append((right, left, int(predicate == _GT)))
+        return True
+
+    def _through_view(self, op: Op, dimension: int) -> tuple[Value, int] | None:
+        """The same dimension of what a view is of."""
+        source = op.operands[0] if op.operands else None
+        if source is None:
+            return None
+        if op.name == "tt.broadcast":
+            return source, dimension
+        if op.name == "tt.expand_dims":
+            axis = op.integer("axis")
+            return source, dimension - (dimension > axis)
+        if op.name == "tt.trans":
+            return source, op.integers("order")[dimension]
+        if op.name == "tt.reshape":
+            found = reshaped_dimension(source.type.shape, op.result.type.shape, dimension)
+            return None if found is None else (source, found)
+        return None
+
+
+def constant(value: Value) -> int | None:
+    """The number that all elements are."""
+    op = value.op
+    while op is not None and op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims", "arith.extsi"):
+        op = op.operands[0].op
+    if op is None or op.name != "arith.constant" or op.result.type.floating or "[" in op.attributes["value"]:
+        return None
+    text = literal(op).strip("()").removeprefix("INT64_C(")
+    return int(text) if text.lstrip("-").isdigit() else None

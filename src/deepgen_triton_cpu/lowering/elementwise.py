@@ -1,0 +1,216 @@
+"""Operations on single elements as C expressions: arith, math, and those of Triton's dialect that are like them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from deepgen_triton_cpu.lowering.c_types import NARROW, computed, rounded, unsigned
+from deepgen_triton_cpu.lowering.ir import Op, Type
+from deepgen_triton_cpu.lowering.libdevice import FUNCTIONS
+from deepgen.vocabulary import BadInput
+
+# From an operation and its operands in C to the result in C.
+Made: TypeAlias = Callable[[Op, Sequence[str]], str]
+
+_CMPI = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
+_SIGNED_BELOW = 6  # predicates from here on compare as unsigned
+_CMPF = {
+    0: "0", 1: "{0} == {1}", 2: "{0} > {1}", 3: "{0} >= {1}", 4: "{0} < {1}", 5: "{0} <= {1}",
+    6: "({0} < {1}) | ({0} > {1})", 7: "({0} == {0}) & ({1} == {1})", 8: "!(({0} < {1}) | ({0} > {1}))",
+    9: "!({0} <= {1})", 10: "!({0} < {1})", 11: "!({0} >= {1})", 12: "!({0} > {1})", 13: "{0} != {1}",
+    14: "({0} != {0}) | ({1} != {1})", 15: "1",
+}  # fmt: skip
+_MATH = (
+    "exp", "exp2", "log", "log2", "sin", "cos", "tan", "tanh", "erf", "sqrt", "rsqrt", "floor", "ceil", "trunc",
+    "round", "roundeven", "log1p", "expm1", "log10", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh",
+    "cbrt",
+)  # fmt: skip
+_NEAREST = (1,)  # rounding of tt.fp_to_fp
+
+
+def _infix(sign: str) -> Made:
+    return lambda op, given: rounded(op.result.type.element, f"{given[0]} {sign} {given[1]}")
+
+
+def _wrapping(sign: str) -> Made:
+    def made(op: Op, given: Sequence[str]) -> str:
+        of = op.result.type.element
+        if of == "i1":  # addition and subtraction of one bit are xor, multiplication is and
+            return f"{given[0]} {'&' if sign == '*' else '^'} {given[1]}"
+        wide = "uint64_t" if Type(of).bits == 64 else "uint32_t"
+        return f"({computed(of)})(({wide}){given[0]} {sign} ({wide}){given[1]})"
+
+    return made
+
+
+def _call(name: str, *, as_unsigned: bool = False) -> Made:
+    def made(op: Op, given: Sequence[str]) -> str:
+        of = op.result.type.element
+        suffix = "f32" if of in NARROW else of if not as_unsigned else f"u{of[1:]}"
+        if of == "index":
+            suffix = "i64" if not as_unsigned else "u64"
+        called = f"{name}_{suffix}({', '.join(given)})"
+        return f"({computed(of)}){called}" if as_unsigned else rounded(of, called)
+
+    return made
+
+
+def _shift(sign: str, *, signed: bool = False) -> Made:
+    def made(op: Op, given: Sequence[str]) -> str:
+        of = op.result.type.element
+        if of == "i1":
+            return f"{given[0]} & !{given[1]}"
+        kind = computed(of) if signed else unsigned(of)
+        return f"({computed(of)})(({kind}){given[0]} {sign} ({given[1]} & {Type(of).bits - 1}))"
+
+    return made
+
+
+def _compare_integers(op: Op, given: Sequence[str]) -> str:
+    predicate, of = op.integer("predicate"), op.operands[0].type
+    left, right = given
+    if of.pointer:
+        left, right = f"(intptr_t){left}", f"(intptr_t){right}"
+    elif predicate >= _SIGNED_BELOW:
+        kind = unsigned(of.element)
+        left, right = f"({kind}){left}", f"({kind}){right}"
+    elif of.element == "i1" and predicate > 1:  # one bit is 0 or -1
+        left, right = right, left
+    return f"{left} {_CMPI[predicate]} {right}"
+
+
+def _compare_floats(op: Op, given: Sequence[str]) -> str:
+    return _CMPF[op.integer("predicate")].format(*given)
+
+
+def _extended(op: Op, given: Sequence[str]) -> str:
+    of = computed(op.result.type.element)
+    return f"-({of}){given[0]}" if op.operands[0].type.element == "i1" else f"({of}){given[0]}"
+
+
+def _zero_extended(op: Op, given: Sequence[str]) -> str:
+    return f"({computed(op.result.type.element)})({unsigned(op.operands[0].type.element)}){given[0]}"
+
+
+def _truncated(op: Op, given: Sequence[str]) -> str:
+    of = op.result.type.element
+    return f"{given[0]} & 1" if of == "i1" else f"({computed(of)}){given[0]}"
+
+
+def _float_of(op: Op, given: Sequence[str], kind: str) -> str:
+    of = op.result.type.element
+    return rounded(of, f"({computed(of)})({kind}){given[0]}")
+
+
+def _converted(op: Op, given: Sequence[str]) -> str:
+    of = op.result.type.element
+    if op.name == "tt.fp_to_fp" and of in NARROW and op.integer("rounding", 1) not in _NEAREST:
+        if of != "bf16":
+            raise BadInput("tt.fp_to_fp that rounds to zero", where=op.location, allowed="rounding to nearest")
+        return f"toward_zero_bf16({given[0]})"
+    return rounded(of, f"({computed(of)}){given[0]}")
+
+
+def _bits(op: Op, given: Sequence[str]) -> str:
+    source, of = op.operands[0].type.element, op.result.type.element
+    if source == of:
+        return given[0]
+    if of.startswith("*"):
+        return f"({computed(of)}){given[0]}"
+    return f"bits_{_name(source)}_{_name(of)}({given[0]})"
+
+
+def _name(element: str) -> str:
+    return NARROW.get(element, element)
+
+
+def _moved(op: Op, given: Sequence[str]) -> str:
+    return f"{given[0]} + {given[1]}"
+
+
+def _fused(op: Op, given: Sequence[str]) -> str:
+    of = op.result.type.element
+    return rounded(of, f"{'fma' if of == 'f64' else 'fmaf'}({', '.join(given)})")
+
+
+def _clamped(op: Op, given: Sequence[str]) -> str:
+    of = "f64" if op.result.type.element == "f64" else "f32"
+    wide = "maximum" if op.integer("propagateNan", 0) else "maxnum"
+    small = "minimum" if op.integer("propagateNan", 0) else "minnum"
+    return f"{small}_{of}({wide}_{of}({given[0]}, {given[1]}), {given[2]})"
+
+
+def _external(op: Op, given: Sequence[str]) -> str:
+    """A function of NVIDIA's library of device functions."""
+    symbol = op.attributes.get("symbol", "").strip('"')
+    text = FUNCTIONS.get(symbol.removeprefix("__nv_")) if symbol.startswith("__nv_") else None
+    if text is None:
+        allowed = "functions of libdevice that the C library has and that round to the nearest number"
+        raise BadInput(f"tt.extern_elementwise of {symbol or 'no symbol'}", where=op.location, allowed=allowed)
+    return f"({computed(op.result.type.element)})({text.format(*given, args=', '.join(given))})"
+
+
+TABLE: dict[str, Made] = {
+    **{f"arith.{name}": _infix(sign) for name, sign in (("addf", "+"), ("subf", "-"), ("mulf", "*"), ("divf", "/"))},
+    "tt.precise_divf": _infix("/"),
+    **{f"arith.{name}": _wrapping(sign) for name, sign in (("addi", "+"), ("subi", "-"), ("muli", "*"))},
+    **{f"arith.{name}": _infix(sign) for name, sign in (("andi", "&"), ("ori", "|"), ("xori", "^"))},
+    "arith.shli": _shift("<<"),
+    "arith.shrui": _shift(">>"),
+    "arith.shrsi": _shift(">>", signed=True),
+    "arith.negf": lambda op, given: f"-{given[0]}",
+    "arith.remf": lambda op, given: rounded(
+        op.result.type.element, f"{'fmod' if op.result.type.element == 'f64' else 'fmodf'}({given[0]}, {given[1]})"
+    ),
+    **{f"arith.{name}f": _call(name) for name in ("maximum", "minimum", "maxnum", "minnum")},
+    **{f"arith.{name}si": _call(name) for name in ("max", "min", "div", "rem", "ceildiv", "floordiv")},
+    **{f"arith.{name}ui": _call(name, as_unsigned=True) for name in ("max", "min", "div", "rem", "ceildiv")},
+    "arith.cmpi": _compare_integers,
+    "arith.cmpf": _compare_floats,
+    "arith.select": lambda op, given: f"{given[0]} ? {given[1]} : {given[2]}",
+    "arith.extsi": _extended,
+    "arith.extui": _zero_extended,
+    "arith.index_cast": _extended,
+    "arith.index_castui": _zero_extended,
+    "arith.trunci": _truncated,
+    "arith.extf": _converted,
+    "arith.truncf": _converted,
+    "tt.fp_to_fp": _converted,
+    "arith.sitofp": lambda op, given: _float_of(op, given, computed(op.operands[0].type.element)),
+    "arith.uitofp": lambda op, given: _float_of(op, given, unsigned(op.operands[0].type.element)),
+    "arith.fptosi": lambda op, given: f"({computed(op.result.type.element)}){given[0]}",
+    "arith.fptoui": lambda op, given: (
+        f"({computed(op.result.type.element)})({unsigned(op.result.type.element)}){given[0]}"
+    ),
+    "arith.bitcast": _bits,
+    "tt.bitcast": _bits,
+    "tt.addptr": _moved,
+    "tt.int_to_ptr": lambda op, given: f"({computed(op.result.type.element)})(intptr_t){given[0]}",
+    "tt.ptr_to_int": lambda op, given: f"({computed(op.result.type.element)})(intptr_t){given[0]}",
+    "tt.mulhiui": _call("mulhi", as_unsigned=True),
+    "tt.precise_sqrt": _call("sqrt"),
+    "tt.clampf": _clamped,
+    "tt.extern_elementwise": _external,
+    **{f"math.{name}": _call(name) for name in _MATH},
+    "math.absf": _call("abs"),
+    "math.absi": _call("abs"),
+    "math.fma": _fused,
+    "math.powf": _call("pow"),
+    "math.atan2": _call("atan2"),
+    "math.copysign": _call("copysign"),
+    "math.ctpop": _call("ctpop"),
+    "math.ctlz": _call("ctlz"),
+}
+# What an operation costs beside an addition, where it matters whether it is done twice.
+_HEAVY = 20
+COSTS = {
+    name: _HEAVY
+    for name in TABLE
+    if name.startswith("math.") or "div" in name or "rem" in name or name in ("tt.extern_elementwise", "tt.mulhiui")
+} | {"math.absf": 1, "math.absi": 1, "math.floor": 1, "math.ceil": 1, "math.fma": 1, "tt.mulhiui": 3}
+
+
+def expression(op: Op, given: Sequence[str]) -> str:
+    """The operation's result in C."""
+    return TABLE[op.name](op, given)

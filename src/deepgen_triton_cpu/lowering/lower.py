@@ -1,0 +1,174 @@
+"""From Triton's IR of a kernel to C: a function for one program, and one that runs a grid of them in threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from deepgen_triton_cpu.lowering import gathering, memory, messages
+from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded
+from deepgen_triton_cpu.lowering.control import Control
+from deepgen_triton_cpu.lowering.elementwise import TABLE
+from deepgen_triton_cpu.lowering.induction import carry_offsets
+from deepgen_triton_cpu.lowering.inlining import inline_calls
+from deepgen_triton_cpu.lowering.ir import Function, Op, walk
+from deepgen_triton_cpu.lowering.parse import parse
+from deepgen_triton_cpu.lowering.uses import SOURCES, VIEWS
+from deepgen_triton_cpu.lowering.writer import Writer
+from deepgen.vocabulary import BadInput, Source
+
+ENTRY = "deepgen_triton"
+_FLAGS = (
+    "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
+)  # fmt: skip
+_HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h", "tile_dot_narrow.h")
+_SHARED_HEADERS = {
+    "deepgen.kernels.shared": ("cpu_pool.h", "x86_pool.h"),
+    "deepgen.kernels.gemm.x86_amx_gemm": ("tiles.h", "emulate.h"),
+}
+_NOTHING = frozenset(
+    {
+        "tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.grid_dependency_wait",
+        "tt.grid_dependency_launch_dependents",
+    }
+)  # fmt: skip
+_HANDLERS = memory.HANDLERS | gathering.HANDLERS | messages.HANDLERS
+_INDENT = "    "
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel in C. Its entry takes the kernel's own parameters, then the grid, threads and scratch memory."""
+
+    name: str  # of the function
+    text: str
+    parameters: tuple[str, ...]  # the types of the kernel's own
+    scratch: int  # bytes for each thread
+
+
+def lower(text: str, entry: str = ENTRY) -> Lowered:
+    """The C of a kernel in Triton's IR, as its generic form prints it; `entry` is what the function is called there.
+
+    Raises BadInput for an operation that is not served, with its place in the source.
+    """
+    function, others = parse(text)
+    inline_calls(function, others)
+    carry_offsets(function)
+    writer = Writer(function, memory.load)
+    control: Control
+
+    def write_op(op: Op) -> None:
+        _write_op(writer, control, op)
+
+    control = Control(writer, write_op)
+    names = [f"a{place}" for place in range(len(function.args))]
+    for name, value in zip(names, function.args, strict=True):
+        element = value.type.element
+        writer.name(value, rounded(element, name) if element in NARROW else name)
+    control.function(function.body)
+    types = [value.type.element for value in function.args]
+    text = _program(function.name, entry, types, names, writer, _tiles(function))
+    return Lowered(function.name, text, tuple(types), writer.most_scratch)
+
+
+def sources(text: str, name: str) -> tuple[Source, ...]:
+    """All files of a kernel in C, the one to compile first."""
+    return (Source(f"{name}.c", text), *_headers())
+
+
+def flags(fused: bool = True) -> tuple[str, ...]:
+    """What the C compiler is told; `fused`: a product and a sum may be one operation with one rounding."""
+    return (*_FLAGS, f"-ffp-contract={'fast' if fused else 'off'}")
+
+
+@cache
+def _headers() -> tuple[Source, ...]:
+    return tuple(
+        Source(name, resources.files(package).joinpath(name).read_text())
+        for package, names in {__package__: _HEADERS, **_SHARED_HEADERS}.items()
+        for name in names
+    )
+
+
+def _write_op(writer: Writer, control: Control, op: Op) -> None:
+    if op in writer.uses.inlined or op.name in _NOTHING:
+        return
+    if op.name in ("tt.get_program_id", "tt.get_num_programs"):
+        kind = "program" if op.name == "tt.get_program_id" else "programs"
+        writer.name(op.result, f"{kind}[{op.integer('axis')}]")
+    elif op.name in ("scf.for", "scf.while", "scf.if"):
+        {"scf.for": control.loop, "scf.while": control.repeat, "scf.if": control.branch}[op.name](op)
+    elif op.name in _HANDLERS:
+        if op.name not in gathering.HANDLERS or any(writer.uses.used(result) for result in op.results):
+            _HANDLERS[op.name](writer, op)
+    elif op.results and op.result.type.tensor and (op.name in TABLE or op.name in VIEWS or op.name in SOURCES):
+        writer.materialise(op.result, op)
+    elif not (op.results and not op.result.type.tensor and writer.scalar_op(op)):
+        raise BadInput(f"{op.name} is not served on processors", where=op.location, allowed="see docs/triton-cpu.md")
+
+
+def _tiles(function: Function) -> str | None:
+    """Which numbers are multiplied in tiles of AMX: a file has instructions for one kind of them."""
+    multiplied = [op.operands[0].type.element for op in walk(function.body) if op.name == "tt.dot"]
+    return next((element for element in ("bf16", "i8") if element in multiplied), None)
+
+
+def _program(name: str, entry: str, types: list[str], names: list[str], writer: Writer, tiles: str | None) -> str:
+    """The whole file."""
+    kinds = [computed(element) if element not in NARROW else "float" for element in types]
+    fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
+    taken = [f"{constant_of(kind)} {one} = given->{one};" for kind, one in zip(kinds, names, strict=True)]
+    passed = "".join(f"{kind} {one}, " for kind, one in zip(kinds, names, strict=True))
+    given = "".join(f".{one} = {one}, " for one in names)
+    lines = [
+        f"// {name}, from Triton's IR of it.",
+        *([f"#define TILES_OF_{tiles.upper()}"] if tiles else []),
+        '#include "tile.h"',
+        "",
+        "typedef struct {",
+        *(_INDENT + line for line in fields),
+        f"{_INDENT}int32_t programs[3];",
+        f"{_INDENT}char *scratch;",
+        f"{_INDENT}long all, each;     // programs, and how many are drawn at once",
+        f"{_INDENT}_Atomic long next;  // to draw",
+        f"}} {entry}_job;",
+        "",
+        f"static void {entry}_program(const {entry}_job *given, const int32_t *program, char *scratch) {{",
+        *_indented([*taken, "const int32_t *programs = given->programs;", *writer.lines]),
+        "}",
+        "",
+        f"static void {entry}_draw(void *arg, int thread) {{",
+        *_indented(
+            [
+                f"{entry}_job *given = arg;",
+                "for (long start; (start = atomic_fetch_add(&given->next, given->each)) < given->all;)",
+                "for (long n = start; n < start + given->each && n < given->all; n++) {",
+                "long x = given->programs[0], y = given->programs[1];",
+                "int32_t program[3] = {(int32_t)(n % x), (int32_t)(n / x % y), (int32_t)(n / x / y)};",
+                f"{entry}_program(given, program, given->scratch + thread * {writer.most_scratch}L);",
+                "}",
+            ]
+        ),
+        "}",
+        "",
+        f"void {entry}({passed}int32_t x, int32_t y, int32_t z, int32_t threads, void *scratch) {{",
+        *_indented(
+            [
+                f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
+                "given.each = chunk(given.all, threads);",
+                f"deepgen_pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
+            ]
+        ),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    out, depth = [], 1
+    for line in lines:
+        depth -= line.startswith("}")
+        out.append(line if line.startswith("#") else _INDENT * depth + line)
+        depth += line.endswith("{")
+    return out

@@ -1,0 +1,79 @@
+"""Triton kernels for processors: Triton's IR becomes C in a process of its own, and a C compiler builds that."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import deepgen
+from deepgen.toolchains.base import BuildLimits, Built, Recipe, Toolchain
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.compilers import triton_program
+from deepgen.toolchains.compilers.judge import run_judged
+from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers.triton import Triton, checked_unit
+from deepgen.targets import Target
+from deepgen.vocabulary import Kernel, ScalarArg, Source, WorkspaceArg
+
+_SCRATCH = "triton_scratch"
+_PACKAGE = str(Path(deepgen.__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class TritonCpu:
+    """One installed release of Triton, and a C compiler."""
+
+    triton: Triton
+    compiler: Toolchain
+    name: str = "triton"
+
+    @property
+    def version(self) -> str:
+        return self.triton.version
+
+    @property
+    def path(self) -> str:
+        return self.triton.path
+
+    @property
+    def id(self) -> str:
+        return f"{self.triton.id}-{self.compiler.id}"
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        lowered = self._lowered(kernel, folder, limits, group)
+        return replace(self.compiler.build(lowered, target, folder, limits, group), plan=lowered.plan)
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        with Group() as group:
+            lowered = self._lowered(kernel, folder, BuildLimits(), group)
+        return self.compiler.assembly(lowered, target, folder)
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
+        """The C goes along: nobody needs Triton to build it again."""
+        with tempfile.TemporaryDirectory() as folder, Group() as group:
+            lowered = self._lowered(kernel, Path(folder), BuildLimits(), group)
+        made = self.compiler.recipe(lowered, target)
+        return made and replace(made, files={**made.files, **{one.name: one.text for one in lowered.sources}})
+
+    def _lowered(self, kernel: Kernel, folder: Path, limits: BuildLimits, group: Group) -> Kernel:
+        """The kernel in C, with a launch that has scratch memory for each thread."""
+        unit = checked_unit(kernel, self.version)
+        write_sources(kernel, folder)
+        (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
+        words = (self.path, kernel.sources[0].name, triton_program.PROCESSOR, _PACKAGE, "1")
+        run_judged(self.name, (sys.executable, "-I", "-S", triton_program.__file__, *words), folder, limits, group)
+        report = json.loads((folder / triton_program.REPORT).read_text())
+        (step,) = kernel.plan.steps
+        *_, threads = step.args
+        assert isinstance(threads, ScalarArg), "the last argument of an emitted kernel is the number of threads"
+        room = WorkspaceArg(_SCRATCH, max(report["scratch"], 1) * int(threads.value))
+        return Kernel(
+            kernel.name,
+            "c",
+            tuple(Source(name, text) for name, text in report["files"].items()),
+            tuple(report["flags"]),
+            replace(kernel.plan, steps=(replace(step, args=(*step.args, room)),)),
+        )

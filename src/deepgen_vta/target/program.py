@@ -1,0 +1,218 @@
+"""Programs of VTA as data: images of tensors in memory, micro-ops, and instructions of three modules.
+
+Addresses count elements of a buffer: a block of a row of inputs or results, a block x block tile of weights. The
+modules run at the same time, each its own instructions in order. An instruction `waits` for a token from a neighbouring
+module in each queue that it names, and when it is done it `signals` with a token in each of these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deepgen_vta.target.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.foreign import parse, shaped
+
+LOAD, COMPUTE, STORE = MODULES = ("load", "compute", "store")
+# The queues of tokens, by who gives and who takes.
+QUEUES = {f"{a}>{b}": (a, b) for a, b in ((LOAD, COMPUTE), (COMPUTE, LOAD), (COMPUTE, STORE), (STORE, COMPUTE))}
+MICRO_OPS = "micro_ops"  # the name of their image
+Places: TypeAlias = "NDArray[np.int64]"
+MicroOp: TypeAlias = "tuple[int, int, int]"  # addresses of accumulator, input and weight
+
+
+@dataclass(frozen=True)
+class Image:
+    """How the host lays a matrix out in memory: rows x columns of a buffer's elements, padded with zeros.
+
+    `axes` are the tensor's dimensions along rows and columns.
+    """
+
+    tensor: str
+    buffer: str
+    axes: tuple[int, int]
+    rows: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Load:
+    """Copy `rows` x `columns` elements, `stride` apart in memory, to consecutive places of a buffer."""
+
+    image: str
+    buffer: str
+    to: int
+    start: int
+    rows: int
+    columns: int
+    stride: int
+    waits: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Store:
+    """Copy consecutive accumulators to `rows` x `columns` elements of an image."""
+
+    image: str
+    at: int
+    start: int
+    rows: int
+    columns: int
+    stride: int
+    waits: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """The micro-ops from `first` up to `last`, in two loops that move their addresses.
+
+    `steps` are those of accumulator, input and weight in the outer loop, then in the inner one. Each micro-op adds the
+    product of an input and a weight to an accumulator, or sets it to zero where `reset` says so.
+    """
+
+    reset: bool
+    first: int
+    last: int
+    outer: int
+    inner: int
+    steps: tuple[int, int, int, int, int, int]
+    waits: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+
+    @property
+    def turns(self) -> int:
+        return self.outer * self.inner * (self.last - self.first)
+
+
+Instruction: TypeAlias = Load | Store | Gemm
+T = TypeVar("T", bound=Image | Load | Store | Gemm)
+_KINDS: Mapping[str, type[Instruction]] = {"load": Load, "gemm": Gemm, "store": Store}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Program:
+    images: tuple[Image, ...]
+    micro_ops: tuple[MicroOp, ...]
+    instructions: tuple[Instruction, ...]
+
+    def image(self, tensor: str) -> Image:
+        found = next((image for image in self.images if image.tensor == tensor), None)
+        if found is None:
+            raise BadInput(f"image {tensor!r} is not declared", allowed=", ".join(i.tensor for i in self.images))
+        return found
+
+    def to_text(self) -> str:
+        """As JSON, an instruction a line."""
+        rows = (json.dumps([_NAMES[type(one)], *asdict(one).values()]) for one in self.instructions)
+        head = {"images": [asdict(image) for image in self.images], "micro_ops": self.micro_ops}
+        return f'{json.dumps(head)[:-1]}, "instructions": [\n' + ",\n".join(rows) + "\n]}\n"
+
+    @staticmethod
+    def from_text(text: str, where: str) -> Program:
+        """Raises BadInput for anything but a program. Whether it fits a target is checked in `bounds.py`."""
+        data = parse(text, where)
+        with shaped(where, "is not a program of VTA"):
+            images = tuple(_checked(Image(**{**row, "axes": tuple(row["axes"])})) for row in data["images"])
+            micro_ops = tuple((_address(a), _address(i), _address(w)) for a, i, w in data["micro_ops"])
+            return Program(images, micro_ops, tuple(_instruction(row) for row in data["instructions"]))
+
+
+def _instruction(row: list[Any]) -> Instruction:
+    kind = _KINDS[row[0]]
+    values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in row[1:]]
+    made = _checked(kind(*values))
+    if not set(made.waits + made.signals) <= set(QUEUES):
+        raise ValueError(f"{row!r:.80}")
+    return made
+
+
+def _checked(made: T) -> T:
+    """What was read, if every field is of its type and every number an address or a count."""
+    for field in fields(made):
+        value = getattr(made, field.name)
+        if field.type in ("int", "str", "bool"):
+            parts, kind = (value,), str(field.type)
+        else:
+            parts, kind = value, "int" if "int" in str(field.type) else "str"
+        for part in parts:
+            if type(part).__name__ != kind:
+                raise ValueError(f"{field.name} is {value!r:.60}")
+            if kind == "int":
+                _address(part)
+    if isinstance(made, Gemm) and len(made.steps) != 6:
+        raise ValueError(f"steps are {made.steps!r:.60}")
+    return made
+
+
+def _address(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 1 << 31:
+        raise ValueError(f"{number!r:.60} is neither an address nor a count")
+    return number
+
+
+def module(instruction: Instruction) -> str:
+    if isinstance(instruction, Load):
+        return COMPUTE if instruction.buffer == MICRO_OP else LOAD
+    return STORE if isinstance(instruction, Store) else COMPUTE
+
+
+@dataclass(frozen=True)
+class Access:
+    """Places of a buffer that an instruction reads or writes."""
+
+    buffer: str
+    places: Places
+    writes: bool
+
+
+def accesses(program: Program, instruction: Instruction) -> Iterable[Access]:
+    """What an instruction does to the buffers. Memory is left out: programs read one part of it and write another."""
+    if isinstance(instruction, Gemm):
+        accumulators, inputs, weights = gemm_places(program.micro_ops, instruction)
+        yield Access(MICRO_OP, np.arange(instruction.first, instruction.last), writes=False)
+        yield Access(ACCUMULATOR, accumulators, writes=True)
+        if not instruction.reset:
+            yield Access(INPUT, inputs, writes=False)
+            yield Access(WEIGHT, weights, writes=False)
+    else:
+        count = np.arange(instruction.rows * instruction.columns)
+        if isinstance(instruction, Load):
+            yield Access(instruction.buffer, instruction.to + count, writes=True)
+        else:
+            yield Access(ACCUMULATOR, instruction.at + count, writes=False)
+
+
+def gemm_places(micro_ops: tuple[MicroOp, ...], gemm: Gemm) -> tuple[Places, Places, Places]:
+    """The addresses of accumulators, inputs and weights, in the order of execution."""
+    return _gemm_places(micro_ops[gemm.first : gemm.last], gemm.outer, gemm.inner, gemm.steps)
+
+
+@lru_cache(maxsize=1024)
+def _gemm_places(
+    micro_ops: tuple[MicroOp, ...], outer: int, inner: int, steps: tuple[int, ...]
+) -> tuple[Places, Places, Places]:
+    moved = np.array(steps, np.int64).reshape(2, 3)
+    turns = np.arange(outer)[:, None, None, None] * moved[0] + np.arange(inner)[None, :, None, None] * moved[1]
+    found = (np.array(micro_ops, np.int64) + turns).reshape(-1, 3).T
+    return found[0], found[1], found[2]
+
+
+def memory_places(instruction: Load | Store) -> Places:
+    """The elements of its image that a transfer moves."""
+    rows, columns = np.arange(instruction.rows)[:, None], np.arange(instruction.columns)[None, :]
+    places: Places = (instruction.start + rows * instruction.stride + columns).reshape(-1)
+    return places

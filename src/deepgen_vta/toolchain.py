@@ -1,0 +1,54 @@
+"""The toolchain of VTA: a program is checked against the target's buffers and kept as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
+from deepgen.toolchains.group import Group
+from deepgen.targets import Target, Vta
+from deepgen.vocabulary import BadInput, Kernel, Verdict
+
+_BINARY = "kernel.vta"
+
+
+@dataclass(frozen=True)
+class VtaToolchain:
+    """Builds programs as `deepgen_vta/target/program.py` describes them."""
+
+    name: str = "vta"
+    version: str = "1"
+    path: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        # Here: whoever looks for another toolchain does not wait for numpy.
+        from deepgen_vta.target.bounds import check
+        from deepgen_vta.target.program import Program, module
+
+        if not isinstance(target, Vta):
+            raise BadInput(f"programs of VTA do not run on {target.name}", allowed="vta targets")
+        source = kernel.sources[0]
+        try:
+            program = Program.from_text(source.text, source.name)
+            check(program, target)
+        except BadInput as error:
+            raise BuildError(Verdict.BUILD_FAILED, str(error)) from error
+        (folder / _BINARY).write_text(source.text)
+        counts = Counter(map(module, program.instructions))
+        facts = {f"{name}_instructions": count for name, count in sorted(counts.items())}
+        return Built(_BINARY, "vta", {"code_bytes": 16 * len(program.instructions), **facts})
+
+    def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
+        from deepgen_vta.target.listing import listing
+        from deepgen_vta.target.program import Program
+
+        return listing(Program.from_text(kernel.sources[0].text, kernel.sources[0].name))
+
+    def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
+        return None

@@ -1,0 +1,34 @@
+"""Axes that nothing tells apart are one: a convolution by a filter of one pixel is a product of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepgen as dg
+from deepgen.compiler.rules.joining import with_joined
+from deepgen.operators.expr.nodes import Expression, HasExpression
+
+
+def joined(name: str, **words: Any) -> Expression:
+    operator = dg.operator(name, **words)
+    assert isinstance(operator, HasExpression)
+    return with_joined(operator.expression())
+
+
+def conv(**words: Any) -> Expression:
+    return joined("dil", **{"N": 2, "H": 6, "W": 5, "CI": 8, "CO": 4, "k": 1, "dilation": 1, **words})
+
+
+def test_a_filter_of_one_pixel_is_a_product_of_matrices() -> None:
+    last = conv(epilogue="bias,residual")
+    assert last.shape_of("x") == (60, 8) and last.shape_of("residual") == last.shape_of("y") == (60, 4)
+    assert [axis.extent for axis in last.stages[0].reduced] == [8]
+    first = conv(layout="nchw")
+    assert first.shape_of("x") == (2, 8, 30) and first.shape_of("y") == (2, 4, 30)
+
+
+def test_what_tells_places_apart_keeps_axes_apart() -> None:
+    for words in ({"k": 3}, {"stride": 2}, {"pad": 1}):
+        assert conv(**words).shape_of("x") == (2, 6, 5, 8)
+    assert joined("bmm", B=4, M=8, N=6, K=8).shape_of("A") == (4, 8, 8)  # B has another matrix for each
+    assert joined("gemm", M=8, N=6, K=8).shape_of("C") == (8, 6)

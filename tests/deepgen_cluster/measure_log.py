@@ -1,0 +1,46 @@
+"""Placed on the hosts' Python path as `sitecustomize`: writes down every measurement that a simulated device begins.
+
+It counts at the device, independently of the engine, the driver and the journal. As long as a file `slow` lies beside
+it each measurement takes a while longer: time enough for a test to do what it wants done in the middle of a run.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+LOG = Path(__file__).with_name("measured.jsonl")
+MODULE = "deepgen.run.measure.sim"
+
+
+class Hook(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            measure = module.SimRunner.measure
+
+            def counted(self, kernel, artifact, *, beat=None):
+                what = [self.task.target.name, self.task.operator.to_json(), module._config(kernel)]
+                line = json.dumps({"at": time.time(), "pid": os.getpid(), "what": what}, sort_keys=True)
+                with LOG.open("a") as file:
+                    file.write(line + "\n")
+                if LOG.with_name("slow").exists():
+                    time.sleep(0.25)
+                return measure(self, kernel, artifact, beat=beat)
+
+            module.SimRunner.measure = counted
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Hook())

@@ -1,0 +1,32 @@
+"""What is not served is refused by name, with its place in the source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+sys.path.insert(0, str(Path(__file__).parent))
+import kernels
+
+from deepgen_triton_cpu.lowering import lower, ttir_of
+from deepgen_triton_cpu.lowering.ttir import require_release
+from deepgen.vocabulary import BadInput
+
+
+def test_an_operation_is_named_with_its_line() -> None:
+    text = ttir_of(kernels.assembled, {"x": "*fp32", "y": "*fp32", "B": "constexpr"}, {"B": 16}, {})
+    with pytest.raises(BadInput, match=r"tt\.elementwise_inline_asm is not served") as told:
+        lower(text)
+    lines = Path(kernels.__file__).read_text().splitlines()
+    line = next(n for n, line in enumerate(lines, 1) if "inline_asm_elementwise" in line)
+    assert f"kernels.py:{line}" in str(told.value)
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "4.0.0", "3.90.1"])
+def test_other_releases_are_refused(version: str) -> None:
+    with pytest.raises(BadInput, match=version.replace(".", r"\.")):
+        require_release(version)
+    require_release("3.9.1")

@@ -1,0 +1,27 @@
+"""Tuning a file of the older tool leaves a result file of its kind beside the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deepgen.frontends.cli import session
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_study_of_older_configs_leaves_their_result_file(
+    deepgen: Callable, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    """A simulated device stands for the GPU, and its family for that of the older configs."""
+    if older:
+        monkeypatch.setattr(session, "OLDER", "sim_tiles")
+    said = deepgen("tune", "gemm", "MNK=64", "--layout", "nt", "--target", "sim", "t=12", "--json").json()
+    file = Path(said["study"]) / "results_card0.json"
+    assert file.exists() is older
+    if older:
+        entries = json.loads(file.read_text())["results"]
+        assert entries and all(set(e) == {"correct", "acc", "torchMs", "kcgMs", "config"} for e in entries)
+        assert entries[0]["kcgMs"] == min(e["kcgMs"] for e in entries)

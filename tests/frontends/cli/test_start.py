@@ -1,0 +1,76 @@
+"""What commands that only answer must not wait for: libraries that take longer to import than the answer may take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"numpy", "scipy", "torch", "ray", "sklearn", "lightgbm", "ortools"}
+TO_TUNE = {f"deepgen.{room}" for room in ("build", "runtime", "baselines", "engines", "search", "generators")}
+BLAS = "OPENBLAS_NUM_THREADS"
+THREADS = f"""
+import os, sys
+from deepgen.frontends.cli.main import main
+main(["space", "gemm", "MNK=64", "--target", "sim", "--json"])
+print(len(os.listdir("/proc/self/task")), os.environ.get("{BLAS}"), file=sys.stderr)
+"""
+LOADED = "from deepgen.frontends.cli.main import main; code = main({!r}); import sys; print(code, *sys.modules, file=sys.stderr)"
+
+
+@pytest.fixture
+def loaded(project: Path) -> Callable[..., set[str]]:
+    """The modules that a command line imports in a fresh process."""
+
+    def run(*argv: str) -> set[str]:
+        program = [sys.executable, "-c", LOADED.format(argv)]
+        done = subprocess.run(program, capture_output=True, text=True, check=True, cwd=project)
+        code, *modules = done.stderr.split()
+        assert code == "0", done.stderr
+        return set(modules)
+
+    return run
+
+
+@pytest.fixture
+def heavy() -> set[str]:
+    """pydantic too, unless this version of typer reads every command line with it."""
+    needed = metadata.requires("typer") or []
+    return HEAVY if any(one.startswith("pydantic") for one in needed) else {*HEAVY, "pydantic"}
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"]], ids=" ".join)
+def test_what_is_said_without_a_study(loaded: Callable[..., set[str]], heavy: set[str], argv: list[str]) -> None:
+    assert not loaded(*argv) & {*heavy, *TO_TUNE, "rich", "deepgen.operators", "deepgen.tuning"}
+
+
+def test_reading_studies(deepgen: Callable, loaded: Callable[..., set[str]], heavy: set[str]) -> None:
+    study = deepgen("tune", "gemm", "MNK=64", "--target", "sim", "t=3", "--json").json()["study"]
+    assert not loaded("status") & {*heavy, *TO_TUNE, "rich"}
+    assert not loaded("status", study) & {*heavy, *TO_TUNE, "rich"}
+    assert not loaded("top", study) & {*heavy, *TO_TUNE}
+
+
+def test_a_run_imports_nothing_that_makes_other_kernels(loaded: Callable[..., set[str]]) -> None:
+    found = loaded("tune", "gemm", "MNK=64", "--target", "sim", "t=3", "--json")
+    assert "deepgen.compiler.family" in found, "it is asked whether it serves"
+    assert not found & {"deepgen.compiler.making", "deepgen_triton_cpu.lowering", "rich"}
+
+
+def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]) -> None:
+    assert not loaded("doctor") & heavy
+
+
+def test_counting_a_space_starts_no_threads(project: Path) -> None:
+    """Those of numpy's BLAS, one for each core, take longer to start than the answer. Only this command does without:
+    what it sets for that must not reach processes that measure."""
+    for before in (None, "3"):
+        plain = {name: value for name, value in os.environ.items() if name != BLAS}
+        env = plain if before is None else {**plain, BLAS: before}
+        done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True, env=env)
+        assert done.stderr == f"1 {before}\n"

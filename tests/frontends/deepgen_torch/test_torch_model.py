@@ -1,0 +1,171 @@
+"""A whole model: recorded, run by a library's kernels, and timed in several ways."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stand_in import Everything  # noqa: E402
+
+import deepgen as dg  # noqa: E402
+import deepgen.torch as dt  # noqa: E402
+from deepgen.frontends.cli.main import main  # noqa: E402
+from deepgen.frontends.torch import benching, recording, routes  # noqa: E402
+from deepgen.frontends.torch.race import Raced  # noqa: E402
+from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
+
+
+def model() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 64), torch.nn.Softmax(-1))
+
+
+class Listed(Everything):
+    """With entries for what the model calls."""
+
+    def list(self) -> Any:
+        here = SimpleNamespace(runner="cpu")
+        return [SimpleNamespace(operator=one, target=here) for one in (dg.gemm(16, 16, 16), dg.softmax(20, 64))]
+
+
+def test_a_recording_lists_what_ran_forward_and_backward() -> None:
+    made, x = model(), torch.randn(2, 10, 64)
+    with dt.record() as work:
+        for _ in range(3):
+            made(x).sin().sum().backward()
+    counts = {part.describe(): part.count for part in work.work.parts}
+    assert counts["gemm f32 nt 20x48x64 bias"] == counts["gemm f32 nt 20x64x48 bias"] == 3
+    assert counts["softmax f32 rows=20 cols=64"] == 3 and counts["aten::sin"] == 3
+    assert counts["gemm f32 nn 20x48x64"] == 3, "the gradient of the hidden layer"
+    assert sum(work.work.share(part) for part in work.work.parts) == pytest.approx(1.0)
+    assert work.work.target == "cpu"
+
+
+def test_without_autograd_the_same_operators_are_seen() -> None:
+    made, x = model(), torch.randn(20, 64)
+    with torch.inference_mode(), dt.record() as work:
+        made(x)
+    assert {part.describe() for part in work.work.tunable()} == {
+        "gemm f32 nt 20x48x64 bias",
+        "gemm f32 nt 20x64x48 bias",
+        "softmax f32 rows=20 cols=64",
+    }
+
+
+def test_a_function_that_torch_takes_apart_is_one_operator() -> None:
+    norm, x = torch.nn.RMSNorm(64), torch.randn(20, 64)
+    with torch.no_grad(), dt.record() as work:
+        norm(x)
+        norm(x)
+        x + x
+    eps = torch.finfo(torch.float32).eps
+    counts = {part.describe(): part.count for part in work.work.parts}
+    assert counts == {f"rms_norm f32 rows=20 cols=64 eps={eps}": 2, "aten::add": 1}
+
+
+def test_a_recording_is_read_after_its_end() -> None:
+    with dt.record() as work, pytest.raises(DeepgenError, match="leave the `with` block"):
+        work.save("work.json")
+
+
+def test_what_cannot_be_timed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("def make():\n    return print\n")
+    cases = {
+        "model.py": "FILE:FUNCTION",
+        "model.py:other": "no function",
+        "no.py:make": "no file",
+        "model.py:make": "fill it first",
+    }
+    for given, words in cases.items():
+        assert main(["bench", given, "--library", "empty"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_outputs_are_compared_with_eager_torchs() -> None:
+    def make() -> Any:
+        weight = torch.ones(8, 8)
+        return lambda: torch.nn.functional.linear(torch.ones(4, 8), weight)
+
+    result = benching.bench(make, Listed(), rounds=2, compiled=False)
+    assert [row.name for row in result.rows] == ["eager", "eager + deepgen"]
+    assert all(row.difference == 0.0 and len(row.samples) == 2 for row in result.rows)
+    assert benching._difference([torch.tensor([1.0, 3.0])], [torch.tensor([1.0, 2.0])]) == 0.5
+
+
+def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
+    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Listed(), rounds=1, compiled=False)
+    ours = {met.operator.describe() for met in result.met if met.ours}
+    eager, with_library = result.rows
+    assert not eager.served and with_library.served == dict.fromkeys(ours, 1) and not with_library.refused
+    assert result.to_json()["rows"][1]["served"] == with_library.served
+
+
+def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By given times: with softmax or with all of the library the model is slower."""
+    for name in ("race", "race_for_cores"):
+        monkeypatch.setattr(routes, name, lambda *_: Raced(1.0, 2.0, True))
+    timed: list[set[str]] = []
+    own = torch.softmax, torch.nn.functional.linear
+
+    def given_times(ways: Any, rounds: int) -> dict[str, list[float]]:
+        with ways[1].within() as used:
+            ways[1].run()
+            if timed:
+                now = torch.softmax, torch.nn.functional.linear
+                changed = [one for one, other in zip(now, own, strict=True) if one is not other]
+                assert len(changed) == 1, "what serves other operators must not be blamed on this one"
+        timed.append({met.operator.name for met in used.met if met.ours})
+        return {"eager": [1.0] * 6, "eager + deepgen": [1.25 if "softmax" in timed[-1] else 0.9] * 6}
+
+    monkeypatch.setattr(benching, "_timed", given_times)
+    result = benching.bench(lambda: (model(), torch.randn(20, 64)), Listed(), rounds=6, compiled=False)
+    assert sorted(map(len, timed)) == [1, 1, 1, 2]
+    assert "eager + deepgen reaches 0.80 of eager" in result.warning
+    assert "Kernels that lose: softmax f32 rows=20 cols=64 (0.80 alone)." in result.warning
+    assert "gemm" not in result.warning and result.to_json()["warning"] == result.warning
+
+
+def test_what_a_file_makes_is_run_however_it_is_given() -> None:
+    x = torch.ones(2)
+    for made in ((torch.neg, x), (torch.neg, (x,)), lambda: -x):
+        assert benching.runnable(made)().tolist() == [-1.0, -1.0]
+    with pytest.raises(BadInput, match="it gave str"):
+        benching.runnable("model")
+
+
+def test_errors_of_a_users_model_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("no weights\nand more")
+
+    with pytest.raises(DeepgenError, match=r"^the function that makes the model fails: ValueError: no weights$"):
+        benching.bench(fails, Listed(), rounds=1)
+    with pytest.raises(DeepgenError, match=r"^the model fails: ValueError: no weights$"):
+        benching.bench(lambda: fails, Listed(), rounds=1)
+    monkeypatch.setattr(torch, "compile", lambda run: fails)
+    with pytest.raises(DeepgenError, match=r"^torch.compile fails; --no-compile leaves it out: ValueError"):
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Listed(), rounds=1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeepgenError, match="a GPU that torch can use is missing"):
+        benching.bench(lambda: (torch.neg, torch.ones(2)), Listed(), rounds=1, graphs=True)
+
+
+def test_a_gpu_is_kept_busy_while_its_operators_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host is slower than the GPU, small operators were once timed by the host: 68 us for a sum of 4 us."""
+    now, waits = [0.0], list[float]()
+    monkeypatch.setattr(recording.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: waits.append(now[0]))
+    recorder = recording._Recorder()
+    for _ in range(100):
+        recorder._keep_ahead()
+        now[0] += 0.1 * recording._AHEAD_SECONDS
+    apart = [b - a for a, b in pairwise(waits)]
+    assert waits[0] == 0.0 and len(waits) > 10
+    assert max(apart) < 0.7 * recording._AHEAD_SECONDS, "the wait before has not ended"

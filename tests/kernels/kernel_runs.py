@@ -1,0 +1,53 @@
+"""Builds a kernel in C and runs it between guard pages, on the sizes it was made for or on any others."""
+
+from __future__ import annotations
+
+from deepgen.toolchains import build_once
+from deepgen.run.measure.buffers import Guarded
+from deepgen.operators import Array, Operator
+from deepgen.operators.compare import compare
+from deepgen.run.call.native import NativeKernel
+from deepgen.targets import Target
+from deepgen.vocabulary import Kernel, WorkspaceArg
+
+_NAN = 0xFF  # bytes that read as NaN: what is never written, or read though nobody wrote it, shows
+
+
+class Runs:
+    """One built kernel."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.native = NativeKernel(kernel, build_once(kernel, target).binary)
+
+    def wrong(self, operator: Operator, probe: str = "normal") -> str:
+        """What is wrong with its results, in words; empty when nothing is."""
+        inputs = operator.inputs(seed=7, probe=probe)
+        guarded: dict[str, Guarded] = {}
+        arrays: dict[str, Array] = {}
+        for tensor in operator.tensors():
+            memory = guarded[tensor.name] = Guarded(tensor.name, tensor.bytes)
+            memory.all.fill(_NAN)
+            arrays[tensor.name] = memory.array(tensor.shape, tensor.dtype.numpy())
+            if tensor.name in inputs:
+                arrays[tensor.name][...] = inputs[tensor.name]
+            if tensor.role == "input":
+                memory.protect(read_only=True)
+
+        def workspace(arg: WorkspaceArg, size: int) -> Array:
+            memory = guarded[f"workspace {arg.name}"] = Guarded(arg.name, max(size, 1), arg.align)
+            memory.all.fill(_NAN)
+            return memory.all
+
+        bound = self.native.bind(arrays, operator.scalars(), workspace)
+        bound.prepare()
+        bound.run()
+        dtypes, answers = {t.name: t.dtype for t in operator.tensors()}, operator.reference(inputs)
+        compared = {
+            name: compare(arrays[name].copy(), want, dtypes[name], operator.tolerance(name, probe))
+            for name, want in answers.items()
+        }
+        damage = [words for memory in guarded.values() if (words := memory.damage())]
+        for memory in guarded.values():
+            memory.close()
+        wrong = damage + [f"{name}: {found}" for name, found in compared.items() if not found.ok]
+        return f"{operator.describe()} ({probe}): {'; '.join(wrong)}" if wrong else ""

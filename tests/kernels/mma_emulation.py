@@ -1,0 +1,66 @@
+"""Runs emitted kernels on warp-wide products on the CPU: the SIMT family's emulation, and a warp's lanes that meet."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import simt_emulation as simt
+
+from deepgen.operators import Gemm
+from deepgen.operators.base import Array
+from deepgen.vocabulary import Kernel
+from deepgen.vocabulary.dtypes import widen
+
+COMPILER, NO_COMPILER = simt.COMPILER, simt.NO_COMPILER
+_CONFLICTS = """
+extern "C" i64 conflicts() { return emulate::conflicts; }
+"""
+_HEADERS = {
+    "emulate.h": "deepgen.kernels.shared.dialect",
+    "emulate_mma.h": "deepgen.kernels.gemm.mma_gemm",
+}
+
+
+def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
+    """The kernel as a library of this machine. Its own flags decide what it is."""
+    folder.mkdir(exist_ok=True)
+    for name, package in _HEADERS.items():
+        (folder / name).write_text(resources.files(package).joinpath(name).read_text())
+    library = simt.compiled(kernel, folder, simt.harness(kernel) + _CONFLICTS)
+    library.conflicts.restype = ctypes.c_int64
+    return library
+
+
+def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> int:
+    """Asserts that the result is right, run after run; gives how often rows of matrices met on the same banks."""
+    library = build(kernel, folder)
+    error, found = simt.run(kernel, library, testable(operator), times=times)
+    assert error == "" and found.ok, found
+    return int(library.conflicts())
+
+
+def testable(operator: Gemm) -> Gemm:
+    """The operator with inputs that show more: 8-bit floats from all bit patterns of moderate size, tiny ones too."""
+    kind = _EightBits if operator.a.startswith("f8") else _Whole if operator.c == "i32" else Gemm
+    return kind(**{f.name: getattr(operator, f.name) for f in fields(Gemm)})
+
+
+@dataclass(frozen=True)
+class _Whole(Gemm):
+    def scalars(self) -> Mapping[str, int | float]:
+        return {name: int(value) for name, value in super().scalars().items()}
+
+
+@dataclass(frozen=True)
+class _EightBits(Gemm):
+    def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
+        rng, given, bits = np.random.default_rng(seed), super().inputs(seed, probe), np.arange(256, dtype=np.uint8)
+        for name, kind in zip("AB", self.dtypes, strict=False):
+            moderate = bits[np.abs(widen(bits, kind)) <= 4.0]
+            given[name] = rng.choice(moderate, given[name].shape)
+        return given

@@ -1,0 +1,84 @@
+"""The family in plain C gives the right numbers on this machine's processor, whatever the config and the sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from kernel_runs import Runs
+
+from deepgen import generators, targets
+from deepgen.kernels.gemm.c_gemm.c_gemm import CGemm
+from deepgen.operators import Gemm, gemm
+from deepgen.operators.gemm import ACTIVATIONS, LAYOUTS
+from deepgen.targets import X86, Arm
+from deepgen.targets.cpu import common, narrowed
+
+FAMILY = CGemm()
+HERE = targets.resolve("cpu")
+# Smaller than any tile, larger than some blocks, none a multiple of anything.
+SIZES = [(1, 1, 1), (2, 3, 5), (1, 97, 101), (61, 1, 7), (37, 70, 53), (131, 67, 259)]
+
+
+def complaints(runs: Runs, like: Gemm) -> list[str]:
+    cases = [replace(like, m=m, n=n, k=k) for m, n, k in SIZES]
+    cases += [replace(cases[-2], alpha=alpha, beta=beta) for alpha, beta in ((0.5, 0.0), (1.0, 1.0), (-2.0, 0.25))]
+    return [words for case in cases if (words := runs.wrong(case))]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_sampled_configs_are_right_on_all_sizes(dtype: str, layout: str) -> None:
+    operator = gemm(137, 263, 1031, dtype=dtype, layout=layout)
+    for config in FAMILY.space(operator, HERE).sample(2, seed=LAYOUTS.index(layout)):
+        runs = Runs(FAMILY.emit(operator, HERE, config), HERE)
+        assert complaints(runs, operator) == [] and runs.wrong(operator) == "", config
+
+
+@pytest.mark.parametrize("partition", ["m", "n"])
+def test_threads_share_rows_or_columns_of_a_batch(partition: str) -> None:
+    operator = gemm(70, 131, 300, batch=3)
+    config = {**FAMILY.default(operator, HERE), "THREADS": 3, "PARTITION": partition, "TASKS": 2}
+    runs = Runs(FAMILY.emit(operator, HERE, config), HERE)
+    assert runs.wrong(operator) == "" and complaints(runs, replace(operator, batch=1)) == []
+
+
+@pytest.mark.parametrize("packing", ["none", "block"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_bias_and_activation_follow_the_last_block_of_k(activation: str, packing: str) -> None:
+    operator = gemm(37, 70, 300, bias=True, activation=activation, alpha=0.5)
+    runs = Runs(FAMILY.emit(operator, HERE, {**FAMILY.default(operator, HERE), "KC": 128, "PACK_B": packing}), HERE)
+    wrong = [runs.wrong(replace(operator, beta=beta)) for beta in (0.0, 1.0)]
+    wrong += [runs.wrong(replace(operator, alpha=1.0), probe) for probe in operator.probes()]
+    assert wrong == [""] * len(wrong)
+
+
+def test_a_kernel_can_be_called_from_several_threads() -> None:
+    operator = gemm(64, 96, 600)
+    config = {**FAMILY.default(operator, HERE), "THREADS": 2, "PARTITION": "n", "TASKS": 1}
+    runs = Runs(FAMILY.emit(operator, HERE, config), HERE)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: runs.wrong(operator), range(20))) == [""] * 20
+
+
+@pytest.mark.parametrize("name", ["x86:avx2", "x86:avx512", "x86:amx", "arm:neon"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_families_made_for_a_processor_come_first(name: str, dtype: str) -> None:
+    serving = [family.name for family in generators.serving(gemm(256, 256, 256, dtype=dtype), targets.resolve(name))]
+    assert serving[-3:-1] == ["c_gemm", "rules"]
+    assert (serving[0] == "x86_gemm") is (name.startswith("x86") and dtype == "f32")
+
+
+@pytest.mark.parametrize(
+    ("what", "cpu"), [("arm", narrowed(common(Arm, 2), "neon")), ("x86", narrowed(common(X86, 2), "avx2"))]
+)
+def test_the_emitted_kernel_is_the_one_we_looked_at(
+    what: str, cpu: Arm | X86, golden: Callable[[str, str], str]
+) -> None:
+    operator = gemm(512, 512, 512, layout="nt", bias=True)
+    kernel = FAMILY.emit(operator, cpu, FAMILY.default(operator, cpu))
+    told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
+    assert golden(f"c_gemm/{what}.json", json.dumps(told, indent=1) + "\n") == ""

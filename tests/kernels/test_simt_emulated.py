@@ -1,0 +1,135 @@
+"""Kernels of the SIMT family give the right result on a CPU: wrong indexing and missing barriers show with no GPU."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simt_emulation as emulation
+
+from deepgen import targets
+from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.operators import Gemm, gemm
+from deepgen.run.call.plans import check_shape
+from deepgen.vocabulary import BadInput, Kernel, Source
+
+FAMILY = SimtGemm()
+Sizes = tuple[int, int, int]
+CHIP = targets.resolve("cuda:sm_90a")
+pytestmark = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+
+
+def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> None:
+    check_shape(kernel, operator.scalars())
+    error, found = emulation.run(kernel, emulation.build(kernel, folder), operator, times=times)
+    assert error == "" and found.ok, found
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i8"])
+def test_any_config_is_right_for_every_dtype_and_layout_on_odd_sizes(dtype: str, layout: str, tmp_path: Path) -> None:
+    operator = gemm(37, 41, 53, dtype=dtype, layout=layout)
+    (config,) = FAMILY.space(operator, CHIP).sample(1, seed=zlib.crc32(f"{dtype} {layout}".encode()))
+    check(operator, FAMILY.emit(operator, CHIP, config), tmp_path)
+
+
+@pytest.mark.parametrize("target", ["hip:gfx906", "hip:gfx90a", "hip:gfx1100"])
+def test_wavefronts_and_packed_products_are_right_too(target: str, tmp_path: Path) -> None:
+    operator, chip = gemm(40, 36, 48, dtype="f16", layout="nt"), targets.resolve(target)
+    (config,) = FAMILY.space(operator, chip).restrict({"INNER_A": "k", "INNER_B": "k"}).sample(1, seed=5)
+    kernel = FAMILY.emit(operator, chip, config)
+    assert "-DDOT=2" in kernel.flags
+    check(operator, kernel, tmp_path)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "copies through registers, one buffer": {"COPY": "registers", "STAGES": 1, "FIXUP": "none"},
+    "copies through registers, fragments ahead": {"COPY": "registers", "STAGES": 2, "REG_PREFETCH": True},
+    "asynchronous copies": {"COPY": "async", "STAGES": [3, 4], "INNER_A": "k", "INNER_B": "k"},
+    "asynchronous copies, element by element": {"COPY": "async", "INNER_A": "row", "LOAD_A": 1},
+    "K shared inside a block": {"SPLIT_U": [2, 4]},
+    "result through shared memory": {"SPLIT_U": 1, "STAGE_ROWS": [1, 2, 4]},
+    "result through shared memory, two lanes in a row": {
+        "STAGE_ROWS": [1, 2, 4],
+        "LANES_M": 16,
+        "THREAD_SCATTER_B": 1,
+        "STORE": 4,
+    },
+    "parts of K added by a second step": {"FIXUP": "step"},
+    "parts of K added by the last block": {"FIXUP": "last"},
+    "stream-K": {"FIXUP": "stream"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_right_run_after_run(way: str, tmp_path: Path) -> None:
+    operator = Gemm(40, 44, 260, batch=2, layout="nt", alpha=0.5, beta=-2.0)
+    some = FAMILY.space(operator, CHIP).restrict({**WAYS[way], "BM": [16, 32], "BN": [16, 32]})
+    (config,) = some.sample(1, seed=zlib.crc32(way.encode()))
+    check(operator, FAMILY.emit(operator, CHIP, config), tmp_path, times=2)
+
+
+def test_the_default_is_right(tmp_path: Path) -> None:
+    operator = gemm(70, 66, 130, layout="nt")
+    check(operator, FAMILY.emit(operator, CHIP, FAMILY.default(operator, CHIP)), tmp_path)
+
+
+def test_one_binary_serves_other_sizes_where_its_guards_are_general(tmp_path: Path) -> None:
+    operator = gemm(64, 64, 64, layout="nt")
+    config = {**FAMILY.default(operator, CHIP), "GUARD": "all", "LOAD_A": 1, "LOAD_B": 1, "STORE": 1}
+    kernel = FAMILY.emit(operator, CHIP, config)
+    library = emulation.build(kernel, tmp_path)
+    for m, n, k in ((64, 64, 64), (1, 1, 1), (65, 7, 129)):
+        error, found = emulation.run(kernel, library, replace(operator, m=m, n=n, k=k))
+        assert error == "" and found.ok, found
+
+
+@pytest.mark.parametrize(
+    ("tuned", "layout", "changes", "served", "refused"),
+    [
+        ((64, 64, 64), "nt", {}, [(128, 64, 32)], [(65, 64, 64), (64, 60, 64), (64, 64, 66)]),
+        ((60, 52, 68), "nn", {}, [(61, 56, 4)], [(60, 53, 68), (60, 52, 69)]),
+        ((64, 64, 512), "tn", {"FIXUP": "last", "SPLITS": 3}, [(64, 128, 544)], [(64, 64, 64), (66, 64, 512)]),
+    ],
+    ids=["whole tiles", "edges", "parts of K"],
+)
+def test_one_binary_is_right_at_every_size_that_it_says_it_serves(
+    tuned: Sizes, layout: str, changes: dict[str, Any], served: list[Sizes], refused: list[Sizes], tmp_path: Path
+) -> None:
+    operator = gemm(*tuned, layout=layout)
+    kernel = FAMILY.emit(operator, CHIP, {**FAMILY.default(operator, CHIP), **changes})
+    library = emulation.build(kernel, tmp_path)
+    for m, n, k in (tuned, *served):
+        other = replace(operator, m=m, n=n, k=k)
+        check_shape(kernel, other.scalars())
+        error, found = emulation.run(kernel, library, other)
+        assert error == "" and found.ok, found
+    for m, n, k in refused:
+        with pytest.raises(BadInput, match="does not serve"):
+            check_shape(kernel, replace(operator, m=m, n=n, k=k).scalars())
+
+
+@pytest.mark.parametrize(
+    ("copy", "wrong", "instead", "says"),
+    [
+        ("async", "copy_wait<STAGES - 2>();", "", "before its copy has landed"),
+        ("registers", "#endif\n            barrier();", "#endif", "race"),
+        ("registers", "load_b.put(stage + TileA::BYTES);", "load_b.put(end);", "shared memory at byte"),
+        ("registers", "typename TileA::Loader load_a(p.a +", "typename TileA::Loader load_a(p.a + 4 +", "outside"),
+    ],
+)
+def test_a_mistake_in_a_kernel_is_caught(copy: str, wrong: str, instead: str, says: str, tmp_path: Path) -> None:
+    operator = gemm(64, 64, 64, layout="nt")
+    some = FAMILY.space(operator, CHIP).restrict({"COPY": copy, "STAGES": 2, "BM": 32, "BN": 32, "FIXUP": "none"})
+    (config,) = some.restrict({"REG_PREFETCH": False, "SPLIT_U": 1, "LOAD_A": 4 if copy == "async" else [2, 4]}).sample(
+        1, 3
+    )
+    kernel = FAMILY.emit(operator, CHIP, config)
+    main = kernel.sources[0]
+    assert wrong in main.text
+    broken = replace(kernel, sources=(Source(main.name, main.text.replace(wrong, instead)), *kernel.sources[1:]))
+    error, _ = emulation.run(broken, emulation.build(broken, tmp_path), operator)
+    assert says in error

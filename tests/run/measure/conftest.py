@@ -1,0 +1,23 @@
+"""A GPU's worker over the driver that stands in for the real one, shared by the tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_gpu import supervised
+
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.operators import gemm
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gpu")
+
+
+@pytest.fixture(scope="module")
+def runner(folder: Path) -> Iterator[Supervisor]:
+    with supervised(gemm(24, 20, 16, layout="nt"), folder) as made:
+        yield made

@@ -1,0 +1,39 @@
+"""Kernels that are wrong where usual inputs may not show it, on a GPU whose driver works over host memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_gpu import FLOATS, kernel, supervised
+
+from deepgen.run.measure import handed
+from deepgen.operators import Gemm, gemm
+from deepgen.vocabulary import Verdict
+
+INTEGERS = """
+typedef signed char number;
+static int value(number x) { return x; }
+#define float int
+"""
+NARROW = "for (int i = 0; i < M * ldc; i++) C[i] = (short)C[i];"
+LOST = "C[7] -= value(A[5]) * value(B[7 * ldb + 5]);"
+FLUSHED = FLOATS.replace("return x;", "return x < 1e-37f && x > -1e-37f ? 0 : x;")
+
+
+@pytest.mark.parametrize(
+    ("operator", "right", "wrong", "more", "shown_by"),
+    [
+        pytest.param(gemm(12, 10, 40, dtype="i8", layout="nt"), INTEGERS, INTEGERS, NARROW, "maximum", id="16 bits"),
+        pytest.param(gemm(12, 10, 40, layout="nt"), FLOATS, FLOATS, LOST, "exact", id="lost, f32"),
+        pytest.param(gemm(12, 10, 40, layout="nt"), FLOATS, FLUSHED, "", "denormal", id="flushed"),
+    ],
+)
+def test_the_probe_that_is_there_for_it_shows_it(
+    operator: Gemm, right: str, wrong: str, more: str, shown_by: str, tmp_path: Path
+) -> None:
+    with supervised(operator, tmp_path) as runner:
+        for seed, probe in handed.sets(operator, 0, 1):
+            judged = runner.verify(*kernel(tmp_path, "right", numbers=right), seed, probe)
+            assert judged.ok, f"{probe}: {judged.detail}"
+        assert runner.verify(*kernel(tmp_path, "wrong", more, wrong), 0, shown_by).verdict is Verdict.WRONG

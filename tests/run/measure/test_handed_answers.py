@@ -1,0 +1,52 @@
+"""Answers that are handed to other processes and machines take no more room than their tolerance needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import deepgen as dg
+from deepgen.run.measure import handed
+from deepgen.operators import Operator, record
+
+SOURCE = "void twice(const float *x, float *y, int n) { for (int i = 0; i < n; i++) y[i] = 2 * x[i]; }"
+
+
+def _operator(relative: float, factor: float) -> Operator:
+    arguments = [dg.input("x", "n", "f32"), dg.output("y", "n", "f32"), dg.scalar("n", "i32")]
+    kernel = dg.kernel(
+        SOURCE, entry="twice", language="c", arguments=arguments, sizes={"n": 4096}, reference=lambda x: x * factor,
+        tolerance=(1e-7, relative),
+    )  # fmt: skip
+    return kernel.operator()
+
+
+@pytest.mark.parametrize(("relative", "factor", "bytes_each"), [(1e-5, 2.0, 4), (1e-8, 2.0, 8), (1e-5, 1e39, 8)])
+def test_they_are_as_wide_as_the_tolerance_and_their_size_ask_for(
+    relative: float, factor: float, bytes_each: int, tmp_path: Path
+) -> None:
+    operator = _operator(relative, factor)
+    handed.hand_over(operator, 0, "normal", tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size < 2 * 4096 * (4 + bytes_each) + 4096, "inputs and answers of two sets"
+    inputs, answers = handed.read(record(operator), 0, "normal", tmp_path)
+    assert answers["y"].values.dtype == np.float64
+    want = inputs["x"].astype(np.float64) * factor
+    np.testing.assert_allclose(answers["y"].values, want, rtol=2**-24 if bytes_each == 4 else 1e-15)
+
+
+def test_numbers_that_a_smaller_format_would_change_stay() -> None:
+    for kept in ([1e-40], [1e300], [1.0, 5e-324]):
+        assert handed.least(np.array(kept)).dtype == np.float64
+    for small in ([0.0, -0.0, 1.5], [np.nan, np.inf, -np.inf], []):
+        assert handed.least(np.array(small)).dtype == np.float32
+    for numbers, of in (
+        ([1, -128], "int8"),
+        ([128], "int16"),
+        ([1 << 20], "int32"),
+        ([1 << 40], "int64"),
+        ([], "int8"),
+    ):
+        assert handed.least(np.array(numbers, np.int64)).dtype == of

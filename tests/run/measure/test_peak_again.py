@@ -1,0 +1,43 @@
+"""A doubted peak is measured anew once for a family of impossible times, and again when the machine may be calmer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from faulty_kernels import TARGET, build, kernel
+
+from deepgen.run.measure import floor
+from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.operators import gemm
+from deepgen.vocabulary import Verdict
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+IMPOSSIBLE, POSSIBLE = 100.0, 1e-9  # seconds a run at the peak
+TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=5, max_samples=6))
+
+
+def verdicts(tmp_path: Path, peaks: list[float], count: int) -> list[Verdict]:
+    """Of one right kernel, measured so often; `peaks` are what measuring the peak anew will show, and are used up."""
+    made = kernel()
+    runner = Supervisor(TASK, cache=tmp_path, least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0))
+    try:
+        return [runner.measure(made, build(made, tmp_path)).verdict for _ in range(count)]
+    finally:
+        runner.close()
+
+
+def test_a_family_of_impossible_times_costs_one_measured_peak(tmp_path: Path) -> None:
+    peaks = [IMPOSSIBLE, POSSIBLE]
+    assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE] * 2
+    assert peaks == [POSSIBLE], "the first one was confirmed, so the second did not ask"
+
+
+def test_a_calmer_phase_later_still_shows_the_higher_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "PEAK_HOLDS", 0.0)
+    peaks = [IMPOSSIBLE, POSSIBLE]
+    assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE, Verdict.CORRECT]
+    assert not peaks
