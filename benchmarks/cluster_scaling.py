@@ -27,14 +27,14 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import targets
-from deepgen_cluster.ray import RayEngine
-from deepgen_cluster.ray.session import RaySession
 from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure.base import Task
 from deepgen.operators import gemm
+from deepgen.run.measure.base import Task
 from deepgen.targets.sim import duration
 from deepgen.vocabulary import Kernel
 from deepgen.vocabulary.json import canonical
+from deepgen_cluster.ray import RayEngine
+from deepgen_cluster.ray.session import RaySession
 
 BAR = 0.9
 SLOTS, TESTERS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)

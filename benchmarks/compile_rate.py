@@ -18,9 +18,9 @@ from typing import Any
 
 from common import run_main
 from deepgen import targets
-from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
 from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
+from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
 
 RESULTS = Path(__file__).resolve().parent / "results/compile_rate.json"
 CASES = (("cuda:sm_90a", 4096), ("cuda:sm_80", 1024), ("cuda:sm_90a", 512))

@@ -42,14 +42,14 @@ from cpu_gemm_results import Group, found_by, merge, read, shape, summary, table
 from deepgen import baselines, generators, targets
 from deepgen.baselines.numpy_blas import NumpyBlas
 from deepgen.baselines.torch_cpu import TorchCpu
-from deepgen.toolchains import build_once
 from deepgen.generators import Generator
+from deepgen.operators import Gemm, gemm
 from deepgen.run.measure import Contender, Policy, Task
 from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.peak import Bounds, bounding, cpu_bounds, cpu_state
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
+from deepgen.toolchains import build_once
 from deepgen.tuning import Request, tune
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import DeepgenError

@@ -19,16 +19,16 @@ from typing import Any
 from deepgen import settings
 from deepgen.frontends.cli import config_file, requests
 from deepgen.frontends.cli.main import main
-from deepgen_cluster import files as cluster_files
-from deepgen_cluster.folder import Definition, RunFolder, RunProgress
-from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.run.measure.base import Policy
-from deepgen.tuning.search import recorded
 from deepgen.tuning import Study
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import runner as bundle_runner
+from deepgen.tuning.search import recorded
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
+from deepgen_cluster import files as cluster_files
+from deepgen_cluster.folder import Definition, RunFolder, RunProgress
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
 
 DATA = Path(__file__).parents[1] / "data"

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from deepgen.toolchains import BuildLimits, BuildPool, Cache, toolchains_for
 from deepgen.operators import Gemm, gemm
-from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.targets import Cuda
+from deepgen.targets.gpu_driver import CUDA, Driver
+from deepgen.toolchains import BuildLimits, BuildPool, Cache, toolchains_for
 from deepgen.vocabulary import Artifact, Kernel, Missing, WorkspaceArg, digest
 
 Config = dict[str, Any]

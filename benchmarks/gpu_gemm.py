@@ -33,8 +33,8 @@ sys.path[:0] = [str(HERE), str(HERE / "h200"), str(HERE.parent / "src")]
 
 from common import run_main  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
-from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
+from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 from gpu_bench import (  # noqa: E402
     DTYPES,

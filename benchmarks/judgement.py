@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common import run_main, save
-from deepgen.run.measure import handed
 from deepgen.operators import Array, Gemm, gemm
 from deepgen.operators.compare import compare
+from deepgen.run.measure import handed
 from deepgen.tuning.finals import OTHER_SEEDS
 from deepgen.vocabulary.dtypes import DType, narrow, widen
 from tolerance import cut, in_blocks, in_pairs, in_turn, rounded

@@ -1,4 +1,4 @@
-"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen_formats.kernel_tuner: have their results the same keys?
+"""The scripts of examples/kernel_tuner under Kernel Tuner and under deepgen: have their results the same keys?
 
     python -m venv /tmp/tuner && /tmp/tuner/bin/pip install kernel-tuner
     python benchmarks/kernel_tuner_scripts.py --python /tmp/tuner/bin/python --out keys.json

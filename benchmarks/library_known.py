@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepgen import baselines, generators
-from deepgen.toolchains import build_once
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.entry import Rival
 from deepgen.libraries.racing import Runners, compared
 from deepgen.libraries.times import Times
-from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
 from deepgen.run.call import plans
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.targets import Target
+from deepgen.toolchains import build_once
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel, completed
 from gpu_bench import Config

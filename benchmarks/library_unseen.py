@@ -35,8 +35,8 @@ from deepgen.libraries.candidates import ORIGIN
 from deepgen.libraries.choice import choose
 from deepgen.libraries.first_use import Raced, time_chosen
 from deepgen.libraries.racing import Runners, contender_of, opened, time_across
-from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.operators import Gemm
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning import Study
 from library_known import fill

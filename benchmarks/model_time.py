@@ -22,11 +22,11 @@ from typing import Any
 
 from common import run_main, save
 from deepgen import targets
-from deepgen.tuning import search
 from deepgen.generators import by_name
 from deepgen.operators import gemm
-from deepgen.tuning.search.base import Setting
 from deepgen.space import Space
+from deepgen.tuning import search
+from deepgen.tuning.search.base import Setting
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
 
 PROBLEM = (4096, 4096, 4096)

@@ -20,10 +20,10 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import baselines, generators, targets
-from deepgen.tuning.engines import LocalEngine, Session
-from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import gemm
+from deepgen.run.measure.base import Contender, Task
 from deepgen.targets import host
+from deepgen.tuning.engines import LocalEngine, Session
 from deepgen.vocabulary import Kernel
 
 ROUNDS = 15

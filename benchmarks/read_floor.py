@@ -7,9 +7,9 @@ from importlib import resources
 
 import numpy as np
 
-from deepgen.toolchains import build_once
 from deepgen.run.call.native import NativeKernel
 from deepgen.targets import Cpu
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 _TEXT = """

@@ -29,9 +29,9 @@ from rich.console import Console  # noqa: E402
 import deepgen as dg  # noqa: E402
 from common import conditions, run_main  # noqa: E402
 from deepgen.frontends.cli.result import print_result  # noqa: E402
+from deepgen.report.view.block import render  # noqa: E402
 from deepgen.targets import host  # noqa: E402
 from deepgen.tuning import Progress  # noqa: E402
-from deepgen.report.view.block import render  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 from readme_results import README, speedup, written  # noqa: E402
 

@@ -27,8 +27,8 @@ from common import run_main, save
 from deepgen.kernels.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
-from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.request import plan
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 BARS = {"made, s": 10.0, "opened, s": 3.0, "megabytes": 2.5}

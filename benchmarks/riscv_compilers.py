@@ -18,11 +18,11 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import generators, targets
-from deepgen.toolchains import BuildError, build_once, programs
 from deepgen.kernels.base import Generator
-from deepgen.run.measure import Task, open_runner
 from deepgen.operators import Operator, gemm
+from deepgen.run.measure import Task, open_runner
 from deepgen.targets import Target
+from deepgen.toolchains import BuildError, build_once, programs
 from deepgen.vocabulary import BadInput
 
 RESULTS = Path(__file__).parent / "results" / "riscv_compilers.json"

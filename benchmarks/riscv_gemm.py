@@ -24,14 +24,14 @@ from rich.table import Table
 import deepgen
 from common import run_main, save
 from deepgen import targets
-from deepgen.toolchains import build_once, required
+from deepgen.operators import gemm
 from deepgen.run.measure import Task, open_runner
 from deepgen.run.riscv.counts import Counts
 from deepgen.run.riscv.place import COUNTS
 from deepgen.run.riscv.qemu import Qemu
-from deepgen.operators import gemm
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
+from deepgen.toolchains import build_once, required
 from deepgen.vocabulary import Arg, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
 RESULTS = Path(__file__).parent / "results" / "riscv_gemm.json"

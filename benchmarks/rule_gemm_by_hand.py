@@ -19,8 +19,6 @@ import numpy as np
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.toolchains import build_once
-from deepgen.compiler.text import c
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
@@ -33,11 +31,13 @@ from deepgen.compiler.schedule.steps import (
     SetScope,
     Split,
 )
+from deepgen.compiler.text import c
 from deepgen.kernels.gemm.c_gemm.c_gemm import CGemm
 from deepgen.operators import gemm
 from deepgen.operators.expr.nodes import Expression
 from deepgen.run.call.native import NativeKernel
 from deepgen.targets import Cpu, host
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, WorkspaceArg
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from common import run_main
 from deepgen import generators, targets
-from deepgen.toolchains import build_once
 from deepgen.operators import OPERATORS
 from deepgen.run.call.native import NativeKernel
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import BadInput, Kernel
 
 MOST = 64  # parallel loops

@@ -17,15 +17,15 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import generators, targets
+from deepgen.operators import gemm
+from deepgen.targets import Vta
+from deepgen.tuning.search.recorded import Recorded
+from deepgen.tuning.search.replay import Contest, interval, replay
+from deepgen.vocabulary import Measurement, Verdict
 from deepgen_vta.generator.emit import emit
 from deepgen_vta.generator.product import product
 from deepgen_vta.generator.space import Tiles
 from deepgen_vta.simulator.timeline import timeline
-from deepgen.operators import gemm
-from deepgen.tuning.search.recorded import Recorded
-from deepgen.tuning.search.replay import Contest, interval, replay
-from deepgen.targets import Vta
-from deepgen.vocabulary import Measurement, Verdict
 
 RESULTS = Path(__file__).parent / "results" / "rule_search.json"
 SIZES = ((64, 64, 64), (32, 96, 32), (16, 64, 128))

@@ -35,13 +35,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 from common import run_main  # noqa: E402
 from deepgen import generators, targets  # noqa: E402
-from deepgen.toolchains.base import BuildError  # noqa: E402
 from deepgen.compiler.family import Rules  # noqa: E402
 from deepgen.compiler.rules.gpu.likely import likely  # noqa: E402
 from deepgen.compiler.rules.sketch import SKETCH  # noqa: E402
-from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.space import Space  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
+from deepgen.targets.gpu_driver import Driver  # noqa: E402
+from deepgen.toolchains.base import BuildError  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,

@@ -31,10 +31,10 @@ import numpy as np
 
 from common import by_lines, conditions, run_main
 from deepgen import generators, targets
-from deepgen.run.measure import Policy
 from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.run.call.loaded import load
+from deepgen.run.measure import Policy
 from deepgen.targets import Target
 from deepgen.tuning import Request, tune
 from deepgen.vocabulary import DeepgenError

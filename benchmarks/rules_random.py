@@ -27,11 +27,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(RULES_TESTS), str(HERE.
 import numpy as np  # noqa: E402
 
 from common import run_main  # noqa: E402
-from deepgen.compiler.text.gpu import kernel  # noqa: E402
 from deepgen.compiler.passes.gpu.lower import lower  # noqa: E402
 from deepgen.compiler.passes.ir import For, Stmt, children  # noqa: E402
 from deepgen.compiler.schedule import text as schedules  # noqa: E402
 from deepgen.compiler.schedule.steps import SERIAL  # noqa: E402
+from deepgen.compiler.text.gpu import kernel  # noqa: E402
 from deepgen.operators.expr import serial  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel  # noqa: E402
 from deepgen.vocabulary.dtypes import dtype, narrow, widen  # noqa: E402

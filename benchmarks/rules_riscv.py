@@ -16,13 +16,13 @@ from typing import Any
 
 from common import by_lines, conditions, run_main
 from deepgen import generators, targets
-from deepgen.toolchains import build_once
-from deepgen.compiler.text.c import kernel as in_c
 from deepgen.compiler.passes.lower import lower
-from deepgen.run.measure import Runner, Task, open_runner
+from deepgen.compiler.text.c import kernel as in_c
 from deepgen.operators import OPERATORS, Operator
 from deepgen.operators.expr.nodes import HasExpression
+from deepgen.run.measure import Runner, Task, open_runner
 from deepgen.targets import Target
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import DeepgenError, Kernel
 
 RESULTS = Path(__file__).parent / "results" / "rules_riscv.json"

@@ -39,12 +39,12 @@ import numpy as np
 
 from common import by_lines, conditions, run_main
 from deepgen import generators, targets
-from deepgen.toolchains import build_once
 from deepgen.generators import Generator
 from deepgen.operators import OPERATORS
 from deepgen.operators.compare import compare
 from deepgen.run.call.native import Bound, NativeKernel
 from deepgen.targets import Cpu
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import DeepgenError, Kernel
 from read_floor import reading
 from rules_cases import Case, cases, quantised_call

@@ -25,14 +25,14 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen import operators, targets
-from deepgen.tuning import search
 from deepgen.kernels.sim import SimTiles
-from deepgen.tuning.search import Setting
-from deepgen.tuning.search.recorded import read
-from deepgen.tuning.search.second_look import SecondLook
 from deepgen.space import Space
 from deepgen.targets import Sim
 from deepgen.targets.sim import noisy, true_seconds
+from deepgen.tuning import search
+from deepgen.tuning.search import Setting
+from deepgen.tuning.search.recorded import read
+from deepgen.tuning.search.second_look import SecondLook
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 STRATEGIES = ("model", "random")

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from common import peak_mebibytes, run_main, save
-from deepgen_formats.older.files import tuning_space
 from deepgen.space import Space
+from deepgen_formats.older.files import tuning_space
 from space_cases import Case, t1_cases, tiling, tuning_configs
 from space_peers import builders, deepgen_space, runs
 

@@ -37,11 +37,14 @@ from common import run_main, save  # noqa: E402
 from deepgen import generators  # noqa: E402
 from deepgen.operators import Operator  # noqa: E402
 from deepgen.run.call import calling  # noqa: E402
-from deepgen.targets import gpu_driver  # noqa: E402
 from deepgen.run.call.arrays import view  # noqa: E402
 from deepgen.run.call.devices import GpuDevice  # noqa: E402
 from deepgen.run.call.loaded import Loaded, load  # noqa: E402
-from deepgen.targets import Target, resolve  # noqa: E402
+from deepgen.targets import (  # noqa: E402
+    Target,
+    gpu_driver,
+    resolve,
+)
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg  # noqa: E402
 
 PRODUCTS = 16  # of a compiled graph

@@ -25,7 +25,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
 from common import run_main  # noqa: E402
 from deepgen import targets  # noqa: E402
-from deepgen.toolchains import BuildError, build_once  # noqa: E402
 from deepgen.kernels.own import OwnKernel  # noqa: E402
 from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument  # noqa: E402
 from deepgen.kernels.own.family import KernelFamily  # noqa: E402
@@ -33,6 +32,7 @@ from deepgen.kernels.own.operator import KernelOperator  # noqa: E402
 from deepgen.kernels.own.triton_family import ALL_OPTIONS  # noqa: E402
 from deepgen.operators.compare import compare, explain  # noqa: E402
 from deepgen.space import parse  # noqa: E402
+from deepgen.toolchains import BuildError, build_once  # noqa: E402
 from deepgen.vocabulary import BadInput, dtype  # noqa: E402
 from deepgen.vocabulary.finding import module_at  # noqa: E402
 

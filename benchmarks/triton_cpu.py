@@ -86,10 +86,10 @@ def pack(folder: Path, cases: list[Case], target_name: str) -> None:
     """Libraries of all kernels with all their blocks, and an index of them."""
     from deepgen import targets
     from deepgen.toolchains import build_once
-    from deepgen_triton_cpu.lowering import lower, ttir_of
-    from deepgen_triton_cpu.lowering.lower import flags, sources
     from deepgen.vocabulary import Kernel, LaunchPlan
     from deepgen.vocabulary.finding import module_at
+    from deepgen_triton_cpu.lowering import lower, ttir_of
+    from deepgen_triton_cpu.lowering.lower import flags, sources
 
     target = targets.resolve(target_name)
     rows = []

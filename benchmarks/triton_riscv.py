@@ -15,8 +15,8 @@ from pathlib import Path
 import triton_calls
 from common import by_lines, conditions, run_main
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.run.measure import Task, open_runner
+from deepgen.toolchains import build_once
 
 RESULTS = Path(__file__).parent / "results" / "triton_riscv.json"
 TARGETS = ("riscv:rv64gcv_zvl128b", "riscv:rv64gcv_zvl256b")

@@ -24,9 +24,8 @@ from rich.table import Table
 
 import deepgen as dg
 from common import run_main, save
-from deepgen.tuning import search
+from deepgen.tuning import Progress, search
 from deepgen.tuning.search import Setting, Strategy
-from deepgen.tuning import Progress
 from deepgen.vocabulary import Trial
 
 BAR_MS = 5.0

@@ -17,26 +17,26 @@ from deepgen.targets.host import usable_cores
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
-ALONE = ("conformance/test_runners.py", "faults", "measure", "runtime")
+ALONE = ("conformance/test_runners.py", "faults", "run")
 # Of these, what is judged by verdicts alone, however busy the machine is.
 BESIDE = tuple(
     f"{room}/test_{name}.py"
     for room, names in {
         "faults": ("disk", "kills", "other_shapes", "process_faults", "stale_results", "worker_surroundings",
                    "wrong_sums"),
-        "measure": ("channel", "cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference",
+        "run/measure": ("channel", "cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference",
                     "gpu_strided", "gpu_turns", "harness", "lasting_workspace", "measure_buffers",
                     "measure_conditions", "measure_faults", "measure_references", "measure_sim", "measure_turning",
                     "process_state", "riscv_board", "riscv_runner", "turns"),
-        "runtime": ("loaded_calls", "native"),
+        "run/call": ("loaded_calls", "native"),
     }.items()
     for name in names
 )  # fmt: skip
 # These start Ray and find its processes by their names: one after the other, beside the others.
-ON_RAY = ("cluster", "conformance/test_engines.py", "engines/test_ray")
+ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 # What takes long: begun last, it would be waited for. In this order.
-FIRST = (*ON_RAY, "docs", "tuning", "chaos", "measure/test_riscv_board.py", "engines", "baselines", "faults",
-         "examples", "generators", "conformance", "operators", "cli", "triton_cpu")  # fmt: skip
+FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
+         "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
 
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of

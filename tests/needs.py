@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from deepgen import targets
-from deepgen.toolchains import Toolchain, build_once, toolchain_for
 from deepgen.run.riscv.qemu import find as find_qemu
 from deepgen.targets import X86, Riscv, Target
+from deepgen.toolchains import Toolchain, build_once, toolchain_for
 from deepgen.vocabulary import Artifact, Kernel, Missing
 
 

@@ -26,4 +26,6 @@ def test_an_operator_needs_no_search_and_no_command_line() -> None:
     program = "import sys; from deepgen.extend import Operator; print(*filter(lambda m: 'deepgen' in m, sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "deepgen.operators" in done.stdout
-    assert not any(layer in done.stdout for layer in ("deepgen.tuning.search", "deepgen.tuning", "deepgen.frontends.cli"))
+    assert not any(
+        layer in done.stdout for layer in ("deepgen.tuning.search", "deepgen.tuning", "deepgen.frontends.cli")
+    )

@@ -12,14 +12,9 @@ import pytest
 import deepgen
 
 ROOT = Path(deepgen.__file__).parent
-FAMILIES = (
-    "c_gemm", "mma_gemm", "rvv_gemm", "simt_gemm", "skinny_gemm", "sm90_gemm", "x86_amx_gemm", "x86_common.py",
-    "x86_gemm", "x86_dot",
-)  # fmt: skip
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
-    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/gemm/c_conv2d",
-    "kernels/gemm/simt_conv2d", "operators/named", "deepgen_formats/heron.py", "baselines/cudnn.py",
+    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/conv2d", "operators/named", "baselines/cudnn.py",
     "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
@@ -33,11 +28,8 @@ ROOMS = (
     "operators/gemm_expression.py",
     "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
-    "compiler/vta",  # an instruction of VTA has that name
-    "measure/vta",
-    "targets/vta",
-    "generators/older",  # the older tool's files are about nothing else
-    *(f"kernels/gemm/{name}" for name in FAMILIES),
+    "kernels/gemm",
+    "kernels/shared/x86_common.py",
     *(f"baselines/{name}" for name in LIBRARIES),
     "frontends/torch/calls.py",  # which operator a call of torch's is
     *OTHERS,
@@ -50,8 +42,6 @@ EXCEPTIONS = {
     "toolchains/programs.py": {"'C'"},
     "frontends/cli/doctor.py": {"'N'"},  # a number to be filled in
     "frontends/cli/output.py": {"'B'"},  # bytes
-    "deepgen_formats/kernel_tuner/kernel.py": {"'C'"},  # the language
-    "deepgen_formats/t1/kernels.py": {"'C'"},
     "run/measure/buffers.py": {"'B'"},
     "run/call/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable

@@ -10,7 +10,7 @@ import deepgen
 
 ROOT = Path(deepgen.__file__).parent
 CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Riscv", "Sim", "Vta"}
-ROOMS = ("targets", "generators")  # where facts are kept, and where kernels are made of them
+ROOMS = ("targets", "kernels", "compiler")  # where facts are kept, and where kernels are made of them
 # What is there for one kind of target only, and reads facts that no other has.
 OF_ONE_KIND = {
     "toolchains/find.py",  # a C compiler is tried on a processor of its own kind
@@ -22,7 +22,6 @@ OF_ONE_KIND = {
     "toolchains/compilers/riscv.py",
     "toolchains/compilers/sim.py",
     "toolchains/compilers/triton.py",
-    "deepgen_vta/toolchain.py",
     "run/counters/counting.py",  # occupancy is a matter of GPUs
     "run/measure/gpu_worker.py",
     "run/measure/peak.py",
@@ -30,10 +29,6 @@ OF_ONE_KIND = {
     "run/riscv/qemu.py",
     "run/riscv/runner.py",
     "run/measure/sim.py",
-    "deepgen_vta/simulator/machine.py",
-    "deepgen_vta/simulator/races.py",
-    "deepgen_vta/simulator/runner.py",
-    "deepgen_vta/simulator/timeline.py",
     "extend.py",  # for generators outside the package
 }
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from deepgen_cluster.ray.lease import SILENT_SECONDS
 from deepgen.vocabulary import DeepgenError
+from deepgen_cluster.ray.lease import SILENT_SECONDS
 from faults import family, processes
 from faults.nodes import Nodes
 from faults.place import Place

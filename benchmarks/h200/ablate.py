@@ -28,8 +28,8 @@ from common import run_main  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
-from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
+from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, TensorArg  # noqa: E402
 from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,

@@ -30,13 +30,13 @@ import numpy as np  # noqa: E402
 import deepgen as dg  # noqa: E402
 from common import run_main, save  # noqa: E402
 from deepgen.kernels.own import OwnKernel  # noqa: E402
-from deepgen_formats.t1 import kernels as t1  # noqa: E402
 from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument  # noqa: E402
 from deepgen.kernels.own.own import from_recipe  # noqa: E402
 from deepgen.run.measure.base import Policy  # noqa: E402
 from deepgen.space import parse  # noqa: E402
 from deepgen.targets import resolve  # noqa: E402
 from deepgen.vocabulary import Missing  # noqa: E402
+from deepgen_formats.t1 import kernels as t1  # noqa: E402
 from gpu_bench import conditions  # noqa: E402
 
 FILES = ("convolution", "hotspot", "gemm", "dedispersion")

@@ -24,13 +24,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "src")]
 
 from deepgen import generators, targets  # noqa: E402
+from deepgen.operators import Gemm, gemm  # noqa: E402
+from deepgen.run.measure import handed  # noqa: E402
+from deepgen.run.measure.base import Contender, Policy, Task  # noqa: E402
+from deepgen.targets import Target  # noqa: E402
 from deepgen.toolchains import BuildError  # noqa: E402
 from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.tuning.engines.local import LocalSession  # noqa: E402
-from deepgen.run.measure import handed  # noqa: E402
-from deepgen.run.measure.base import Contender, Policy, Task  # noqa: E402
-from deepgen.operators import Gemm, gemm  # noqa: E402
-from deepgen.targets import Target  # noqa: E402
 from deepgen.tuning.finals import OTHER_SEEDS  # noqa: E402
 from deepgen.vocabulary import (  # noqa: E402
     Arg,

@@ -26,16 +26,16 @@ sys.path[:0] = [str(HERE.parents[1] / "src")]
 
 import deepgen as dg  # noqa: E402
 from deepgen import targets  # noqa: E402
-from deepgen.toolchains import build_once  # noqa: E402
-from deepgen.tuning.engines import LocalEngine  # noqa: E402
+from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.run.measure.base import Contender, Task  # noqa: E402
 from deepgen.run.measure.gpu_bench import GpuBench  # noqa: E402
 from deepgen.run.measure.gpu_checks import Checks  # noqa: E402
 from deepgen.run.measure.gpu_reference import DeviceReference  # noqa: E402
 from deepgen.run.measure.helpers import build_helpers  # noqa: E402
-from deepgen.operators import Gemm, gemm  # noqa: E402
-from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.targets import Cuda, Target  # noqa: E402
+from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
+from deepgen.toolchains import build_once  # noqa: E402
+from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 
 MOST_BEYOND = 10.0  # seconds that a search may take beside its budget

@@ -32,11 +32,11 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE.parents[1] / "src")]
 
 from common import run_main  # noqa: E402
-from deepgen.toolchains import BuildError, Cache, build_once  # noqa: E402
 from deepgen.kernels.gemm.sm90_gemm.sm90_gemm import Sm90Gemm  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
-from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402
+from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
+from deepgen.toolchains import BuildError, Cache, build_once  # noqa: E402
 from deepgen.vocabulary import DeepgenError, digest  # noqa: E402
 from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,

@@ -28,9 +28,9 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 from deepgen import targets  # noqa: E402
 from deepgen.generators import Generator, by_name  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
-from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.run.call.gpu_kernel import GpuKernel  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
+from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 from gpu_bench import DTYPES, Builder  # noqa: E402
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")

@@ -37,11 +37,11 @@ import deepgen as dg  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen import targets  # noqa: E402
 from deepgen.baselines.cublaslt import CublasLt  # noqa: E402
+from deepgen.operators import Gemm, gemm  # noqa: E402
+from deepgen.targets import Target  # noqa: E402
+from deepgen.targets.gpu_driver import CUDA, Driver, Launch  # noqa: E402
 from deepgen.toolchains import Cache, build_once  # noqa: E402
 from deepgen.tuning.engines import LocalEngine  # noqa: E402
-from deepgen.operators import Gemm, gemm  # noqa: E402
-from deepgen.targets.gpu_driver import CUDA, Driver, Launch  # noqa: E402
-from deepgen.targets import Target  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Source, Step  # noqa: E402
 from gpu_bench import FLUSH_BYTES, Bench, conditions, gpu_torch  # noqa: E402
 from gpu_rivals import rivals  # noqa: E402

@@ -33,8 +33,8 @@ from common import by_lines, run_main  # noqa: E402
 from deepgen.generators import by_name  # noqa: E402
 from deepgen.kernels.base import Generator  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
-from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.targets import Cuda  # noqa: E402
+from deepgen.targets.gpu_driver import Driver  # noqa: E402
 from deepgen.vocabulary import DeepgenError  # noqa: E402
 from gpu_bench import (  # noqa: E402
     FLUSH_BYTES,

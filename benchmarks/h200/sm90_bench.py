@@ -15,8 +15,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "benchmarks"), 
 from sm90_candidates import shapes  # noqa: E402
 
 from deepgen.operators import Gemm, gemm  # noqa: E402
-from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 from deepgen.run.call.gpu_kernel import GpuKernel  # noqa: E402
+from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402
 
 
 class Bench:

@@ -20,15 +20,15 @@ from typing import Any
 import smoke_kernels as kernels
 
 from deepgen import targets
-from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
-from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.engines.local import LocalSession
 from deepgen.generators import find
-from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.operators import gemm
 from deepgen.run.call.devices import GpuDevice
 from deepgen.run.call.loaded import Loaded, load
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.targets import Cuda
+from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
+from deepgen.tuning.engines import LocalEngine
+from deepgen.tuning.engines.local import LocalSession
 from deepgen.vocabulary import BadInput, Kernel, Measurement, WorkspaceArg
 
 ROWS: list[tuple[str, str, str]] = []

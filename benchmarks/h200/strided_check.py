@@ -15,9 +15,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "src")]
 
 from deepgen import generators, targets  # noqa: E402
-from deepgen.tuning.engines import LocalEngine  # noqa: E402
-from deepgen.run.measure.base import STRIDED, Task  # noqa: E402
 from deepgen.operators import gemm  # noqa: E402
+from deepgen.run.measure.base import STRIDED, Task  # noqa: E402
+from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.vocabulary import DeepgenError, Verdict  # noqa: E402
 
 DTYPES = ("f32", "f64", "f16", "bf16", "tf32", "i8", "f8e4m3")

@@ -32,11 +32,11 @@ import deepgen as dg  # noqa: E402
 import gpu_bench  # noqa: E402
 from common import run_main  # noqa: E402
 from deepgen import targets  # noqa: E402
-from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.kernels.own import OwnKernel  # noqa: E402
 from deepgen.kernels.own.triton_family import ALL_OPTIONS  # noqa: E402
-from deepgen.run.measure.base import Policy  # noqa: E402
 from deepgen.run.call.loaded import Loaded, load  # noqa: E402
+from deepgen.run.measure.base import Policy  # noqa: E402
+from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.vocabulary.finding import module_at  # noqa: E402
 from triton_calls import NAMES, Call, call, example  # noqa: E402
 

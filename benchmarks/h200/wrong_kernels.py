@@ -25,11 +25,11 @@ from wrong_family import DTYPES, RIGHT, SHAPES, WrongGemm, faults  # noqa: E402
 
 import deepgen as dg  # noqa: E402
 from deepgen import targets  # noqa: E402
-from deepgen.tuning.engines import LocalEngine  # noqa: E402
-from deepgen.run.measure.base import Policy  # noqa: E402
 from deepgen.operators import Array, Gemm, gemm  # noqa: E402
 from deepgen.operators.compare import compare  # noqa: E402
+from deepgen.run.measure.base import Policy  # noqa: E402
 from deepgen.targets import Cuda, Target  # noqa: E402
+from deepgen.tuning.engines import LocalEngine  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError, Verdict  # noqa: E402
 
 SIZES = (128, 128, 160)

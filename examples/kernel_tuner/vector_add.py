@@ -1,4 +1,4 @@
-"""A script for Kernel Tuner. With deepgen: `from deepgen_formats.kernel_tuner import tune_kernel`, and no other change."""
+"""A script for Kernel Tuner. With deepgen: `from deepgen_formats.kernel_tuner import tune_kernel`, no more."""
 
 import numpy as np
 from kernel_tuner import tune_kernel

@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from deepgen.frontends.api import tune
-    from deepgen.tuning.engines import LocalEngine
     from deepgen.kernels.own import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.libraries import NotServed, library
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
     from deepgen.triton import autotune
     from deepgen.tuning import Progress, Study
+    from deepgen.tuning.engines import LocalEngine
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
 
 # Imported when first used: `import deepgen.space` alone stays fast.

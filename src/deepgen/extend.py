@@ -26,9 +26,9 @@ if TYPE_CHECKING:
         Work,
         least_work,
     )
-    from deepgen.tuning.search import Past, Setting, Strategy
     from deepgen.space import Space
     from deepgen.targets import Cpu, Gpu, Kind, Target
+    from deepgen.tuning.search import Past, Setting, Strategy
     from deepgen.vocabulary import (
         BadInput,
         DeepgenError,

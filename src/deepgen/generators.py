@@ -15,29 +15,29 @@ from deepgen.vocabulary.registry import Registry
 if TYPE_CHECKING:
     from deepgen.space import Space
 
-_TEMPLATES = "deepgen.kernels.shared"
+_KERNELS = "deepgen.kernels"
 # Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
 # but before a family that serves every kind of operator, unless that surpasses them.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
     {
-        "x86_gemm": f"{_TEMPLATES}.x86_gemm.fma_gemm:X86Gemm",
-        "x86_gemm_constant_b": f"{_TEMPLATES}.x86_gemm.fma_gemm:X86GemmConstant",
-        "x86_amx_gemm": f"{_TEMPLATES}.x86_amx_gemm.amx_gemm:AmxGemm",
-        "x86_vector_dot_gemm": f"{_TEMPLATES}.x86_dot.dot_gemm:DotGemm",
+        "x86_gemm": f"{_KERNELS}.gemm.x86_gemm.fma_gemm:X86Gemm",
+        "x86_gemm_constant_b": f"{_KERNELS}.gemm.x86_gemm.fma_gemm:X86GemmConstant",
+        "x86_amx_gemm": f"{_KERNELS}.gemm.x86_amx_gemm.amx_gemm:AmxGemm",
+        "x86_vector_dot_gemm": f"{_KERNELS}.gemm.x86_dot.dot_gemm:DotGemm",
         # After vectors, too: what packs B ahead is only taken by name.
-        "x86_amx_gemm_constant_b": f"{_TEMPLATES}.x86_amx_gemm.amx_gemm:AmxGemmConstant",
-        "rvv_gemm": f"{_TEMPLATES}.rvv_gemm.rvv_gemm:RvvGemm",
-        "c_gemm": f"{_TEMPLATES}.c_gemm.c_gemm:CGemm",
-        "sm90_gemm": f"{_TEMPLATES}.sm90_gemm.sm90_gemm:Sm90Gemm",
-        "skinny_gemm": f"{_TEMPLATES}.skinny_gemm.skinny_gemm:SkinnyGemm",
-        "mma_gemm": f"{_TEMPLATES}.mma_gemm.mma_gemm:MmaGemm",
-        "simt_gemm": f"{_TEMPLATES}.simt_gemm.simt_gemm:SimtGemm",
-        "c_softmax": f"{_TEMPLATES}.c_softmax.c_softmax:CSoftmax",
-        "simt_softmax": f"{_TEMPLATES}.simt_softmax.simt_softmax:SimtSoftmax",
-        "c_conv2d": f"{_TEMPLATES}.c_conv2d.c_conv2d:CConv2d",
-        "simt_conv2d": f"{_TEMPLATES}.simt_conv2d.simt_conv2d:SimtConv2d",
+        "x86_amx_gemm_constant_b": f"{_KERNELS}.gemm.x86_amx_gemm.amx_gemm:AmxGemmConstant",
+        "rvv_gemm": f"{_KERNELS}.gemm.rvv_gemm.rvv_gemm:RvvGemm",
+        "c_gemm": f"{_KERNELS}.gemm.c_gemm.c_gemm:CGemm",
+        "sm90_gemm": f"{_KERNELS}.gemm.sm90_gemm.sm90_gemm:Sm90Gemm",
+        "skinny_gemm": f"{_KERNELS}.gemm.skinny_gemm.skinny_gemm:SkinnyGemm",
+        "mma_gemm": f"{_KERNELS}.gemm.mma_gemm.mma_gemm:MmaGemm",
+        "simt_gemm": f"{_KERNELS}.gemm.simt_gemm.simt_gemm:SimtGemm",
+        "c_softmax": f"{_KERNELS}.softmax.c_softmax.c_softmax:CSoftmax",
+        "simt_softmax": f"{_KERNELS}.softmax.simt_softmax.simt_softmax:SimtSoftmax",
+        "c_conv2d": f"{_KERNELS}.conv2d.c_conv2d.c_conv2d:CConv2d",
+        "simt_conv2d": f"{_KERNELS}.conv2d.simt_conv2d.simt_conv2d:SimtConv2d",
         # After all families that are written for one operator: it serves whatever is told by an expression.
         "rules": "deepgen.compiler.family:Rules",
         # Only taken by name: it takes weights to be constant.

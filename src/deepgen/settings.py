@@ -20,9 +20,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deepgen.vocabulary.folders import default_cache_folder, user_folder
 from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.folders import default_cache_folder, user_folder
 
 if TYPE_CHECKING:
     from deepgen.toolchains import BuildLimits

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from deepgen.vocabulary import JsonObject, Missing
+from deepgen.vocabulary.errors import install_extra
 from deepgen_cluster import agent
 from deepgen_cluster.code import own_code
 from deepgen_cluster.machines import Remote, on_each
 from deepgen_cluster.model import Cluster, Host
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen.vocabulary import JsonObject, Missing
-from deepgen.vocabulary.errors import install_extra
 
 LEAST_FREE = 1 << 30  # bytes
 

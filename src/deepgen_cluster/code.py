@@ -13,6 +13,7 @@ from pathlib import Path
 import deepgen
 
 _LEFT_OUT = ("__pycache__", ".pyc")
+_PACKAGES = ("deepgen", "deepgen_cluster", "deepgen_formats", "deepgen_triton_cpu", "deepgen_vta")
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,15 @@ class Code:
 
 @cache
 def own_code() -> Code:
-    """This installation's package, sources and kernels; the same content gives the same name."""
-    root = Path(deepgen.__file__).parent
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and not _left_out(path)]
+    """This installation's packages, sources and kernels; the same content gives the same name."""
+    root = Path(deepgen.__file__).parents[1]
+    paths = (path for name in _PACKAGES for path in sorted((root / name).rglob("*")))
+    files = [path for path in paths if path.is_file() and not _left_out(path)]
     content = hashlib.sha256()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
         for path in files:
-            name = f"deepgen/{path.relative_to(root)}"
+            name = path.relative_to(root).as_posix()
             data = path.read_bytes()
             content.update(f"{name}\0{len(data)}\0".encode() + data)
             entry = tarfile.TarInfo(name)

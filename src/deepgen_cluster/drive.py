@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 
 from deepgen.toolchains import BuildLimits
+from deepgen.tuning import Progress, Request, Study, tune
+from deepgen.vocabulary import DeepgenError
 from deepgen_cluster import nodes, results
 from deepgen_cluster.fetch import Fetched, fetch
 from deepgen_cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress
 from deepgen_cluster.model import GroupTask, WorkGroup
 from deepgen_cluster.ssh import Ask, HostError
 from deepgen_cluster.state import State, Up
-from deepgen.tuning import Progress, Request, Study, tune
-from deepgen.vocabulary import DeepgenError
 
 # Turns the fetched files of a task into requests; a higher layer knows their format.
 Requests = Callable[[WorkGroup, Fetched, Path], Sequence[Request]]

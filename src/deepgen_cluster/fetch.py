@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from deepgen import targets
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput
 from deepgen_cluster.code import own_code
 from deepgen_cluster.machines import reach
 from deepgen_cluster.model import GroupTask, WorkGroup
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen.targets import Target
-from deepgen.vocabulary import BadInput
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from deepgen.settings import read_json, read_toml
+from deepgen.targets import KINDS
 from deepgen.tuning import search
+from deepgen.vocabulary import BadInput
 from deepgen_cluster import keys, older
 from deepgen_cluster.keys import Kind, Table
 from deepgen_cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup, password_variable
-from deepgen.settings import read_json, read_toml
-from deepgen.targets import KINDS
-from deepgen.vocabulary import BadInput
 
 _NAME = Kind(
     lambda v: v if isinstance(v, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", v) else None,

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from deepgen_cluster.model import Cluster
 from deepgen.tuning.study import lock, trust
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
+from deepgen_cluster.model import Cluster
 
 DEFINITION = "cluster.json"
 LOG = "log.txt"

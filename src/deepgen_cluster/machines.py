@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from deepgen.vocabulary import foreign
 from deepgen_cluster import agent, ssh
 from deepgen_cluster.model import Host
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen.vocabulary import foreign
 
 if TYPE_CHECKING:
     import asyncssh

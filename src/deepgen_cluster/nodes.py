@@ -17,9 +17,9 @@ from deepgen_cluster.check import basic_problems, ray_version
 from deepgen_cluster.code import own_code
 from deepgen_cluster.machines import Here, Remote, on_each, raise_errors
 from deepgen_cluster.model import Cluster, Host
+from deepgen_cluster.ray import roles
 from deepgen_cluster.ssh import Ask, HostError
 from deepgen_cluster.state import State, Up
-from deepgen_cluster.ray import roles
 
 # Artifacts are small; by default Ray would take a third of the memory of shared machines.
 _STORE_BYTES = 256 << 20

@@ -6,10 +6,10 @@ import getpass
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.vocabulary import BadInput
 from deepgen_cluster import keys
 from deepgen_cluster.keys import Kind, Table
 from deepgen_cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup
-from deepgen.vocabulary import BadInput
 
 _PREFIX = {"CUDA": "cuda:sm_", "HIP": "hip:gfx"}
 _SSH = {"ip_addr": keys.WORD, "ssh_port": keys.PORT, "cwd": keys.FOLDER, "user_name": keys.WORD, "password": keys.WORD}

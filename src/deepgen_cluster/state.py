@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen_cluster.model import Cluster, Host
-from deepgen.vocabulary.folders import user_folder
 from deepgen.vocabulary import BadInput, digest
+from deepgen.vocabulary.folders import user_folder
+from deepgen_cluster.model import Cluster, Host
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""Triton kernels on this machine's processor: after this import, `kernel[grid](...)` runs there.
-
-import deepgen.triton_cpu
-
-Tensors are torch's on the CPU, or numpy's arrays. No GPU is needed; where there is one, this import comes before it.
-"""
+"""Makes this machine's processor the device of Triton."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from deepgen.vocabulary import Missing
 
 
 def activate() -> None:
-    """Makes the processor the device that Triton's calls run on. The import does so already."""
+    """Makes the processor the device that Triton's calls run on; `import deepgen.triton_cpu` does so."""
     try:
         import triton
         from triton.backends import Backend, backends
@@ -30,7 +25,5 @@ def activate() -> None:
         backends[BACKEND] = Backend(CpuBackend, CpuDriver)
     driver.set_active(CpuDriver())
 
-
-activate()
 
 __all__ = ["activate"]

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepgen.targets import Target, Vta
 from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
 from deepgen.toolchains.group import Group
-from deepgen.targets import Target, Vta
 from deepgen.vocabulary import BadInput, Kernel, Verdict
 
 _BINARY = "kernel.vta"

@@ -14,9 +14,9 @@ import pytest
 
 from deepgen import baselines, targets
 from deepgen.baselines import cutlass_dsl
-from deepgen.run.measure import Contender, Task, open_runner
 from deepgen.operators import Array, Gemm, Operator, conv2d, gemm, softmax
 from deepgen.operators.compare import compare
+from deepgen.run.measure import Contender, Task, open_runner
 from deepgen.tuning.finals import asked_for
 from deepgen.vocabulary import BadInput, Verdict
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.targets import gpu_driver
-from deepgen.targets import resolve
+from deepgen.targets import gpu_driver, resolve
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(Path(__file__).parents[1] / "measure"))
 sys.path.append(str(BENCHMARKS / "h200"))
 import fake_gpu  # noqa: E402
 import open_spine  # noqa: E402

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_baseline import COPYING, Einsum, SlowCopy
 
 import deepgen as dg
 from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput
-
-sys.path.insert(0, str(Path(__file__).parent))
-from own_baseline import COPYING, Einsum, SlowCopy
 
 FEW: dict[str, Any] = {"target": "cpu", "trials": 2, "keep_top": 1}
 

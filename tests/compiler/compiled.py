@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from deepgen.compiler.passes.ir import Buffer, Function
 from deepgen.compiler.text import c
 from deepgen.compiler.text.c_file import file_text
-from deepgen.compiler.passes.ir import Buffer, Function
 from deepgen.vocabulary.dtypes import dtype
 
 COMPILERS = [found for name in ("gcc", "clang-19", "clang") if (found := shutil.which(name))]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.toolchains import build_once
 from deepgen.compiler.family import Rules
 from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.run.call.native import NativeKernel
+from deepgen.toolchains import build_once
 
 FAMILY = "rules_constant_weights"
 PRODUCT = dg.operator("gemm", M=9, N=21, K=18, dtype="f32", layout="nt")

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER, library, run
 from expressions import naive
 
 import deepgen as dg
-from deepgen.compiler.text import c
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
@@ -30,6 +24,7 @@ from deepgen.compiler.schedule.steps import (
     Schedule,
     Split,
 )
+from deepgen.compiler.text import c
 from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary import ScalarArg, WorkspaceArg
 

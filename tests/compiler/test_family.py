@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from cases import CASES, depthwise, elementwise, gemm, gemv, softmax
 
 import deepgen as dg

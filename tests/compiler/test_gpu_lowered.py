@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parents[0]))
-sys.path.insert(0, str(Path(__file__).parent))
-
 import simt_emulation as simt
 from compiled import in_child
 from emulated import library, run
 from expressions import expressions
 from gpu_schedules import random_program
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from test_lowered import agrees, random_inputs
 
 import deepgen as dg

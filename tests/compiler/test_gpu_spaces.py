@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parents[0]))
-sys.path.insert(0, str(Path(__file__).parent))
-
 import cases
+import pytest
 import simt_emulation as simt
 from compiled import in_child
 from emulated import library, run
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import find_gpu
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.compiler.family import Rules
 from deepgen.compiler.passes.gpu.launches import Program
 from deepgen.compiler.passes.gpu.lower import lower
@@ -36,6 +27,9 @@ from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import convolutions
 from deepgen.operators.named.rows import Scan
 from deepgen.targets.gpu import Gpu
+from deepgen.toolchains import find_gpu
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 
 # `DEEPGEN_SAMPLES=20 pytest tests/compiler/test_gpu_spaces.py` takes minutes: so many configs of each sketch.
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "0"))

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.compiler.text import gpu
 from deepgen.compiler.family import Rules
 from deepgen.compiler.passes.bounds import Known
 from deepgen.compiler.passes.gpu.launches import Program
@@ -17,6 +16,7 @@ from deepgen.compiler.passes.gpu.lower import lower
 from deepgen.compiler.passes.ir import Alloc, walk
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
+from deepgen.compiler.text import gpu
 from deepgen.operators import gemm
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.named import convolutions

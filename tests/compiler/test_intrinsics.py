@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER, library, run
 
 import deepgen as dg
-from deepgen.toolchains.compilers import isa
 from deepgen.compiler.intrinsics.dots import DOTS, EMULATED, Dot
 from deepgen.compiler.passes.ir import Alloc, walk
 from deepgen.compiler.passes.lower import lower
@@ -34,6 +29,7 @@ from deepgen.compiler.schedule.steps import (
 )
 from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import host
+from deepgen.toolchains.compilers import isa
 from deepgen.vocabulary.dtypes import dtype, narrow
 from deepgen.vocabulary.errors import BadInput
 

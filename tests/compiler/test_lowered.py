@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER, in_child, library, run
 from expressions import expressions, naive, rounded
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schedules import random_schedule
 
 from deepgen.compiler.passes.lower import lower

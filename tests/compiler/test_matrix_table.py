@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parents[0]))
-sys.path.insert(0, str(Path(__file__).parent))
-
 import cases
+import pytest
 from test_gpu_spaces import chip, conv, emulated, lowered, right
 
 import needs
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.compiler.family import Rules
 from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets.gpu import Gpu
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 
 
 def chip_of(product: MatrixProduct) -> Gpu:

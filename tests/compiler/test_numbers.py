@@ -5,16 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER
 
 from deepgen.compiler.text import c_file

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from expressions import naive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-
-from expressions import naive
 
 import deepgen as dg
 from deepgen.compiler.rules.residues import with_residues

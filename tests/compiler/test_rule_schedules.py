@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
+from expressions import expressions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from expressions import expressions
 from schedules import random_schedule
 
 import deepgen as dg

@@ -7,9 +7,9 @@ import pytest
 import deepgen as dg
 import needs
 from deepgen import generators
-from deepgen.toolchains import build_once
-from deepgen.run.measure import Task, open_runner
 from deepgen.operators import Operator
+from deepgen.run.measure import Task, open_runner
+from deepgen.toolchains import build_once
 
 CASES = {
     "layer_norm": ("rules", dg.operator("layer_norm", rows=9, cols=37)),

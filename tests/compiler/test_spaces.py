@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from cases import CASES
 from compiled import in_child, library, run
 from expressions import expressions
+from hypothesis import HealthCheck, Phase, given, settings
 from test_lowered import agrees, random_inputs
 
 import deepgen as dg

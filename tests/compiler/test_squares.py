@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER, library, run
 
 import deepgen as dg

@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operators"))
-sys.path.insert(0, str(Path(__file__).parent))
-
 from compiled import COMPILERS, NO_COMPILER, in_child, library, run
 from test_spaces import configs, lowered
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.toolchains.compilers import isa
 from deepgen.compiler.intrinsics.dots import EMULATED
 from deepgen.compiler.passes.ir import Function
 from deepgen.compiler.rules.order import sketches
@@ -31,6 +25,7 @@ from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.targets import Cpu
+from deepgen.toolchains.compilers import isa
 
 Case = tuple[Operator, dict[str, Any], Function]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
-from deepgen_cluster.ray import RayEngine
 from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import gemm
+from deepgen.run.measure.base import Contender, Task
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
+from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
 from deepgen.vocabulary import Artifact, Kernel, Verdict
+from deepgen_cluster.ray import RayEngine
 
 OPERATOR = gemm(128, 128, 128)
 FAMILY = SimTiles()

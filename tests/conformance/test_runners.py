@@ -11,12 +11,12 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import Cache, build_once
 from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure import Contender, Policy, Runner, Task, open_runner
 from deepgen.operators import gemm
+from deepgen.run.measure import Contender, Policy, Runner, Task, open_runner
 from deepgen.targets import Sim, Target
 from deepgen.targets.sim import fault
+from deepgen.toolchains import Cache, build_once
 from deepgen.vocabulary import (
     Artifact,
     Kernel,

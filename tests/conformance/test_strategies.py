@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.tuning import search
 from deepgen.kernels.sim import SimTiles
 from deepgen.operators import gemm
-from deepgen.tuning.search import STRATEGIES, Setting, Strategy
-from deepgen.tuning.search.base import Restorable
 from deepgen.space import Space
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
+from deepgen.tuning import search
+from deepgen.tuning.search import STRATEGIES, Setting, Strategy
+from deepgen.tuning.search.base import Restorable
 from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict
 
 SIM = Sim("sim", faults=0.2)

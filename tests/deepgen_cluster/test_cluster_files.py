@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from deepgen_cluster.cli.requests import requests_of
+from deepgen.settings import Settings
+from deepgen.targets import resolve
+from deepgen.vocabulary import BadInput
 from deepgen_cluster import files
+from deepgen_cluster.cli.requests import requests_of
 from deepgen_cluster.fetch import Fetched
 from deepgen_cluster.folder import Definition
 from deepgen_cluster.model import Cluster, password_variable
 from deepgen_cluster.nodes import wanted
 from deepgen_formats.older.files import to_space_file, tuning_space
-from deepgen.settings import Settings
-from deepgen.targets import resolve
-from deepgen.vocabulary import BadInput
 
 DATA = Path(__file__).parents[2] / "data/deepgen"
 OLDER = sorted((DATA / "ClusterTaskConfigs").glob("*.json"))

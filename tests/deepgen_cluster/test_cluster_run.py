@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from cluster_processes import marked, of_node
 
-from deepgen_cluster.folder import RunFolder
-from deepgen_cluster.model import Host
 from deepgen.tuning import Study
 from deepgen.tuning.study.rows import unpack
 from deepgen.vocabulary import Trial
+from deepgen_cluster.folder import RunFolder
+from deepgen_cluster.model import Host
 
 TRIALS = 60
 SECONDS = 600.0  # that anything may take: a limit for what hangs, not for what is slow

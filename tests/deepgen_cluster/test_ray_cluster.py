@@ -21,15 +21,14 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
-from deepgen.vocabulary import scratch
+from deepgen.kernels.sim import SimTiles
+from deepgen.operators import gemm
+from deepgen.run.measure.base import Policy, Task
+from deepgen.tuning import Request, tune
 from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, scratch
 from deepgen_cluster.ray import RayEngine, connection, lease, roles
 from deepgen_cluster.ray.session import RaySession
-from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure.base import Policy, Task
-from deepgen.operators import gemm
-from deepgen.tuning import Request, tune
-from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict
 
 if find_spec("ray") is None:  # not imported here: whether there are tokens is decided when it is imported
     pytest.skip("nothing can run on Ray without it: pip install -e '.[cluster]'", allow_module_level=True)

@@ -20,17 +20,17 @@ import pytest
 
 import deepgen
 from deepgen import targets
+from deepgen.kernels.sim import SimTiles
+from deepgen.operators import gemm
+from deepgen.run.measure.base import Task
+from deepgen.targets import X86
 from deepgen.toolchains import BuildLimits, Group
+from deepgen.vocabulary import BadInput, DeepgenError, Missing
 from deepgen_cluster.ray import RayEngine, builder, connection, disk, flow, roles, undisturbed
 from deepgen_cluster.ray import tester as testers
 from deepgen_cluster.ray.device_pool import Member
 from deepgen_cluster.ray.devices import Device, choose_kind, pin
 from deepgen_cluster.ray.roles import Node
-from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure.base import Task
-from deepgen.operators import gemm
-from deepgen.targets import X86
-from deepgen.vocabulary import BadInput, DeepgenError, Missing
 
 PLAIN = X86("x86:native", "Plain", ("sse2", "avx2", "fma"), 8, 32 << 10, 1 << 20, 8 << 20)
 WIDE = replace(PLAIN, model="Wide", isa=(*PLAIN.isa, "avx512f"))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deepgen_formats.kernel_tuner.functions import MOST_ROWS, expression_of
 from deepgen.space import parse
 from deepgen.vocabulary import BadInput
+from deepgen_formats.kernel_tuner.functions import MOST_ROWS, expression_of
 
 KNOBS = {"x": [1, 2, 4], "y": [0, 3], "way": ["row", "column"], "unused": [7, 8, 9]}
 

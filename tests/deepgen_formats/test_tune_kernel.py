@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 
 from deepgen import targets
-from deepgen_formats.kernel_tuner import CompilationFailedConfig, RuntimeFailedConfig, run_kernel, store_output_file, tune_kernel
-from deepgen_formats.kernel_tuner.kernel import kernel_of
 from deepgen.tuning.search import recorded
 from deepgen.vocabulary import BadInput, ConstantCopy, ScalarArg, TensorArg
+from deepgen_formats.kernel_tuner import (
+    CompilationFailedConfig,
+    RuntimeFailedConfig,
+    run_kernel,
+    store_output_file,
+    tune_kernel,
+)
+from deepgen_formats.kernel_tuner.kernel import kernel_of
 
 SCALE = """
 extern "C" void scale(float *y, const float *x, float factor, int n) {

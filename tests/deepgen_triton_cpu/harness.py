@@ -14,11 +14,11 @@ import ml_dtypes
 import numpy as np
 
 from deepgen import targets
+from deepgen.targets import Target
 from deepgen.toolchains import toolchain_for
+from deepgen.vocabulary import Kernel, LaunchPlan
 from deepgen_triton_cpu.lowering import lower, ttir_of
 from deepgen_triton_cpu.lowering.lower import flags, sources
-from deepgen.targets import Target
-from deepgen.vocabulary import Kernel, LaunchPlan
 
 TYPES = {
     "float16": "fp16", "float32": "fp32", "float64": "fp64", "bfloat16": "bf16", "bool": "i1", "int8": "i8",

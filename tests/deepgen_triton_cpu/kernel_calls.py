@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import answers as want
-import kernels as k
 import ml_dtypes
 import numpy as np
 from harness import BF16, Case
+
+import kernels as k
 
 rng = np.random.default_rng(1)
 F32 = np.float32

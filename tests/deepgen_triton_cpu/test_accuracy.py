@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
-import kernels
 from harness import Case, Compiled
+
+import kernels
 
 COUNT = 4096
 RNG = np.random.default_rng(5)

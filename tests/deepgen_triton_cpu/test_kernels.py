@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
 from harness import Compiled, check
 from kernel_calls import CASES as SMALL
 from kernel_calls import NARROW_PRODUCTS

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 import random_programs
 from harness import Case, Compiled
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import triton_calls
 from deepgen_triton_cpu.lowering import lower, ttir_of

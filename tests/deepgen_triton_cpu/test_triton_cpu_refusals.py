@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
 import kernels
-
+from deepgen.vocabulary import BadInput
 from deepgen_triton_cpu.lowering import lower, ttir_of
 from deepgen_triton_cpu.lowering.ttir import require_release
-from deepgen.vocabulary import BadInput
 
 
 def test_an_operation_is_named_with_its_line() -> None:

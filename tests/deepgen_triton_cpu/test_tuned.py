@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from harness import Case, Compiled
 

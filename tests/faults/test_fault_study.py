@@ -11,9 +11,9 @@ import pytest
 from faulty_family import FAULTS, FaultyGemm, broken_compiler, fault_of, passes
 
 import deepgen as dg
-from deepgen.toolchains import BuildLimits
 from deepgen.frontends.cli.main import main
 from deepgen.run.measure.base import Policy
+from deepgen.toolchains import BuildLimits
 from deepgen.vocabulary import BadInput, Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -16,10 +16,10 @@ from faulty_family import FaultyGemm
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.toolchains import Cache, build_once
 from deepgen.frontends.cli.processes import descendants
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.supervisor import Supervisor
+from deepgen.toolchains import Cache, build_once
 from deepgen.tuning.study.glance import glance
 from deepgen.vocabulary import Source, Verdict
 

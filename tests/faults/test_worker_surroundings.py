@@ -10,8 +10,8 @@ from faulty_family import FaultyGemm
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.tuning.engines import local
 from deepgen.run.measure.base import Policy, Task
+from deepgen.tuning.engines import local
 from deepgen.vocabulary import Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -9,8 +9,8 @@ import pytest
 from wrong_sums import RIGHT, WrongSums
 
 import deepgen as dg
-from deepgen.run.measure.base import Policy
 from deepgen.operators import Gemm, gemm
+from deepgen.run.measure.base import Policy
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from deepgen.toolchains import build_once
-from deepgen.run.measure.buffers import Guarded
 from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare
 from deepgen.run.call.native import NativeKernel
+from deepgen.run.measure.buffers import Guarded
 from deepgen.targets import Target
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, WorkspaceArg
 
 _NAN = 0xFF  # bytes that read as NaN: what is never written, or read though nobody wrote it, shows

@@ -11,14 +11,14 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.generators import Generator
 from deepgen.kernels.conv2d.c_conv2d.c_conv2d import CConv2d
 from deepgen.kernels.conv2d.simt_conv2d.simt_conv2d import SimtConv2d
 from deepgen.operators import Conv2d, conv2d, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.space import parse
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 
 C, SIMT = CConv2d(), SimtConv2d()
 PROCESSORS = ["x86:avx2", "x86:avx512", "arm:neon"]

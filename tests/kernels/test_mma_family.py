@@ -13,13 +13,13 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.generators import Generator
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.mma_gemm import MmaGemm
 from deepgen.kernels.gemm.skinny_gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 
 MMA, SKINNY = MmaGemm(), SkinnyGemm()
 SQUARE, THIN, DEEP = (4096, 4096, 4096), (16, 4096, 4096), (128, 128, 16384)

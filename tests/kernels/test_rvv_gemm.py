@@ -11,12 +11,12 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.toolchains import build_once
 from deepgen.kernels.gemm.rvv_gemm.rvv_gemm import RvvGemm
-from deepgen.run.measure import Task, open_runner
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
+from deepgen.run.measure import Task, open_runner
 from deepgen.targets import Riscv, Target
+from deepgen.toolchains import build_once
 
 FAMILY = RvvGemm()
 SHORT = targets.resolve("riscv:rv64gcv_zvl128b")

@@ -8,10 +8,10 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 
 FAMILY = SimtGemm()
 OPERATORS = [

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
-from deepgen.kernels.shared import dialect
 from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm, source
+from deepgen.kernels.shared import dialect
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()

@@ -17,12 +17,12 @@ import simt_emulation as emulation
 
 import needs
 from deepgen import generators, targets
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.kernels.softmax.simt_softmax.simt_softmax import SimtSoftmax
 from deepgen.operators import Softmax, gemm, softmax
 from deepgen.operators.softmax import DTYPES, PROBES
 from deepgen.space import parse
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Source
 
 FAMILY = SimtSoftmax()

@@ -12,14 +12,14 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.toolchains.base import BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, lower, result_line
 from deepgen.kernels.gemm.sm90_gemm.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.run.call.plans import check_shape
 from deepgen.space import compile as compiler
+from deepgen.toolchains.base import BuildLimits
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, DescriptorArg, WorkspaceArg
 
 FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")

@@ -6,7 +6,6 @@ Calls themselves are made in Triton's interpreter, by tests/examples/test_triton
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import triton_autotuned as sample
 

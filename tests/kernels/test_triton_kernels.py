@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,18 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
 import triton_samples as samples
 from fake_gpu import OnDevice, build_driver, image
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, build_once, toolchain_for
-from deepgen.toolchains.compilers import triton as toolchain
 from deepgen.kernels.own import OwnKernel
 from deepgen.kernels.own.triton_text import text_of
-from deepgen.targets import gpu_driver
 from deepgen.run.call.loaded import load
 from deepgen.space import parse
+from deepgen.targets import gpu_driver
+from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, build_once, toolchain_for
+from deepgen.toolchains.compilers import triton as toolchain
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, WorkspaceArg
 from deepgen.vocabulary.triton import from_flags
 

@@ -12,11 +12,11 @@ from kernel_runs import Runs
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.kernels.gemm.x86_gemm.fma_gemm import X86Gemm, X86GemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import WorkspaceArg
 
 FAMILY = X86Gemm()

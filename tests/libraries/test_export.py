@@ -17,8 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "measure"))
 from fake_gpu import build_driver, image, kernel
 
 import deepgen as dg

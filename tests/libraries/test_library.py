@@ -16,7 +16,6 @@ import pytest
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
 from deepgen.libraries.check import Checked, check
@@ -25,6 +24,7 @@ from deepgen.libraries.times import Times
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target
+from deepgen.toolchains import build_once
 from deepgen.tuning import Study
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg

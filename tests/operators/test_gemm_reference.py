@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
+import simt_emulation as emulation
 
-from deepgen.toolchains import build_once
 from deepgen.operators import Answer, Gemm, Tolerance, gemm
 from deepgen.operators.compare import compare
 from deepgen.targets import resolve
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, Missing, Source
 from deepgen.vocabulary.dtypes import dtype
-
-sys.path.append(str(Path(__file__).parents[1] / "generators"))
-import simt_emulation as emulation
 
 ALL = {"alpha": -0.5, "beta": 2.0, "bias": True, "activation": "relu"}
 OPERATORS = [

@@ -13,15 +13,15 @@ import pytest
 from hostile_text import HOSTILE
 
 import deepgen as dg
-from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
-from deepgen_cluster.model import Cluster, GroupTask, Host, WorkGroup
 from deepgen.run.measure.base import Policy
 from deepgen.targets import resolve
 from deepgen.tuning import Study
+from deepgen.tuning.request import Request, plan
 from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.study.recorded_study import import_study
-from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
+from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
+from deepgen_cluster.model import Cluster, GroupTask, Host, WorkGroup
 
 RECORDING = Path(__file__).parents[2] / "benchmarks/h200/recorded/sm90_gemm_bf16_2048x2048x2048.json.gz"
 

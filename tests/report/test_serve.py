@@ -22,12 +22,12 @@ from served import PATIENCE, Served, Writer, run, serving, started, watching
 
 import deepgen as dg
 from deepgen.frontends.cli.main import main
-from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
-from deepgen_cluster.model import Cluster, GroupTask, Host, WorkGroup
 from deepgen.report.serve import hub, looks, pages, places, server
 from deepgen.report.serve.gate import Rules
 from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import Verdict
+from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
+from deepgen_cluster.model import Cluster, GroupTask, Host, WorkGroup
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from deepgen_formats.older.files import full_config, own_config, points_space, to_space_file, tuning_space
 from deepgen.frontends.cli.space_files import read_space
 from deepgen.space import Space
 from deepgen.vocabulary import BadInput
+from deepgen_formats.older.files import full_config, own_config, points_space, to_space_file, tuning_space
 
 DATA = Path(__file__).parent.parent.parent / "data"
 CONFIGS = DATA / "deepgen" / "TuningConfigs"

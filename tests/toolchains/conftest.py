@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from build_helpers import Fake, c_kernel
 
-from deepgen.toolchains import BuildLimits, Cache, Group, toolchain_for
-from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.targets import Cpu, host
 from deepgen.targets.cpu import narrowed
+from deepgen.toolchains import BuildLimits, Cache, Group, toolchain_for
+from deepgen.toolchains.compilers.c import CCompiler
 
 # In every script: the file to write is $out.
 _PROLOGUE = """#!/bin/sh

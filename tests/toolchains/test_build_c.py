@@ -12,9 +12,9 @@ from build_helpers import Fake, c_kernel
 
 import needs
 from deepgen import targets
+from deepgen.targets import Cpu, Target
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, ToolStatus, build_once, survey
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang
-from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import BadInput, Kernel, Source, Verdict
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from build_helpers import Fake, c_kernel
 
-from deepgen.vocabulary import scratch
+from deepgen.targets import Cpu
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, cache_key, default_cache_folder, make
 from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.targets import Cpu
-from deepgen.vocabulary import Artifact, Kernel, Verdict
+from deepgen.vocabulary import Artifact, Kernel, Verdict, scratch
 
 
 @pytest.fixture
@@ -252,7 +251,9 @@ def test_what_nobody_owns_is_swept_after_a_day(cache: Cache) -> None:
 def test_the_folder_of_a_process_that_was_killed_without_a_cache_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = "import os; from deepgen.toolchains import Cache; Cache('/proc/deepgen').fall_back(OSError()); os._exit(9)"
+    program = (
+        "import os; from deepgen.toolchains import Cache; Cache('/proc/deepgen').fall_back(OSError()); os._exit(9)"
+    )
     place = tmp_path / "temporary"
     place.mkdir()
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False)

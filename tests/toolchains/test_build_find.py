@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
+from deepgen.targets import Cpu, host
 from deepgen.toolchains import TOOLS, programs, survey, toolchain_for
 from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.toolchains.compilers.sim import SimToolchain
-from deepgen.targets import Cpu, host
 from deepgen.vocabulary import BadInput, Missing
 
 

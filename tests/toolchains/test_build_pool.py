@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from build_helpers import Fake, alive, c_kernel, state, until
 
+from deepgen.targets import Cpu
 from deepgen.toolchains import BuildError, BuildLimits, BuildPool, Cache
 from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.targets import Cpu
 from deepgen.vocabulary import Verdict
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from build_helpers import alive, until
 
+from deepgen.frontends.cli.processes import descendants
 from deepgen.toolchains import BuildLimits, Group
 from deepgen.toolchains.process import End, Finished, run
-from deepgen.frontends.cli.processes import descendants
 
 # Limits are put on a process from outside, a moment after it started.
 LIMITED = "while [ $(ulimit -f) = unlimited ] || [ $(ulimit -c) != 0 ]; do sleep 0.01; done;"

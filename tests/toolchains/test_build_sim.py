@@ -11,9 +11,9 @@ import pytest
 from build_helpers import until
 
 from deepgen import targets
-from deepgen.toolchains import BuildError, BuildPool, Cache, build_once, toolchain_for
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault
+from deepgen.toolchains import BuildError, BuildPool, Cache, build_once, toolchain_for
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Verdict
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from build_helpers import c_kernel
 
+from deepgen.targets import Cpu
 from deepgen.toolchains import BuildLimits, Group
 from deepgen.toolchains.compilers import c
 from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.targets import Cpu
 from deepgen.vocabulary import Kernel
 
 INCLUDED = "#include <immintrin.h>\n"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from build_helpers import c_kernel
 
-from deepgen.toolchains import BuildLimits, Built, Cache, Group, make
-from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.run.measure import Task, open_runner
 from deepgen.operators import gemm
 from deepgen.run.call.loaded import load
+from deepgen.run.measure import Task, open_runner
 from deepgen.targets import Cpu, Target
+from deepgen.toolchains import BuildLimits, Built, Cache, Group, make
+from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.tuning.study.winner import read_winner, write_winner
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Step, TensorArg, completed
 

@@ -8,10 +8,10 @@ import pytest
 
 import needs
 from deepgen import targets
+from deepgen.targets import Target
 from deepgen.toolchains import BuildError, BuildLimits, Group, amdgpu_notes, toolchain_for
 from deepgen.toolchains.compilers import hip_clang
 from deepgen.toolchains.compilers.hip_clang import HipClang
-from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
 
 _SOURCE = """

@@ -9,12 +9,12 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for
-from deepgen.toolchains.find_gpu import examine
-from deepgen.toolchains.compilers.nvrtc import Nvrtc
 from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.targets import Cuda
+from deepgen.toolchains import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for
+from deepgen.toolchains.compilers.nvrtc import Nvrtc
+from deepgen.toolchains.find_gpu import examine
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
 
 _SOURCE = """

@@ -11,8 +11,8 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.toolchains import build_once
 from deepgen.tuning import Study
-from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.study.winner import WINNER, write_winner
 from deepgen.vocabulary import JsonObject, Kernel, Measurement, Trial, Verdict
 

@@ -13,13 +13,13 @@ import pytest
 
 import deepgen as dg
 from deepgen.frontends.cli.result import print_result
-from deepgen.tuning.engines.local import LocalSession
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.conditions import Reading
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import clock
 from deepgen.tuning.clock import PARTS, Clock
+from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, Measurement, Verdict

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import deepgen as dg
-from deepgen.tuning.bundles import archive as bundle_archive
-from deepgen.run.measure.base import Task
 from deepgen.operators import is_built_in
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator
+from deepgen.run.measure.base import Task
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles.exchange import merge, pack
 
 

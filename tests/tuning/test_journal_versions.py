@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
+from deepgen.tuning.reuse import top_rows
 from deepgen.tuning.study import migrations
 from deepgen.tuning.study.journal import FILE, Journal, JournalError
-from deepgen.tuning.reuse import top_rows
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict
 

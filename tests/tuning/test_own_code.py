@@ -7,15 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_code
 import pytest
 
 import deepgen as dg
 from deepgen.tuning import Study
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
-
-sys.path.insert(0, str(Path(__file__).parent))
-import own_code
 
 
 def tuned(folder: Path, trials: int = 24, more: str = "") -> Path:

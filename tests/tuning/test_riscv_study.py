@@ -14,10 +14,10 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.frontends.cli.main import main
-from deepgen.run.measure import Task, open_runner
 from deepgen.operators import gemm
+from deepgen.run.measure import Task, open_runner
+from deepgen.toolchains import build_once
 from deepgen.tuning import Study
 from deepgen.vocabulary import Missing
 

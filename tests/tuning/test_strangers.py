@@ -14,21 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import own_code
 import pytest
+import strangers_study
 
 import deepgen as dg
-from deepgen.toolchains.flags import require_plain
 from deepgen.frontends.cli.main import main
 from deepgen.frontends.cli.requests import from_study
 from deepgen.kernels.own.family import KernelFamily
+from deepgen.toolchains.flags import require_plain
 from deepgen.tuning import Study
-from deepgen.tuning.study import trust
 from deepgen.tuning.request import plan
+from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Source
-
-sys.path.insert(0, str(Path(__file__).parent))
-import own_code
-import strangers_study
 
 
 @pytest.fixture

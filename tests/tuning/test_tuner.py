@@ -12,14 +12,14 @@ import pytest
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.tuning.engines import Look, Session
 from deepgen.run.measure.base import Policy, Task
-from deepgen.tuning.search.model import Model
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import Progress
-from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.engines import Look, Session
 from deepgen.tuning.request import Request, plan
+from deepgen.tuning.search.model import Model
+from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, DeepgenError, Missing, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)

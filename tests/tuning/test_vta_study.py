@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import deepgen as dg
-from deepgen.toolchains import build_once
-from deepgen_vta.generator.family import VtaRules
-from deepgen.run.measure import Task, open_runner
-from deepgen_vta.simulator.timeline import timeline
 from deepgen.operators import gemm
+from deepgen.run.measure import Task, open_runner
+from deepgen.toolchains import build_once
+from deepgen.vocabulary import Source, Verdict
+from deepgen_vta.generator.family import VtaRules
+from deepgen_vta.simulator.timeline import timeline
 from deepgen_vta.target import parse_vta
 from deepgen_vta.target.program import Gemm, Program
-from deepgen.vocabulary import Source, Verdict
 
 PYNQ = parse_vta("pynq")
 PRODUCT = gemm(2, 32, 32, dtype="i8", c="i32", layout="nt")

@@ -13,8 +13,8 @@ from typing import Any
 from deepgen.baselines.base import Timer
 from deepgen.baselines.cublaslt_api import COMPUTE, TYPES, Handle, Heuristic, find
 from deepgen.operators import Gemm, Operator
-from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.targets import Target
+from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
 
 REQUESTED = 64

@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from deepgen.compiler.text.c import kernel
-from deepgen.compiler.text.gpu import kernel as gpu_kernel
 from deepgen.compiler.passes.ahead import split_ahead
 from deepgen.compiler.passes.gpu.launches import Program
 from deepgen.compiler.passes.gpu.lower import passes as gpu_passes
@@ -22,6 +20,8 @@ from deepgen.compiler.rules.order import sketches
 from deepgen.compiler.rules.rule import Rule
 from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, space_of
 from deepgen.compiler.schedule.text import to_text as steps_text
+from deepgen.compiler.text.c import kernel
+from deepgen.compiler.text.gpu import kernel as gpu_kernel
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space

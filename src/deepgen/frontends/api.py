@@ -11,22 +11,22 @@ from typing import Any
 
 from deepgen import generators, targets
 from deepgen.baselines import Baseline
-from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.generators import Generator
 from deepgen.kernels.own import OwnKernel
-from deepgen.run.measure.base import Policy
 from deepgen.operators import Operator
 from deepgen.operators.expr.elements import Operand
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import as_operator
-from deepgen.tuning.search import DEFAULT, Kind
+from deepgen.report.view.live import Watch, in_notebook, title_of, watching
+from deepgen.report.view.signals import stop_on_ctrl_c
+from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
+from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.request import STUDIES, on_threads
-from deepgen.report.view.live import Watch, in_notebook, title_of, watching
-from deepgen.report.view.signals import stop_on_ctrl_c
+from deepgen.tuning.search import DEFAULT, Kind
 from deepgen.vocabulary import BadInput
 
 

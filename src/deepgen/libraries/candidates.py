@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import __version__, generators
-from deepgen.toolchains import build_once
-from deepgen.toolchains.flags import require_plain
 from deepgen.kernels.base import Generator, Modelled, Ranked
 from deepgen.libraries.adding import Added, is_general, origin
 from deepgen.libraries.entry import Entry, Rival, Timed
-from deepgen.run.measure.base import Contender
 from deepgen.operators import Operator
+from deepgen.run.measure.base import Contender
 from deepgen.space import Space
 from deepgen.targets import host
+from deepgen.toolchains import build_once
+from deepgen.toolchains.flags import require_plain
 from deepgen.tuning.serving import serves_only
 from deepgen.tuning.statistics import median_interval, paired_ratio
 from deepgen.tuning.study.winner import sha256

@@ -27,8 +27,8 @@ from deepgen.libraries.racing import (
 )
 from deepgen.libraries.times import Times
 from deepgen.libraries.winners import Library
-from deepgen.run.measure.base import Contender, Task
 from deepgen.operators import Operator
+from deepgen.run.measure.base import Contender, Task
 from deepgen.tuning.clock import timed_part
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 

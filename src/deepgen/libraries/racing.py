@@ -11,10 +11,10 @@ from deepgen import baselines, targets
 from deepgen.libraries.entry import Entry, is_resized
 from deepgen.libraries.times import Times
 from deepgen.libraries.winners import Library
+from deepgen.operators import Operator
 from deepgen.run.measure import open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import Operator
 from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from deepgen import baselines
-from deepgen.run.measure.gpu_buffers import DeviceTensor
 from deepgen.operators import Operator, TensorFacts
 from deepgen.operators.signature import dense_strides
 from deepgen.run.call.arguments import Arguments
 from deepgen.run.call.arrays import CPU, View, allocator, view
+from deepgen.run.measure.gpu_buffers import DeviceTensor
 from deepgen.targets import Target, host
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES

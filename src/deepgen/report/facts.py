@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import __version__
+from deepgen.report import trials as columns
 from deepgen.report.analysis import Report, analyze
 from deepgen.report.analysis.groups import words_for
 from deepgen.report.analysis.numbers import Row, usable
 from deepgen.report.analysis.of_study import rows_of
 from deepgen.report.analysis.words import summary as summary_of
-from deepgen.run.measure.base import arithmetic
-from deepgen.report import trials as columns
 from deepgen.report.command import tune_command
 from deepgen.report.conditions import conditions_of
 from deepgen.report.words import compared, gained
+from deepgen.run.measure.base import arithmetic
 from deepgen.tuning import Study
 from deepgen.tuning.clock import PARTS
+from deepgen.tuning.statistics import median_interval
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
-from deepgen.tuning.statistics import median_interval
 from deepgen.tuning.study.table import KNOB
 from deepgen.tuning.study.text import bound_text, dropped_reasons, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Trial

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen.report.analysis import Report
 from deepgen.report import charts, knob_charts
+from deepgen.report.analysis import Report
 from deepgen.report.facts import Facts
 from deepgen.report.figures import figures_of
 from deepgen.tuning.study.table import KNOB

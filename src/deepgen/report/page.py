@@ -21,13 +21,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deepgen.vocabulary.folders import default_cache_folder
 from deepgen.report import tables
 from deepgen.report.charts import TRIALS, check_libraries
 from deepgen.report.facts import Facts
 from deepgen.report.figures import Figure, figures_of
 from deepgen.report.words import sentence, without_advice
 from deepgen.tuning.study.text import seconds_text
+from deepgen.vocabulary.folders import default_cache_folder
 
 _MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
 

@@ -17,9 +17,9 @@ from deepgen.targets.hip import Hip
 from deepgen.targets.kinds import KINDS, Kind
 from deepgen.targets.riscv import Riscv
 from deepgen.targets.sim import Sim
-from deepgen_vta.target import Vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
+from deepgen_vta.target import Vta
 
 PROCESSORS: tuple[type[X86] | type[Arm], ...] = (X86, Arm)
 

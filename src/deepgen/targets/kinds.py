@@ -14,9 +14,9 @@ from deepgen.targets.cuda import Cuda, parse_cuda
 from deepgen.targets.hip import Hip, parse_hip
 from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
-from deepgen_vta.target import Vta, parse_vta
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
+from deepgen_vta.target import Vta, parse_vta
 
 
 @dataclass(frozen=True)

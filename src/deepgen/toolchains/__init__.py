@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, BuildLimits, Built, Toolchain
 from deepgen.toolchains.cache import Cache, cache_key
 from deepgen.toolchains.find import (
@@ -19,9 +20,8 @@ from deepgen.toolchains.find import (
 from deepgen.toolchains.group import Group
 from deepgen.toolchains.make import make
 from deepgen.toolchains.pool import BuildPool
-from deepgen.vocabulary.folders import default_cache_folder
-from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, Kernel
+from deepgen.vocabulary.folders import default_cache_folder
 
 
 def build_once(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deepgen.toolchains.group import Group
 from deepgen.targets import Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import DeepgenError, Json, Kernel, LaunchPlan, Verdict
 
 

@@ -21,13 +21,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.vocabulary import scratch
-from deepgen.toolchains.base import BuildError, Built, Toolchain
-from deepgen.vocabulary.scratch import Scratch
 from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, Kernel, Verdict, digest
+from deepgen.toolchains.base import BuildError, Built, Toolchain
+from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, scratch
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import plan_to_json
+from deepgen.vocabulary.scratch import Scratch
 
 _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
+from deepgen.targets.cpu import common
 from deepgen.toolchains import find_gpu, find_riscv, programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
-from deepgen.toolchains.group import Group
-from deepgen.toolchains.programs import Tool
 from deepgen.toolchains.compilers import disassembly, mix, riscv
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang, zig
 from deepgen.toolchains.compilers.sim import SimToolchain
+from deepgen.toolchains.group import Group
+from deepgen.toolchains.programs import Tool
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source
+from deepgen.vocabulary.folders import default_cache_folder
 from deepgen_triton_cpu.toolchain import TritonCpu
 from deepgen_vta.toolchain import VtaToolchain
-from deepgen.vocabulary.folders import default_cache_folder
-from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
-from deepgen.targets.cpu import common
-from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 

@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from deepgen.targets import Cuda, Target
 from deepgen.toolchains import programs
 from deepgen.toolchains.base import Toolchain
-from deepgen.toolchains.programs import Tool
 from deepgen.toolchains.compilers import hip_clang, nvrtc, triton
 from deepgen.toolchains.compilers.hip_clang import HipClang
 from deepgen.toolchains.compilers.nvrtc import Nvrtc
 from deepgen.toolchains.compilers.triton import Triton
-from deepgen.targets import Cuda, Target
+from deepgen.toolchains.programs import Tool
 from deepgen.vocabulary import BadInput, Missing
 
 TOOLS = (

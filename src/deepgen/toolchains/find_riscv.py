@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from deepgen.targets import Target
 from deepgen.toolchains import programs
 from deepgen.toolchains.base import Toolchain
-from deepgen.toolchains.programs import Tool
 from deepgen.toolchains.compilers import riscv
 from deepgen.toolchains.compilers.riscv import RiscvCompiler
-from deepgen.targets import Target
+from deepgen.toolchains.programs import Tool
 from deepgen.vocabulary import BadInput, Missing
 
 CROSS_GCC = Tool(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
 from deepgen.toolchains.cache import Cache, cache_key
 from deepgen.toolchains.group import Group
-from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel
 
 

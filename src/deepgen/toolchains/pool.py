@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
+from deepgen.targets import Target
 from deepgen.toolchains.base import BuildLimits, Toolchain
 from deepgen.toolchains.cache import Cache
 from deepgen.toolchains.group import Group
 from deepgen.toolchains.make import make
-from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, Kernel
 
 

@@ -6,14 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepgen.tuning.study.best import Best
     from deepgen.tuning.progress import Progress
     from deepgen.tuning.request import Request
+    from deepgen.tuning.study.best import Best
     from deepgen.tuning.study.study import Study
     from deepgen.tuning.tuner import tune
 
 # Imported when first used: reading a journal must not wait for everything that tuning needs.
-_WHERE = {"Best": "best", "Progress": "progress", "Request": "request", "Study": "study", "tune": "tuner"}
+_WHERE = {"Best": "study.best", "Progress": "progress", "Request": "request", "Study": "study.study", "tune": "tuner"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from deepgen import baselines
-from deepgen.run.measure.gpu_buffers import DeviceTensor
 from deepgen.operators import Operator
 from deepgen.operators.signature import OUTPUT
+from deepgen.run.measure.gpu_buffers import DeviceTensor
 from deepgen.targets import host
 from deepgen.tuning.statistics import paired_ratio
 from deepgen.tuning.study.study import Study

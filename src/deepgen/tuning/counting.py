@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
-from deepgen.tuning.engines import LocalEngine
-from deepgen.run.measure import open_runner
 from deepgen.run.counters import names
 from deepgen.run.counters.counted import by_reason, missing_of
+from deepgen.run.measure import open_runner
+from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
+from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Trial

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from deepgen.tuning.engines.base import Arena
 from deepgen.run.measure.base import Contender
+from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.statistics import TIE, paired_ratio
 from deepgen.vocabulary import Kernel, Trial
 

@@ -11,10 +11,10 @@ from statistics import median
 from typing import Any
 
 from deepgen.baselines import by_name, raced
-from deepgen.tuning.engines.base import Arena
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.tuning.clock import Clock
+from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.study.text import counted

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import __version__, baselines, generators
-from deepgen.tuning import search
 from deepgen.baselines import Baseline
 from deepgen.generators import Generator
 from deepgen.kernels import refusals
+from deepgen.operators import OPERATORS, Operator, is_built_in, record
+from deepgen.run.counters import names as counter_names
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
-from deepgen.run.counters import names as counter_names
-from deepgen.operators import OPERATORS, Operator, is_built_in, record
-from deepgen.tuning.search.stopping import Goals
 from deepgen.space import Space
 from deepgen.targets import Target, host
+from deepgen.tuning import search
+from deepgen.tuning.search.stopping import Goals
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import Operator, words_of
 from deepgen.space.definition import value_from_json
+from deepgen.tuning.speed import rates
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.speed import rates
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 if TYPE_CHECKING:
-    from deepgen.tuning.engines import Engine
     from deepgen.space import Space
+    from deepgen.tuning.engines import Engine
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
@@ -86,8 +86,8 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
 
 def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
     """Repeat the finals over the best `count` and the default, with nothing else of ours running."""
-    from deepgen.tuning.engines import LocalEngine
     from deepgen.run.measure.base import Policy
+    from deepgen.tuning.engines import LocalEngine
     from deepgen.tuning.finals import run_finals
     from deepgen.tuning.request import first_config
 

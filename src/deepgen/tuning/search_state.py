@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from deepgen.space import Space
 from deepgen.tuning import search
+from deepgen.tuning.request import Plan, Request
 from deepgen.tuning.search import Strategy
 from deepgen.tuning.search.base import Restorable
 from deepgen.tuning.search.second_look import Opinion, SecondLook
-from deepgen.space import Space
 from deepgen.tuning.study.identity import strategy_digest
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.request import Plan, Request
 from deepgen.tuning.study.rows import Ask, Proposal
 from deepgen.tuning.transfer import history
 from deepgen.vocabulary import DeepgenError, JsonObject, Trial

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import operators
-from deepgen.tuning.search import Past, recorded
 from deepgen.space import Space
-from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.search import Past, recorded
+from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Measurement, Trial, Verdict
 

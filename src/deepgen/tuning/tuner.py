@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.run.measure.base import Contender
-from deepgen.tuning.search.second_look import SecondLook
-from deepgen.tuning.search.stopping import Stopping
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
+from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals import asked_for, run_finals
-from deepgen.tuning.study.identity import open_journal
-from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Plan, Request, check_memory, plan, task_of
-from deepgen.tuning.study.rows import Proposal
+from deepgen.tuning.search.second_look import SecondLook
+from deepgen.tuning.search.stopping import Stopping
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
+from deepgen.tuning.study.identity import open_journal
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.rows import Proposal
 from deepgen.tuning.study.study import Study
 from deepgen.tuning.study.text import dropped_reasons, lost_baselines
 from deepgen.tuning.study.winner import keep_winner

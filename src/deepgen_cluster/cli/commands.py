@@ -33,9 +33,9 @@ Force = Annotated[bool, typer.Option("--force", help="Also stop nodes that anoth
 @app.command("check")
 def check(file: File, as_json: options.AsJson = False) -> None:
     """Check every host: what it has and what is missing. Changes nothing."""
-    from deepgen_cluster.cli.output import print_reports
     from deepgen.frontends.cli.output import print_json
     from deepgen_cluster.check import check as ask_all
+    from deepgen_cluster.cli.output import print_reports
 
     cluster, password = _read(file)
     reports = ask_all(cluster, password)
@@ -51,8 +51,8 @@ def check(file: File, as_json: options.AsJson = False) -> None:
 def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJson = False) -> None:
     """Start the Ray head here and a node on every host that has none."""
     from deepgen.frontends.cli.output import print_json, shown
-    from deepgen_cluster import nodes
     from deepgen.report.view.text import note
+    from deepgen_cluster import nodes
 
     cluster, password = _read(file)
     if not as_json:
@@ -70,9 +70,9 @@ def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJ
 @app.command("status")
 def status(file: File, as_json: options.AsJson = False) -> None:
     """Show the state of every host's node."""
-    from deepgen_cluster.cli.output import node_json, print_nodes
     from deepgen.frontends.cli.output import print_json
     from deepgen_cluster import nodes
+    from deepgen_cluster.cli.output import node_json, print_nodes
 
     cluster, password = _read(file)
     found = nodes.status(cluster, password)
@@ -88,9 +88,9 @@ def status(file: File, as_json: options.AsJson = False) -> None:
 def down(file: File, force: Force = False, as_json: options.AsJson = False) -> None:
     """Stop everything started here and on the hosts, even after a crash."""
     from deepgen.frontends.cli.output import print_json
+    from deepgen.report.view.text import note
     from deepgen_cluster import nodes
     from deepgen_cluster.ssh import HostError
-    from deepgen.report.view.text import note
 
     cluster, password = _read(file)
     _no_driver(cluster)
@@ -130,10 +130,10 @@ def run(
     The driver works in the background: a lost connection does not end it, and `attach` finds it again.
     """
     from deepgen import settings
-    from deepgen_cluster.cli import run as cluster_run
     from deepgen.frontends.cli.output import print_json, shown
-    from deepgen_cluster.folder import Definition, RunFolder
     from deepgen.report.view.text import note
+    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster.folder import Definition, RunFolder
 
     cluster, _ = _read(file)
     current = settings.load()
@@ -177,8 +177,8 @@ def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson
 def stop(study: RunName) -> None:
     """Stop a run and the nodes it started. Results are kept."""
     from deepgen import settings
-    from deepgen_cluster.cli import run as cluster_run
     from deepgen.frontends.cli.output import shown
+    from deepgen_cluster.cli import run as cluster_run
 
     folder = cluster_run.find(study, settings.load())
     cluster_run.stop(folder)
@@ -198,9 +198,9 @@ def drive(folder: Path) -> None:
 def _no_driver(cluster: Cluster) -> None:
     """A driver at work would only bring the nodes back."""
     from deepgen.frontends.cli.output import shown
+    from deepgen.vocabulary import DeepgenError
     from deepgen_cluster.folder import RunFolder
     from deepgen_cluster.state import State
-    from deepgen.vocabulary import DeepgenError
 
     path = State(cluster).run_folder()
     if path is not None and (pid := RunFolder(path).driver()) is not None:
@@ -208,8 +208,8 @@ def _no_driver(cluster: Cluster) -> None:
 
 
 def _read(file: Path) -> tuple[Cluster, Ask]:
-    from deepgen_cluster import files, ssh
     from deepgen.report.view.text import note
+    from deepgen_cluster import files, ssh
 
     cluster = files.read(file)
     for sentence in cluster.notes:

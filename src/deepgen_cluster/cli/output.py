@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.frontends.cli.output import bytes_text, labelled, table
+from deepgen.report.view.live import clock
+from deepgen.tuning.study.text import counted
 from deepgen_cluster.check import Report
 from deepgen_cluster.model import Host
 from deepgen_cluster.nodes import Node
-from deepgen.tuning.study.text import counted
-from deepgen.report.view.live import clock
 
 
 def print_reports(reports: Sequence[Report]) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.frontends.cli import config_file
-from deepgen_cluster.fetch import Fetched
-from deepgen_cluster.model import WorkGroup
-from deepgen_formats.older.files import is_space_file
-from deepgen_formats.older.generator import OlderGenerator
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning import Request
 from deepgen.vocabulary import BadInput, foreign
+from deepgen_cluster.fetch import Fetched
+from deepgen_cluster.model import WorkGroup
+from deepgen_formats.older.files import is_space_file
+from deepgen_formats.older.generator import OlderGenerator
 
 FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
 

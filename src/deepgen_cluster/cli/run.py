@@ -13,19 +13,19 @@ from pathlib import Path
 
 import typer
 
-from deepgen_cluster.cli.requests import requests_of
-from deepgen_cluster.cli.view import print_results, print_results_json, watching
 from deepgen.frontends.cli.detach import PROGRAM
 from deepgen.frontends.cli.output import shown
-from deepgen_cluster import files, ssh
-from deepgen_cluster.drive import Means, drive
-from deepgen_cluster.folder import ENDED, RunFolder, RunProgress
-from deepgen_cluster.model import Cluster, Host, Secret, password_variable
-from deepgen.settings import Settings
 from deepgen.report.view import live
 from deepgen.report.view.signals import Stopped, stop_on_signals
 from deepgen.report.view.text import note
+from deepgen.settings import Settings
 from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen_cluster import files, ssh
+from deepgen_cluster.cli.requests import requests_of
+from deepgen_cluster.cli.view import print_results, print_results_json, watching
+from deepgen_cluster.drive import Means, drive
+from deepgen_cluster.folder import ENDED, RunFolder, RunProgress
+from deepgen_cluster.model import Cluster, Host, Secret, password_variable
 
 _GLANCE = 0.2
 _PATIENCE = 60.0  # seconds that a stop may take before it is said how to force it

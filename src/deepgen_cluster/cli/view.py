@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.text import Text
 
 from deepgen.frontends.cli.output import print_json, shown, table
-from deepgen_cluster.folder import GroupProgress, RunProgress
-from deepgen.tuning.study.text import rate_text, seconds_text
 from deepgen.report.view.live import LINE_EVERY
 from deepgen.report.view.text import console, cut, note
+from deepgen.tuning.study.text import rate_text, seconds_text
+from deepgen_cluster.folder import GroupProgress, RunProgress
 
 Show = Callable[[RunProgress], None]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import targets
+from deepgen.targets import Target
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, default_cache_folder, make, toolchain_for
 from deepgen.toolchains.base import Toolchain
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 from deepgen_cluster.ray import undisturbed
 from deepgen_cluster.ray.disk import refusal
 from deepgen_cluster.ray.lease import end_with_node
-from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
 
 
 def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, cache: Path | None) -> str:

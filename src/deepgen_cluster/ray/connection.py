@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen_cluster.ray import roles
-from deepgen_cluster.ray.lease import Renewals
-from deepgen.vocabulary.scratch import Scratch, sweep
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
 from deepgen.vocabulary.errors import install_extra
+from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen_cluster.ray import roles
+from deepgen_cluster.ray.lease import Renewals
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few are in flight at a time

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from deepgen.run.measure.base import Task
+from deepgen.vocabulary import DeepgenError, Kernel
 from deepgen_cluster.ray import connection, roles
 from deepgen_cluster.ray.connection import NAMESPACE
 from deepgen_cluster.ray.devices import Device, choose_kind
 from deepgen_cluster.ray.lease import CONTROL
 from deepgen_cluster.ray.roles import Node
 from deepgen_cluster.ray.tester import Tester
-from deepgen.run.measure.base import Task
-from deepgen.vocabulary import DeepgenError, Kernel
 
 AT_ONCE = 2  # calls in flight per device: one running, and one whose binary is being transferred
 LATE_SECONDS = 20.0  # for a node to report its device after another node has done so

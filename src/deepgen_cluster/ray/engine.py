@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deepgen.run.measure.base import Task
+from deepgen.targets import host
 from deepgen.toolchains import BuildLimits
 from deepgen.tuning.engines.base import Look
 from deepgen_cluster.ray import connection
 from deepgen_cluster.ray.connection import Local
 from deepgen_cluster.ray.session import RaySession
-from deepgen.run.measure.base import Task
-from deepgen.targets import host
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import Any
 
 from deepgen.toolchains import BuildError
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
+from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
 from deepgen_cluster.ray import builder, roles
 from deepgen_cluster.ray.device_pool import DevicePool, Member, gone
 from deepgen_cluster.ray.remote_builds import TRIES, RemoteBuilds
-from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
 
 BUFFER = 6  # trials built or being measured for each device, so that uneven build times leave no device waiting
 REFRESH_SECONDS = 1.0

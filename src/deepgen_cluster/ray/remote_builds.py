@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from deepgen.toolchains import BuildError
-from deepgen_cluster.ray import builder, roles
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
+from deepgen_cluster.ray import builder, roles
 
 TRIES = 3  # of a build whose process dies, as in the local engine
 

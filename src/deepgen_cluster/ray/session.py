@@ -11,18 +11,18 @@ from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from deepgen.operators import Operator
+from deepgen.run.measure import handed
+from deepgen.run.measure.base import Contender, Task
+from deepgen.run.measure.helpers import helpers_for
 from deepgen.tuning.engines.base import Look, Outcome
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
+from deepgen.vocabulary.scratch import Scratch
 from deepgen_cluster.ray import builder, connection, roles
 from deepgen_cluster.ray.device_pool import DevicePool, Member, Opening, gone
 from deepgen_cluster.ray.disk import kept
 from deepgen_cluster.ray.flow import TICK_SECONDS, Flow, lost_object, placed
 from deepgen_cluster.ray.remote_builds import TRIES, RemoteBuilds
-from deepgen.run.measure import handed
-from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.helpers import helpers_for
-from deepgen.operators import Operator
-from deepgen.vocabulary.scratch import Scratch
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
 
 if TYPE_CHECKING:
     from deepgen_cluster.ray.engine import RayEngine

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import baselines
-from deepgen.toolchains import Cache, default_cache_folder
-from deepgen_cluster.ray import devices, undisturbed
-from deepgen_cluster.ray.disk import kept, refusal
-from deepgen_cluster.ray.lease import Lease, end_with_node
 from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
 from deepgen.run.measure.base import Contender, Helper, Runner, Task, least_seconds
 from deepgen.run.measure.supervisor import DeviceSetAside
-from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen.toolchains import Cache, default_cache_folder
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
+from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen_cluster.ray import devices, undisturbed
+from deepgen_cluster.ray.disk import kept, refusal
+from deepgen_cluster.ray.lease import Lease, end_with_node
 
 MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest is closed first
 IDLE_SECONDS = 600.0  # after which a runner is closed when another study comes: its driver may be gone

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from deepgen_formats.kernel_tuner.functions import expression_of
 from deepgen.kernels.own import declared
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, Array, ScalarArgument, TensorArgument, texture
@@ -20,6 +19,7 @@ from deepgen.kernels.own.own import NO_MODULE, OwnKernel
 from deepgen.operators import Tolerance
 from deepgen.operators.signature import INOUT, INPUT, Size
 from deepgen.vocabulary import BadInput, Source
+from deepgen_formats.kernel_tuner.functions import expression_of
 
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 _BLOCK_DEFAULTS = (256, 1, 1)

@@ -15,8 +15,8 @@ from deepgen import __version__
 from deepgen.space import parse
 from deepgen.targets import Target
 from deepgen.tuning import Study
-from deepgen_formats import t4
 from deepgen.vocabulary import BadInput, Trial, Verdict
+from deepgen_formats import t4
 
 _TIMINGS = ("framework", "strategy", "compile", "verification", "benchmark")
 _HIGHER = ("gflop/s", "gflops", "tflop/s", "tflops", "gb/s", "tb/s", "gflops/w", "gflop/s/w")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from deepgen import targets
-from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 from deepgen.kernels.own.arguments import TensorArgument
 from deepgen.operators.signature import INPUT
 from deepgen.run.call.loaded import load
 from deepgen.vocabulary import BadInput
+from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 
 
 def run_kernel(

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.tuning import search as strategies
-from deepgen_formats.kernel_tuner import results as made
 from deepgen.kernels.own import OwnKernel
-from deepgen.tuning.search import recorded
-from deepgen.tuning.search.base import Setting
 from deepgen.space import Space
 from deepgen.targets import Target
+from deepgen.tuning import search as strategies
+from deepgen.tuning.search import recorded
+from deepgen.tuning.search.base import Setting
 from deepgen.vocabulary import BadInput, Trial
+from deepgen_formats.kernel_tuner import results as made
 
 
 @dataclass(frozen=True)

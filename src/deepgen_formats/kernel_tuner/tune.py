@@ -11,14 +11,14 @@ from typing import Any
 
 from deepgen import targets
 from deepgen.frontends.api import tune
+from deepgen.kernels.own import OwnKernel
+from deepgen.run.measure.base import Policy
+from deepgen.targets import Target
+from deepgen.tuning.search import DEFAULT
+from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen_formats.kernel_tuner import results as made
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 from deepgen_formats.kernel_tuner.simulation import Search, simulated
-from deepgen.kernels.own import OwnKernel
-from deepgen.run.measure.base import Policy
-from deepgen.tuning.search import DEFAULT
-from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, DeepgenError
 
 # Kernel Tuner's strategies by what they are like here.
 _STRATEGIES = {

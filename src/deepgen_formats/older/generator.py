@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from deepgen_formats.older import files
-from deepgen_formats.older.kernels import older_operator, simt_config
 from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import BadInput, JsonObject, Kernel
+from deepgen_formats.older import files
+from deepgen_formats.older.kernels import older_operator, simt_config
 
 NAME = "legacy_simt"  # in studies, which outlive names
 

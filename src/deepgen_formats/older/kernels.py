@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from math import gcd, lcm
 from typing import Any
 
-from deepgen_formats.older.files import DTYPE_CODES
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput
+from deepgen_formats.older.files import DTYPE_CODES
 
 _SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
 

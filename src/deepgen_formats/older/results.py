@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen_formats.older.files import DTYPE_CODES
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.space.definition import value_from_json, value_to_json
 from deepgen.space.expr import Config
 from deepgen.vocabulary import BadInput, Json, JsonObject, foreign
+from deepgen_formats.older.files import DTYPE_CODES
 
 _FORM = '{"results": [{"correct": true, "acc": 1.1, "torchMs": 1.1, "kcgMs": 1.0, "config": {"KEY": value}}]}'
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from deepgen_formats.older import results
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput
+from deepgen_formats.older import results
 
 _TORCH = ("torch", "torch-gpu")
 

@@ -19,9 +19,9 @@ from deepgen.kernels.own.own import NO_MODULE, OwnKernel
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
 from deepgen.space import Space, parse
 from deepgen.space.expr import const
-from deepgen_formats.t1.space import t1_space
 from deepgen.vocabulary import BadInput, foreign
 from deepgen.vocabulary.dtypes import dtype
+from deepgen_formats.t1.space import t1_space
 
 _LANGUAGES = {"CUDA": "cuda", "HIP": "hip", "C": "c", "C++": "c++"}
 _TYPES = {

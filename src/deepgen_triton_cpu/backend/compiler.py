@@ -76,8 +76,8 @@ def _to_c(module: Any, metadata: dict[str, Any]) -> str:
 def _to_library(text: str, metadata: dict[str, Any], options: Options) -> bytes:
     from deepgen import targets
     from deepgen.toolchains import build_once
-    from deepgen_triton_cpu.lowering.lower import flags, sources
     from deepgen.vocabulary import Kernel, LaunchPlan
+    from deepgen_triton_cpu.lowering.lower import flags, sources
 
     name = metadata["name"]
     kernel = Kernel(name, "c", sources(text, name), flags(options.enable_fp_fusion), LaunchPlan(()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from deepgen.vocabulary import BadInput
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, rounded, unsigned
 from deepgen_triton_cpu.lowering.ir import Op, Type
 from deepgen_triton_cpu.lowering.libdevice import FUNCTIONS
-from deepgen.vocabulary import BadInput
 
 # From an operation and its operands in C to the result in C.
 Made: TypeAlias = Callable[[Op, Sequence[str]], str]

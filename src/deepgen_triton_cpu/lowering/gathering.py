@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from deepgen.vocabulary import BadInput
 from deepgen_triton_cpu.lowering.c_types import NARROW, narrowed, rounded
 from deepgen_triton_cpu.lowering.ir import Block, Op
 from deepgen_triton_cpu.lowering.nest import Nest
 from deepgen_triton_cpu.lowering.shapes import ZERO, Index, linear, strides
 from deepgen_triton_cpu.lowering.writer import Buffer, Writer
-from deepgen.vocabulary import BadInput
 
 # Reductions by one operation, whose loops are written by hand in tile.h.
 _SIMPLE = {

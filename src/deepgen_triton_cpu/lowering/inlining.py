@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Value, walk
 from deepgen.vocabulary import BadInput
+from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Value, walk
 
 
 def inline_calls(function: Function, others: Mapping[str, Function]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from deepgen.vocabulary import BadInput, Source
 from deepgen_triton_cpu.lowering import gathering, memory, messages
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded
 from deepgen_triton_cpu.lowering.control import Control
@@ -16,7 +17,6 @@ from deepgen_triton_cpu.lowering.ir import Function, Op, walk
 from deepgen_triton_cpu.lowering.parse import parse
 from deepgen_triton_cpu.lowering.uses import SOURCES, VIEWS
 from deepgen_triton_cpu.lowering.writer import Writer
-from deepgen.vocabulary import BadInput, Source
 
 ENTRY = "deepgen_triton"
 _FLAGS = (

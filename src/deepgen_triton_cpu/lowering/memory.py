@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from deepgen.vocabulary import BadInput
 from deepgen_triton_cpu.lowering.axes import Guard
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, narrowed, widened
 from deepgen_triton_cpu.lowering.ir import Op, Value
 from deepgen_triton_cpu.lowering.nest import SIMD, Nest
 from deepgen_triton_cpu.lowering.shapes import ZERO, Index, linear
 from deepgen_triton_cpu.lowering.writer import Buffer, Writer
-from deepgen.vocabulary import BadInput
 
 # By the numbers of tt.atomic_rmw: and, or, xor, add, fadd, max, min, umax, umin, exchange.
 _RMW = {1: "and", 2: "or", 3: "xor", 4: "add", 5: "add", 6: "max", 7: "min", 8: "umax", 9: "umin", 10: "exchange"}

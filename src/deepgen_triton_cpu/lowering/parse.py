@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Type, Value
 from deepgen.vocabulary import DeepgenError
+from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Type, Value
 
 _SPACE = re.compile(r"(?:\s+|//[^\n]*)+")
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")

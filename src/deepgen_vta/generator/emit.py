@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from deepgen.targets import Vta
 from deepgen_vta.generator.product import Product
 from deepgen_vta.generator.space import OUTER, ROWS, SUM, TILE, Tiles
-from deepgen.targets import Vta
 from deepgen_vta.target import MICRO_OP
 from deepgen_vta.target.program import (
     MICRO_OPS,

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from deepgen_vta.generator.emit import emit
-from deepgen_vta.generator.nest import nest
-from deepgen_vta.generator.product import Product, product
-from deepgen_vta.generator.space import MOST_INSTRUCTIONS, Tiles, default, space
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.space import Space
 from deepgen.targets import Target, Vta
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, TensorArg
+from deepgen_vta.generator.emit import emit
+from deepgen_vta.generator.nest import nest
+from deepgen_vta.generator.product import Product, product
+from deepgen_vta.generator.space import MOST_INSTRUCTIONS, Tiles, default, space
 from deepgen_vta.target.listing import listing
 from deepgen_vta.target.program import Program
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, TensorArg
 
 
 class VtaRules:

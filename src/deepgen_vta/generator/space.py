@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen_vta.generator.product import Product
 from deepgen.space import Expr, Space, Value, divides, implies, where
 from deepgen.space.expr import knob_ref
 from deepgen.targets import Vta
+from deepgen_vta.generator.product import Product
 from deepgen_vta.target import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 
 SUM, TILE, OUTER = "sum", "tile", "outer"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen_vta.simulator.timeline import Timeline
 from deepgen.targets import Vta
+from deepgen_vta.simulator.timeline import Timeline
 from deepgen_vta.target import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 from deepgen_vta.target.program import Gemm, Image, Load, Program, gemm_places, memory_places
 

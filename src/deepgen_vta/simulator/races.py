@@ -6,9 +6,9 @@ lie within the clock of the next that does. So a race is found whichever of the 
 
 from __future__ import annotations
 
+from deepgen.targets import Vta
 from deepgen_vta.simulator.fault import ProgramFault
 from deepgen_vta.simulator.timeline import Timeline
-from deepgen.targets import Vta
 from deepgen_vta.target.program import MODULES, Program, accesses, module
 from deepgen_vta.target.touched import Touched
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.run.measure.base import STRIDED, Contender, Task
+from deepgen.operators.base import Answer
+from deepgen.operators.compare import compare, explain
 from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.base import STRIDED, Contender, Task
+from deepgen.targets import Vta
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict
+from deepgen.vocabulary.foreign import read_bytes
 from deepgen_vta.simulator.fault import ProgramFault
 from deepgen_vta.simulator.machine import Array, element, execute
 from deepgen_vta.simulator.races import check_races
 from deepgen_vta.simulator.timeline import Timeline, timeline
-from deepgen.operators.base import Answer
-from deepgen.operators.compare import compare, explain
-from deepgen.targets import Vta
 from deepgen_vta.target.bounds import check
 from deepgen_vta.target.program import Program
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict
-from deepgen.vocabulary.foreign import read_bytes
 
 
 class VtaRunner:

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deepgen_vta.simulator.fault import ProgramFault
 from deepgen.targets import Vta
+from deepgen_vta.simulator.fault import ProgramFault
 from deepgen_vta.target import ACCUMULATOR
 from deepgen_vta.target.program import MODULES, QUEUES, Gemm, Instruction, Program, Store, module
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from deepgen.vocabulary import BadInput
 from deepgen_vta.target.chip import ACCUMULATOR, BUFFERS, MICRO_OP, Vta
 from deepgen_vta.target.program import MICRO_OPS, Gemm, Program, accesses, memory_places
-from deepgen.vocabulary import BadInput
 
 # What the simulator may be asked for: turns of all loops of a program, and of those of one instruction.
 _MOST_TURNS, _MOST_AT_ONCE = 1 << 24, 1 << 17

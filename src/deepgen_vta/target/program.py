@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen_vta.target.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.foreign import parse, shaped
+from deepgen_vta.target.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
 
 LOAD, COMPUTE, STORE = MODULES = ("load", "compute", "store")
 # The queues of tokens, by who gives and who takes.

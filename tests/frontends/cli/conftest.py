@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deepgen.vocabulary import scratch
 from deepgen.frontends.cli.main import main
+from deepgen.vocabulary import scratch
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 
 from deepgen.frontends.cli import requests
 from deepgen.frontends.cli.result import print_ranking
-from deepgen.run.measure.base import Policy
 from deepgen.operators import gemm
+from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 
 

@@ -12,12 +12,12 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.tuning.bundles import archive as bundle_archive
-from deepgen_formats.older import files as older
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target, host
 from deepgen.tuning import Study
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg
+from deepgen_formats.older import files as older
 
 DATA = Path(__file__).parents[3] / "data" / "deepgen"
 OLDER = DATA / "TuningConfigs" / "GEMM_configs_1024.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning import Study, counting
+from deepgen.tuning.engines import LocalEngine
 from deepgen.vocabulary import BadInput
 
 

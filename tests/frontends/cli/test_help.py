@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from deepgen.generators import FAMILIES
-from deepgen.tuning.search import STRATEGIES
 from deepgen.targets import KINDS
+from deepgen.tuning.search import STRATEGIES
 from deepgen.vocabulary.dtypes import DTYPES
 
 

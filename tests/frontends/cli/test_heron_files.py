@@ -11,11 +11,11 @@ import pytest
 
 from deepgen.frontends.api import local_engine
 from deepgen.frontends.cli import engines
-from deepgen_formats import heron as heron_file
-from deepgen.tuning.engines import Engine
 from deepgen.settings import Settings
 from deepgen.tuning import Study
+from deepgen.tuning.engines import Engine
 from deepgen.vocabulary import BadInput
+from deepgen_formats import heron as heron_file
 
 # The first case of each of Heron's files, and what it is.
 CASES = {

@@ -12,9 +12,9 @@ import pytest
 from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
-from deepgen_formats.older import study_results as older_results
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput
+from deepgen_formats.older import study_results as older_results
 
 CONFIG = {
     "BLOCK_SIZE_M": 64,

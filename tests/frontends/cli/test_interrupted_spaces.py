@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "space"))
 from test_space_wide import give_up
 
 from deepgen.space.partial import Partial

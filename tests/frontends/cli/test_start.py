@@ -20,7 +20,10 @@ from deepgen.frontends.cli.main import main
 main(["space", "gemm", "MNK=64", "--target", "sim", "--json"])
 print(len(os.listdir("/proc/self/task")), os.environ.get("{BLAS}"), file=sys.stderr)
 """
-LOADED = "from deepgen.frontends.cli.main import main; code = main({!r}); import sys; print(code, *sys.modules, file=sys.stderr)"
+LOADED = (
+    "from deepgen.frontends.cli.main import main; code = main({!r})\n"
+    "import sys; print(code, *sys.modules, file=sys.stderr)"
+)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen_formats.t1 import kernels as t1
 from deepgen.tuning import Study
+from deepgen_formats.t1 import kernels as t1
 from t1_files import written
 
 

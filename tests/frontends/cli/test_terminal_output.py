@@ -20,11 +20,11 @@ import pytest
 from rich.console import Console
 
 from deepgen.frontends.cli import checkup
-from deepgen.tuning import Progress
-from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.report.view.block import render
 from deepgen.report.view.live import line
 from deepgen.report.view.text import printable
+from deepgen.tuning import Progress
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.vocabulary import Measurement, Trial
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from deepgen.frontends.torch.ops import scaled_mm
 from deepgen.operators import Gemm, Operator
 from deepgen.run.call.calling import Loaded
-from deepgen.frontends.torch.ops import scaled_mm
 
 M, N, K = 16, 32, 48
 

@@ -80,7 +80,9 @@ def test_other_kinds_and_functions_stay_and_so_does_the_decision() -> None:
             look(LOOKS + 1)
             assert torch.Tensor.__mul__ is OWN and "__mul__" not in vars(torch.Tensor)
             assert torch.Tensor.__add__ is not torch._C.TensorBase.__add__
-            assert torch.mul.__module__ == "deepgen.frontends.torch.functions", "the compiler tells libraries apart by these"
+            assert torch.mul.__module__ == "deepgen.frontends.torch.functions", (
+                "the compiler tells libraries apart by these"
+            )
     assert torch.Tensor.__add__ is torch._C.TensorBase.__add__
 
 

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.operators import gemm, softmax  # noqa: E402
 from deepgen.frontends.torch import race, routes  # noqa: E402
+from deepgen.operators import gemm, softmax  # noqa: E402
 from deepgen.vocabulary import BadInput  # noqa: E402
 
 F = torch.nn.functional

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen_formats.t1 import kernels as t1
 from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, ScalarArg, TensorArg
+from deepgen_formats.t1 import kernels as t1
 from t1_files import SCALE, SOURCE, written
 
 

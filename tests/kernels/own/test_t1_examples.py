@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from deepgen import targets
-from deepgen_formats.t1 import kernels as t1
 from deepgen.operators.base import Array
 from deepgen.vocabulary import TensorArg
+from deepgen_formats.t1 import kernels as t1
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "t1"
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)

@@ -12,18 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "measure"))
-sys.path.insert(0, str(Path(__file__).parent))
 from fake_gpu import ARGUMENTS, OnDevice, build_driver, image, kernel
 from plain_operators import Norm
 
 from deepgen.operators import Operator, gemm
 from deepgen.run.call import calling
-from deepgen.targets import gpu_driver
 from deepgen.run.call.arrays import stream_handle, view
 from deepgen.run.call.loaded import Loaded, load
-from deepgen.targets import resolve
+from deepgen.targets import gpu_driver, resolve
 from deepgen.vocabulary import BadInput, ConstantCopy, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 SQUARE = gemm(8, 8, 8, layout="nt")

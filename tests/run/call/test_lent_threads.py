@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from plain_operators import CPU, GEMM, Ones, plain, sizes, tensors
 
 from deepgen.operators import gemm

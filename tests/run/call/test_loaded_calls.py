@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from plain_operators import (
     CPU,
     DOUBLE,

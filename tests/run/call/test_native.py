@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "measure"))
 from faulty_kernels import TARGET
 
-from deepgen.toolchains import build_once
 from deepgen.operators import Array, gemm
 from deepgen.run.call.loaded import load as load_for_users
 from deepgen.run.call.native import NativeKernel, NotLoadable
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import (
     Arg,
     BadInput,

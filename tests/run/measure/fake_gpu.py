@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from deepgen.toolchains import Cache, build_once
+from deepgen.operators import Gemm
 from deepgen.run.measure.base import Helper, Policy, Task
 from deepgen.run.measure.helpers import build_helpers
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import Gemm
 from deepgen.targets import resolve
+from deepgen.toolchains import Cache, build_once
 from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg, finding
 
 HERE = Path(__file__).parent

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_gpu import kernel, supervised
 
+from deepgen.operators import gemm
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.targets import device_for
 from deepgen.targets.cuda import parse_cuda
 from deepgen.targets.hip import parse_hip

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_gpu import EIGHT_BITS, kernel, supervised
 
-from deepgen.run.measure.supervisor import Supervisor
 from deepgen.operators import gemm
+from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
 
 

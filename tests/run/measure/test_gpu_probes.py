@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fake_gpu import FLOATS, kernel, supervised
 
-from deepgen.run.measure import handed
 from deepgen.operators import Gemm, gemm
+from deepgen.run.measure import handed
 from deepgen.vocabulary import Verdict
 
 INTEGERS = """

@@ -10,9 +10,9 @@ import pytest
 from fake_gpu import kernel, supervised
 from slow_baselines import Chooses, Slow, TooSlow
 
+from deepgen.operators import gemm
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import Measurement
 from deepgen.vocabulary.finding import source_of
 

@@ -10,10 +10,10 @@ from fake_gpu import kernel, reference, supervised
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deepgen.operators import gemm
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.gpu_reference import SAMPLES, sampled
 from deepgen.run.measure.helpers import build_helpers
-from deepgen.operators import gemm
 from deepgen.targets import resolve
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fake_gpu import ARGUMENTS, FLOATS, kernel, reference, supervised
 
-from deepgen.run.measure.supervisor import Supervisor
 from deepgen.operators import gemm
+from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Artifact, Kernel, ScalarArg, Step, TensorArg, Verdict, WorkspaceArg
 
 OPERATOR = gemm(24, 20, 16, layout="nt")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.run.measure import handed
 from deepgen.operators import Operator, record
+from deepgen.run.measure import handed
 
 SOURCE = "void twice(const float *x, float *y, int n) { for (int i = 0; i < n; i++) y[i] = 2 * x[i]; }"
 

@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.run.measure.harness import source
+from deepgen.toolchains import build_once
 
 LINES = 4096  # of 64 bytes: all stay in the second cache of every processor of the last ten years
 

@@ -11,9 +11,9 @@ import pytest
 from fake_gpu import ARGUMENTS, build_driver, kernel
 
 from deepgen.operators import gemm
+from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.targets import gpu_driver
 from deepgen.targets.gpu_driver import Driver
-from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.vocabulary import Kernel, LaunchPlan, Step, WorkspaceArg
 
 COUNT = "**(int**)p[9] += 1;"

@@ -16,10 +16,10 @@ import pytest
 from faulty_kernels import FAULTS, TARGET, build, kernel
 
 from deepgen.frontends.cli.processes import descendants
+from deepgen.operators import gemm
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.supervisor import DeviceSetAside, Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, ScalarArg, Step, TensorArg, Verdict
 
 OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C lies inside a cache line

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
+from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.pulse import Pulse, Stage
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import Measurement, Verdict
 
 OPERATOR = gemm(37, 29, 23)

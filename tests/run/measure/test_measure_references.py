@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepgen.run.measure.references import reference
 from deepgen.operators import Answer, Array, Gemm
+from deepgen.run.measure.references import reference
 
 
 class Counted(Gemm):

@@ -9,8 +9,8 @@ import pytest
 
 from deepgen import targets
 from deepgen.kernels.sim import SimTiles
-from deepgen.run.measure import Contender, Policy, Task, open_runner
 from deepgen.operators import gemm
+from deepgen.run.measure import Contender, Policy, Task, open_runner
 from deepgen.targets import Sim
 from deepgen.targets.sim import true_seconds
 from deepgen.vocabulary import Artifact, BadInput, Kernel, LaunchPlan, Source

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
+from deepgen.operators import gemm
 from deepgen.run.measure import Contender, Policy, Task
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import DeepgenError, Verdict
 
 OPERATOR = gemm(33, 40, 24)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.toolchains import Cache
+from deepgen.operators import gemm
 from deepgen.run.measure import peak, peak_gflops
 from deepgen.run.measure.peak import Bounds, cpu_bounds
-from deepgen.operators import gemm
 from deepgen.targets import Cpu
+from deepgen.toolchains import Cache
 from deepgen.vocabulary import BadInput
 
 NATIVE = targets.resolve("cpu")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
+from deepgen.operators import gemm
 from deepgen.run.measure import floor
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

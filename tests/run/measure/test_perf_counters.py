@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
-from deepgen.run.measure.base import Task
+from deepgen.operators import gemm
 from deepgen.run.counters import names, perf
 from deepgen.run.counters.counted import Counted
 from deepgen.run.counters.perf_names import Event, NoEvent, find
+from deepgen.run.measure.base import Task
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import gemm
 from deepgen.vocabulary import BadInput, Measurement, Verdict
 
 PAGES = 200

@@ -20,11 +20,11 @@ from riscv_products import LOOPS, OPERATOR, kernel_of
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import build_once
 from deepgen.frontends.cli.main import main
 from deepgen.run.measure import Contender, Policy, Task
 from deepgen.run.riscv import board, perf
 from deepgen.run.riscv.runner import RiscvRunner
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Missing
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))

@@ -11,12 +11,12 @@ from riscv_products import LOOPS, OPERATOR, kernel_of
 
 import needs
 from deepgen import targets
-from deepgen.toolchains import Cache, build_once, instruction_mix
 from deepgen.run.measure import Policy, Task, open_runner
 from deepgen.run.riscv.counts import Counts
 from deepgen.run.riscv.qemu import find
 from deepgen.run.riscv.runner import RiscvRunner
 from deepgen.targets.riscv.costs import TABLES
+from deepgen.toolchains import Cache, build_once, instruction_mix
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 
 TARGET = needs.qemu("riscv:rv64gcv_zvl128b")

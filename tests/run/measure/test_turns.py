@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
+from deepgen.operators import Answer, Array, Gemm, Operator, Param, Signature, Work, gemm, record
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.bench import Bench
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.operators import Answer, Array, Gemm, Operator, Param, Signature, Work, gemm, record
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict, WorkspaceArg
 
 POLICY = Policy(min_samples=5, max_samples=8)

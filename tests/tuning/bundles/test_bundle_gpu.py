@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-from deepgen.tuning.bundles import archive as bundle_archive, results as bundle_results
-from deepgen.run.measure.base import Policy, Task
-from deepgen.operators import gemm
-from deepgen.targets import host, resolve
-from deepgen.tuning.bundles import pack as bundle_pack, runner as bundle_runner
-from deepgen.vocabulary import Trial, Verdict
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "measure"))
 from fake_gpu import build_or_skip, kernel, reference
+
+from deepgen.operators import gemm
+from deepgen.run.measure.base import Policy, Task
+from deepgen.targets import host, resolve
+from deepgen.tuning.bundles import archive as bundle_archive
+from deepgen.tuning.bundles import pack as bundle_pack
+from deepgen.tuning.bundles import results as bundle_results
+from deepgen.tuning.bundles import runner as bundle_runner
+from deepgen.vocabulary import Trial, Verdict
 
 KERNELS = {
     "right": ("", Verdict.CORRECT),

@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy
 import pytest
+from faulty_family import FAULTS, FaultyGemm, fault_of
 
 from deepgen import targets
-from deepgen.tuning.bundles import archive as bundle_archive, results as bundle_results
-from deepgen.tuning.engines import LocalEngine
-from deepgen.run.measure.base import Policy
 from deepgen.operators import gemm
+from deepgen.run.measure.base import Policy
 from deepgen.tuning import Request, Study, tune
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import pack as bundle_pack
+from deepgen.tuning.bundles import results as bundle_results
 from deepgen.tuning.bundles.exchange import merge, pack
+from deepgen.tuning.engines import LocalEngine
 from deepgen.vocabulary import BadInput, Verdict
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
-from faulty_family import FAULTS, FaultyGemm, fault_of
 
 OPERATOR = gemm(128, 128, 128)
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from deepgen.space import Space
 from deepgen.tuning.search.encoding import Encoding
 from deepgen.tuning.search.gaussian import Covariance
-from deepgen.space import Space
 
 
 def mixed() -> Space:

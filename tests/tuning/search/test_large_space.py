@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from deepgen.space import Space
 from deepgen.tuning import search
 from deepgen.tuning.search import Setting
-from deepgen.space import Space
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 KNOBS = 14

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from deepgen.tuning.search.second_look import SecondLook
 from deepgen.space import Space
+from deepgen.tuning.search.second_look import SecondLook
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 

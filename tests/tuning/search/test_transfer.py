@@ -6,12 +6,12 @@ from statistics import mean
 import numpy as np
 import pytest
 
+from deepgen.space import Space
 from deepgen.tuning import search
 from deepgen.tuning.search import Past, Setting
 from deepgen.tuning.search.model import Model
 from deepgen.tuning.search.recorded import Recorded
 from deepgen.tuning.search.replay import Contest, replay
-from deepgen.space import Space
 from deepgen.vocabulary import Trial
 
 

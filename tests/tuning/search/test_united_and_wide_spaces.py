@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from deepgen.tuning import search
-from deepgen.tuning.search import Setting
 from deepgen.space import Space, opening, relax
 from deepgen.space.engine import TooWide
+from deepgen.tuning import search
+from deepgen.tuning.search import Setting
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 TRIALS = 18

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 
-from deepgen.compiler.text.c_file import file_text
-from deepgen.compiler.text.c_statements import definitions
-from deepgen.compiler.text.names import Names
 from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.passes.ir import Buffer, For, Function, walk
 from deepgen.compiler.schedule.steps import PARALLEL
+from deepgen.compiler.text.c_file import file_text
+from deepgen.compiler.text.c_statements import definitions
+from deepgen.compiler.text.names import Names
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 _HEADERS = ("numbers.h", "vector_math.h")
-_TEMPLATES = "deepgen.kernels.shared"
-_TILES = "x86_amx_gemm"
+_SHARED = "deepgen.kernels.shared"
+_TILES = "deepgen.kernels.gemm.x86_amx_gemm"
 
 
 def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
@@ -55,12 +55,12 @@ def headers(function: Function) -> tuple[Source, ...]:
     """The files that a function's text includes."""
     own = resources.files(__package__)
     found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
-    templates = resources.files(_TEMPLATES)
+    shared = resources.files(_SHARED)
     if _parallel(function):
-        found += [Source(name, templates.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
+        found += [Source(name, shared.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
         found.append(Source("parts.h", own.joinpath("parts.h").read_text()))
     if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
-        found += [Source(name, templates.joinpath(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
+        found += [Source(name, resources.files(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
     return tuple(found)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepgen.compiler.text import shuffles
-from deepgen.compiler.text.c_values import PRODUCTS
-from deepgen.compiler.text.conversions import formats
-from deepgen.compiler.text.conversions import function as convert
-from deepgen.compiler.text.scans import function as scan_function
 from deepgen.compiler.intrinsics.dots import DOTS, functions_with_excess, include
 from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.squares import Square
 from deepgen.compiler.intrinsics.tiles import Block
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
+from deepgen.compiler.text import shuffles
+from deepgen.compiler.text.c_values import PRODUCTS
+from deepgen.compiler.text.conversions import formats
+from deepgen.compiler.text.conversions import function as convert
+from deepgen.compiler.text.scans import function as scan_function
 
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}

@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deepgen.compiler.text import shuffles
-from deepgen.compiler.text.c_file import Definitions
-from deepgen.compiler.text.c_values import Scope, arithmetic, narrowed, stored
-from deepgen.compiler.text.excess import Excess, excess
-from deepgen.compiler.text.names import Names
-from deepgen.compiler.text.scans import joined, nothing
-from deepgen.compiler.text.together import Together, together
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.squares import square_of
 from deepgen.compiler.intrinsics.tiles import TILES, Block
@@ -33,6 +26,13 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import Scan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
+from deepgen.compiler.text import shuffles
+from deepgen.compiler.text.c_file import Definitions
+from deepgen.compiler.text.c_values import Scope, arithmetic, narrowed, stored
+from deepgen.compiler.text.excess import Excess, excess
+from deepgen.compiler.text.names import Names
+from deepgen.compiler.text.scans import joined, nothing
+from deepgen.compiler.text.together import Together, together
 from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput
 

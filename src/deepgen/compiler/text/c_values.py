@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
 
+from deepgen.compiler.passes.ir import Buffer, For
 from deepgen.compiler.text.conversions import conversion
 from deepgen.compiler.text.names import Names
 from deepgen.compiler.text.shuffles import ALTERNATE
-from deepgen.compiler.passes.ir import Buffer, For
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     BOOL,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from deepgen.compiler.text.gpu_values import GpuScope, moved_from
 from deepgen.compiler.passes.ir import Buffer, For, If, Stmt, Store
 from deepgen.compiler.schedule.steps import VECTOR
+from deepgen.compiler.text.gpu_values import GpuScope, moved_from
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.vocabulary.dtypes import dtype
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from importlib import resources
 from math import prod
 
-from deepgen.compiler.text import gathers, warpgroup
-from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
-from deepgen.compiler.text.overlaps import overlaps
 from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, wide_product
 from deepgen.compiler.passes.gpu.lane_scans import SCAN
 from deepgen.compiler.passes.gpu.launches import Program
 from deepgen.compiler.passes.ir import Call, walk
+from deepgen.compiler.text import gathers, warpgroup
+from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
+from deepgen.compiler.text.overlaps import overlaps
 from deepgen.kernels.shared import dialect
 from deepgen.operators.expr.nodes import Binary, Expression, Unary
 from deepgen.operators.expr.nodes import walk as walk_value

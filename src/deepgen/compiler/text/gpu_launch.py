@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
 
-from deepgen.compiler.text import gathers
-from deepgen.compiler.text.c_values import arithmetic, narrowed
-from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
-from deepgen.compiler.text.names import Names
-from deepgen.compiler.text.overlaps import copies_of_scratch, overlaps
 from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.gpu.launches import Launch, Program
 from deepgen.compiler.passes.gpu.unrolled import HELD
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
+from deepgen.compiler.text import gathers
+from deepgen.compiler.text.c_values import arithmetic, narrowed
+from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
+from deepgen.compiler.text.names import Names
+from deepgen.compiler.text.overlaps import copies_of_scratch, overlaps
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Read, Select, Value, children, reads
 from deepgen.vocabulary.dtypes import dtype

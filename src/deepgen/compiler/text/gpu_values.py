@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 
-from deepgen.compiler.text.c_values import STORED, Scope, Text, arithmetic
 from deepgen.compiler.passes import bounds
 from deepgen.compiler.passes.gpu.unrolled import HELD
 from deepgen.compiler.passes.ir import Buffer
+from deepgen.compiler.text.c_values import STORED, Scope, Text, arithmetic
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.nodes import Const, Read, Select, Value
 from deepgen.vocabulary.dtypes import dtype

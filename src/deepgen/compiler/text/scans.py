@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deepgen.compiler.text.c_values import Text, constant
 from deepgen.compiler.schedule.stages import identity
+from deepgen.compiler.text.c_values import Text, constant
 from deepgen.operators.expr.nodes import Const
 from deepgen.vocabulary.dtypes import dtype
 

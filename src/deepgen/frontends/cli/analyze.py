@@ -25,11 +25,11 @@ def analyze(
 ) -> None:
     """Find what explains the time: counted events, facts of the build, knobs."""
     from deepgen import settings
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import labelled, print_json, shown
     from deepgen.report import analysis
     from deepgen.report.analysis.of_study import rows_of
     from deepgen.report.analysis.words import summary
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import labelled, print_json, shown
     from deepgen.report.charts import check_libraries
     from deepgen.report.facts import facts_from
     from deepgen.report.files import write_analysis

@@ -40,8 +40,8 @@ def bench(
     What the library makes slower is said (`warning` in --json); the exit code is 0 whenever the model was timed.
     """
     from deepgen.frontends.cli.output import print_json
-    from deepgen.libraries import library as opened
     from deepgen.frontends.torch import benching
+    from deepgen.libraries import library as opened
     from deepgen.vocabulary.errors import BadInput
 
     make = _function(model)

@@ -38,10 +38,10 @@ def build(
 ) -> None:
     """Build one kernel without measuring it. Needs no device."""
     from deepgen import generators, settings, targets
-    from deepgen.toolchains import BuildError
     from deepgen.frontends.cli import configs, toolchain
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json
+    from deepgen.toolchains import BuildError
     from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()

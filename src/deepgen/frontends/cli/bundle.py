@@ -62,8 +62,8 @@ def pack(
     from deepgen.frontends.api import local_engine
     from deepgen.frontends.cli import session
     from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.tuning.bundles import exchange as bundles
     from deepgen.report.view.text import note
+    from deepgen.tuning.bundles import exchange as bundles
 
     current = settings.load()
     given = {

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepgen.frontends.cli import config_file
-from deepgen_formats import heron as heron_file
 from deepgen.kernels.base import Scheduled
 from deepgen.settings import Settings, read_json
 from deepgen.tuning import Study
 from deepgen.vocabulary.errors import BadInput
+from deepgen_formats import heron as heron_file
 
 FOLDER = "case"
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import deepgen
 from deepgen.baselines import BASELINES
-from deepgen.toolchains import survey
+from deepgen.compiler.rules.registry import RULES
 from deepgen.frontends.cli import clocks
 from deepgen.generators import FAMILIES
-from deepgen.compiler.rules.registry import RULES
 from deepgen.operators import OPERATORS
-from deepgen.tuning.search import STRATEGIES
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
+from deepgen.toolchains import survey
+from deepgen.tuning.search import STRATEGIES
 from deepgen.vocabulary.errors import DeepgenError, install_extra
 
 

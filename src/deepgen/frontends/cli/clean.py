@@ -50,11 +50,11 @@ def clean(
 
 
 def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) -> list[dict[str, Any]]:
-    from deepgen.vocabulary import scratch
-    from deepgen.toolchains import Cache
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import shown
+    from deepgen.toolchains import Cache
     from deepgen.tuning.study.journal import holder
+    from deepgen.vocabulary import scratch
     from deepgen.vocabulary.errors import DeepgenError
 
     folders = [studies.find(name, current) for name in names]
@@ -74,8 +74,8 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
 
 
 def _delete(item: dict[str, Any]) -> None:
-    from deepgen.vocabulary import scratch
     from deepgen.toolchains import Cache
+    from deepgen.vocabulary import scratch
 
     if item["kind"] == "leftover":
         scratch.remove(Path(item["path"]))

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import targets
-from deepgen.tuning import search
 from deepgen.frontends.cli import words
-from deepgen_formats import heron as heron_file
 from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.generators import FAMILIES
-from deepgen_formats.older import files as older
-from deepgen.run.counters import names as counter_names
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
+from deepgen.run.counters import names as counter_names
 from deepgen.settings import read_json, read_toml
+from deepgen.tuning import search
 from deepgen.vocabulary.errors import BadInput
+from deepgen_formats import heron as heron_file
+from deepgen_formats.older import files as older
 
 SUFFIXES = (".toml", ".json")
 WHAT = ("operator", "shapes")

@@ -32,8 +32,8 @@ def count(
     from deepgen.frontends.api import local_engine
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import labelled, print_json, shown, table
-    from deepgen.tuning import counting
     from deepgen.report.view.text import note
+    from deepgen.tuning import counting
 
     current = settings.load()
     found = studies.open_study(study, current, trust=trust)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from deepgen.frontends.cli.output import labelled, shown, write_text
 from deepgen.report import analysis
 from deepgen.report.analysis.of_study import rows_of
 from deepgen.report.analysis.words import summary
-from deepgen.frontends.cli.output import labelled, shown, write_text
 from deepgen.tuning import Study
 from deepgen.tuning.perf_stats import as_perf_stats
 from deepgen.vocabulary.errors import DeepgenError

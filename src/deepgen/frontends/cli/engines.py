@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deepgen.frontends.api import local_engine
-from deepgen.tuning.engines import Engine
 from deepgen.settings import Settings
+from deepgen.tuning.engines import Engine
 from deepgen.vocabulary.errors import BadInput
 
 

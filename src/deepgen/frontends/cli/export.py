@@ -62,9 +62,9 @@ def export(
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import print_json, shown, write_text
     from deepgen.tuning import reuse
+    from deepgen.vocabulary.errors import BadInput
     from deepgen_formats import t4
     from deepgen_formats.older import study_results as older_results
-    from deepgen.vocabulary.errors import BadInput
 
     table = as_csv or as_perf_stats
     if [as_space, as_config, as_results is not None, as_csv, as_perf_stats, as_t4].count(True) != 1:

@@ -41,9 +41,9 @@ def import_results(
 ) -> None:
     """Read a result file of the older tool, or make a study of a recording."""
     from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen_formats.older.results import read_results, results_space
     from deepgen.vocabulary import foreign
     from deepgen.vocabulary.errors import BadInput
+    from deepgen_formats.older.results import read_results, results_space
 
     if as_study:
         _import_study(file, output, target, as_json=as_json)

@@ -142,8 +142,8 @@ def check(
     from deepgen.frontends.cli.output import print_json, table
     from deepgen.libraries.check import check as run_check
     from deepgen.libraries.racing import time_across
-    from deepgen.tuning.study.text import seconds_text
     from deepgen.report.view.text import note
+    from deepgen.tuning.study.text import seconds_text
 
     opened = _there(library, trust)
     rows = run_check(opened, tolerance=tolerance, say=note)

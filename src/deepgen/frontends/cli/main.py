@@ -42,8 +42,8 @@ from deepgen.frontends.cli import (
     top,
     tune,
 )
-from deepgen_cluster.cli import commands as cluster
 from deepgen.frontends.cli.operator_help import OperatorCommand
+from deepgen_cluster.cli import commands as cluster
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -204,8 +204,8 @@ def _command_of(error: Exception) -> str:
 
 
 def _write_log(error: Exception) -> Path:
-    from deepgen.vocabulary.folders import default_cache_folder
     from deepgen.vocabulary.errors import DeepgenError
+    from deepgen.vocabulary.folders import default_cache_folder
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen.tuning.study.text import knob_text
 from deepgen.report.view.text import columns, console, printable, text_width
+from deepgen.tuning.study.text import knob_text
 
 _ROOM = 24  # columns that the last column of a table needs at least; with less, rows are printed as lists
 _GAP = 3  # columns between two columns of a table

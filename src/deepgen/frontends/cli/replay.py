@@ -45,8 +45,8 @@ def replay(
     """Score a strategy on a recorded space: best possible time / best time found within the budget."""
     from statistics import mean
 
-    from deepgen.tuning import search
     from deepgen.frontends.cli.output import labelled, print_json
+    from deepgen.tuning import search
     from deepgen.tuning.search.options import parse_options
     from deepgen.tuning.search.replay import Contest, interval, replay
 

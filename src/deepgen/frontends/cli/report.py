@@ -10,9 +10,9 @@ import typer
 from deepgen.frontends.cli import options
 
 if TYPE_CHECKING:
-    from deepgen_cluster.folder import RunFolder
     from deepgen.report.facts import Facts
     from deepgen.settings import Settings
+    from deepgen_cluster.folder import RunFolder
 
 Names = Annotated[
     list[str],

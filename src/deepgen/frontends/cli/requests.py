@@ -11,16 +11,16 @@ from deepgen import generators, targets
 from deepgen.frontends.cli import config_file, words, work_file
 from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.frontends.cli.options import OF_OPERATOR
-from deepgen_formats.older.generator import OlderGenerator
-from deepgen.run.measure.base import Policy
 from deepgen.operators import Operator
+from deepgen.report.view.text import note
+from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Request, Study
 from deepgen.tuning.request import generator_of, narrow, on_threads
 from deepgen.tuning.work import Work
-from deepgen.report.view.text import note
 from deepgen.vocabulary.errors import BadInput
+from deepgen_formats.older.generator import OlderGenerator
 
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (

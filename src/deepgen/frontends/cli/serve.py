@@ -91,8 +91,8 @@ def stop(folder: Path) -> str:
 
 def cluster_runs() -> Runs:
     """What a browser shows of cluster runs: what `deepgen cluster attach` shows."""
-    from deepgen_cluster.folder import DEFINITION, PROGRESS
     from deepgen.report.serve.places import Runs, file_mark
+    from deepgen_cluster.folder import DEFINITION, PROGRESS
 
     def mark(folder: Path) -> Mark:
         from deepgen_cluster.folder import RunFolder

@@ -13,18 +13,18 @@ import typer
 from deepgen.frontends.cli import counted
 from deepgen.frontends.cli.output import print_json, shown
 from deepgen.frontends.cli.result import print_ranking, print_result
-from deepgen.tuning.engines import Engine
-from deepgen_formats.older.generator import NAME as OLDER
+from deepgen.report.view.live import title_of, watching
+from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
+from deepgen.report.view.text import note
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.division import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
-from deepgen_formats.older.study_results import write_results
+from deepgen.tuning.engines import Engine
 from deepgen.tuning.request import plan
-from deepgen.report.view.live import title_of, watching
-from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
-from deepgen.report.view.text import note
 from deepgen.vocabulary.errors import Missing
+from deepgen_formats.older.generator import NAME as OLDER
+from deepgen_formats.older.study_results import write_results
 
 
 @dataclass(frozen=True)

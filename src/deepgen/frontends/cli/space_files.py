@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from deepgen_formats.older import files as older
 from deepgen.space import Space
-from deepgen_formats.t1 import space as t1
 from deepgen.space.definition import FORMAT
 from deepgen.vocabulary import BadInput, foreign
+from deepgen_formats.older import files as older
+from deepgen_formats.t1 import space as t1
 
 
 def read_space(text: bytes | str, name: str, strategy: int = 1) -> Space:

@@ -19,8 +19,8 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
     from deepgen import settings
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.tuning.study.glance import glance
     from deepgen.report.view.text import text_width
+    from deepgen.tuning.study.glance import glance
 
     current = settings.load()
     folders = [studies.find(name, current) for name in names or []] or studies.studies_in(current.studies)

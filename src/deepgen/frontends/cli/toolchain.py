@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from deepgen.toolchains import Cache, build_once, disassembled, toolchain_for
-from deepgen.toolchains.compilers import sources
 from deepgen.settings import Settings
 from deepgen.targets import Target
+from deepgen.toolchains import Cache, build_once, disassembled, toolchain_for
+from deepgen.toolchains.compilers import sources
 from deepgen.tuning import Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from deepgen.operators import OPERATORS, Operator, Word, words_of
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator, is_expression
 from deepgen.operators.words import usage
-from deepgen_formats.t1.space import is_t1
 from deepgen.vocabulary import finding, foreign
 from deepgen.vocabulary.errors import BadInput
+from deepgen_formats.t1.space import is_t1
 
 if TYPE_CHECKING:
     from deepgen.kernels.own import OwnKernel

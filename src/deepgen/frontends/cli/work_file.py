@@ -7,10 +7,10 @@ from pathlib import Path
 
 from deepgen.frontends.cli import config_file
 from deepgen.frontends.cli.library import DEFAULT
+from deepgen.report.view.text import note
 from deepgen.settings import read_json
 from deepgen.tuning import Request, Study, work
 from deepgen.tuning.work import Work
-from deepgen.report.view.text import note
 
 _AGAIN = 0.02  # of what a first study gains: what another one may
 

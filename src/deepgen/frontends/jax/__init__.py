@@ -1,7 +1,7 @@
 """deepgen for JAX on processors: a library's kernels as functions that JAX traces and XLA calls through its FFI.
 
 import deepgen.jax
-kernels = deepgen.frontends.jax.functions(library)
+kernels = deepgen.jax.functions(library)
 jax.jit(kernels.gemm_f32_nn)(a, b)
 """
 

@@ -12,8 +12,6 @@ from typing import Any
 import jax
 
 from deepgen import targets
-from deepgen.toolchains import toolchain_for
-from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.frontends.jax import handlers
 from deepgen.libraries import Library, NotServed
 from deepgen.libraries import library as opened
@@ -21,9 +19,11 @@ from deepgen.libraries.c.export import Exported, export
 from deepgen.libraries.c.functions import Function
 from deepgen.operators import Operator
 from deepgen.operators.signature import TensorFacts
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.toolchains import toolchain_for
+from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.scratch import Scratch
 
 # How JAX calls the formats that numpy lacks.
 _NAMES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from deepgen.frontends.torch.routes import Met
+from deepgen.frontends.torch.using import Use, use
 from deepgen.libraries import Choice, Library
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets import Target
-from deepgen.frontends.torch.routes import Met
-from deepgen.frontends.torch.using import Use, use
 from deepgen.tuning.statistics import Ratio, paired_ratio
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
 

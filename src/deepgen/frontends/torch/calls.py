@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from deepgen.frontends.torch import elements
+from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 from deepgen.operators import Gemm, Operator, gemm, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
-from deepgen.frontends.torch import elements
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 

@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 from deepgen.operators.expr.builder import compute, expression, tensor
 from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.functions import where
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.epilogue import ACTIVATIONS
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 
 LEAST = 1 << 15  # elements: what has fewer is torch's at once
 LARGE = 1 << 20  # elements: eager calls with fewer wait for the processor, not for the GPU

@@ -13,8 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deepgen.operators import Operator
 from deepgen.frontends.torch.calls import ATEN, rms_norm
+from deepgen.operators import Operator
 from deepgen.tuning.work import Part, Work, ordered
 from deepgen.vocabulary import DeepgenError
 

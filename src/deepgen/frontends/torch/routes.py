@@ -16,11 +16,6 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deepgen import targets
-from deepgen.libraries import Library
-from deepgen.operators import Operator
-from deepgen.run.call.calling import Loaded
-from deepgen.run.call.firing import Fire
-from deepgen.targets import Target
 from deepgen.frontends.torch.asked import Asked, Reads
 from deepgen.frontends.torch.calls import KINDS
 from deepgen.frontends.torch.cores import lend, several
@@ -28,6 +23,11 @@ from deepgen.frontends.torch.guards import contiguous, maker
 from deepgen.frontends.torch.race import Raced, race, race_for_cores
 from deepgen.frontends.torch.tried import PLAIN, elsewhere, made_real
 from deepgen.frontends.torch.views import Views, viewed
+from deepgen.libraries import Library
+from deepgen.operators import Operator
+from deepgen.run.call.calling import Loaded
+from deepgen.run.call.firing import Fire
+from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError
 
 TORCH = ("torch", "torch-gpu")  # its names as a baseline

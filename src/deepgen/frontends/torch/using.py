@@ -13,8 +13,6 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from deepgen.libraries import Library
-from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.frontends.torch import functions, inductor
 from deepgen.frontends.torch.calls import kinds_of
 from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
@@ -23,6 +21,8 @@ from deepgen.frontends.torch.functions import Elements
 from deepgen.frontends.torch.ops import IN_USE, TORCHS
 from deepgen.frontends.torch.routes import Met, Router
 from deepgen.frontends.torch.scaled import scaled_mm_of
+from deepgen.libraries import Library
+from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.vocabulary import BadInput
 
 # Where each function stands that a model may call.

@@ -34,11 +34,11 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def sources(names: Iterable[str], *folders: str) -> tuple[Source, ...]:
-    """The files of a family: each from the first of these folders, next to this file, that has it."""
+    """The files of a family: each from the first of these folders, below deepgen/kernels, that has it."""
     return tuple(Source(name, _text(name, folders)) for name in names)
 
 
 @cache
 def _text(name: str, folders: tuple[str, ...]) -> str:
-    places = [resources.files(__package__).joinpath(folder) for folder in folders]
+    places = [resources.files("deepgen.kernels").joinpath(folder) for folder in folders]
     return next(file for place in places if (file := place.joinpath(name)).is_file()).read_text()

@@ -20,8 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepgen import __version__, targets
-from deepgen.toolchains import toolchain_for
-from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.libraries.c import packaging
 from deepgen.libraries.c.expressions import NotInC
 from deepgen.libraries.c.functions import Function, functions_of
@@ -30,6 +28,8 @@ from deepgen.libraries.c.kernels import KernelText, kernel_text
 from deepgen.libraries.c.source import source
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.winners import Library
+from deepgen.toolchains import toolchain_for
+from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.vocabulary import BadInput, DeepgenError, completed
 
 NAME = "deepgen_kernels"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepgen.tuning.bundles.results import MOST_BYTES
 from deepgen.report.serve.places import Mark
+from deepgen.tuning.bundles.results import MOST_BYTES
 from deepgen.tuning.study.definition import STRANGE, check_trial
 from deepgen.tuning.study.glance import glance, known_shapes
 from deepgen.tuning.study.journal import Journal

@@ -7,11 +7,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from deepgen.tuning.progress import Progress
-from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 from deepgen.report.view.live import clock, speed
 from deepgen.report.view.spark import Spark
 from deepgen.report.view.text import cut, printable
+from deepgen.tuning.progress import Progress
+from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 
 
 def render(title: str, progress: Progress) -> RenderableType:

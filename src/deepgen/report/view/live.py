@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from deepgen.report.view.text import console, cut, note
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.request import Request
 from deepgen.tuning.study.text import rate_text
-from deepgen.report.view.text import console, cut, note
 
 Watch = Callable[[Progress], None]
 LINE_EVERY = 5.0  # seconds, where there is no terminal

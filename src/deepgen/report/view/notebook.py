@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
 
-from deepgen.tuning.progress import Progress
 from deepgen.report.view.text import WIDTH
+from deepgen.tuning.progress import Progress
 
 EVERY = 0.25  # seconds between updates
 _BLOCK = '<pre style="white-space:pre;line-height:normal;font-family:monospace">{code}</pre>'

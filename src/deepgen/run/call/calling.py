@@ -18,8 +18,8 @@ from deepgen.run.call.arguments import Arguments
 from deepgen.run.call.arrays import Maker, allocator, glance, view
 from deepgen.run.call.devices import Device
 from deepgen.run.call.firing import Fire, firing
-from deepgen.targets.gpu_driver import DriverError
 from deepgen.run.call.overlap import Apart
+from deepgen.targets.gpu_driver import DriverError
 from deepgen.vocabulary import BadInput, Kernel, dtype, html
 
 Arrays: TypeAlias = "dict[str, Any]"

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import Call
-from deepgen.targets.gpu_driver import Api, Driver, DriverError
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NativeKernel
 from deepgen.run.call.plans import Scalars
+from deepgen.targets.gpu_driver import Api, Driver, DriverError
 from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
 
 _NO_CONTEXT = 201

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from deepgen.run.call import plans, tensor_map
-from deepgen.targets.gpu_driver import Driver, DriverError, Launch, Stream
 from deepgen.run.call.native import NotLoadable, Slots, check_room
 from deepgen.run.call.plans import Scalars, evaluate
+from deepgen.targets.gpu_driver import Driver, DriverError, Launch, Stream
 from deepgen.vocabulary import (
     BadInput,
     ConstantCopy,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from deepgen.toolchains import build_once
 from deepgen.operators import Operator
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.devices import CpuDevice, Device, GpuDevice
-from deepgen.targets.gpu_driver import APIS
 from deepgen.run.call.quick import QuickNumpy, QuickTorch, is_two_to_one
 from deepgen.targets import Target
+from deepgen.targets.gpu_driver import APIS
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, completed
 
 __all__ = ["Loaded", "load"]

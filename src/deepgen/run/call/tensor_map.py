@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.run.call.plans import Scalars, evaluate
+from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.vocabulary import BadInput, DescriptorArg, Size, dtype
 
 _ALIGN, _BYTES = 64, 128

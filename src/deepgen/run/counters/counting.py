@@ -8,13 +8,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from deepgen.toolchains import instruction_mix
-from deepgen.run.measure.base import Contender, Runner, Task
+from deepgen.run.call import plans
 from deepgen.run.counters import names
 from deepgen.run.counters.counted import Counted
-from deepgen.run.call import plans
+from deepgen.run.measure.base import Contender, Runner, Task
 from deepgen.targets import Gpu
 from deepgen.targets.occupancy import occupancy
+from deepgen.toolchains import instruction_mix
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from deepgen.toolchains import required
-from deepgen.run.measure import limits
-from deepgen.run.measure.base import Task
 from deepgen.run.counters import ncu, profiled, rocprof
 from deepgen.run.counters.counted import Counted, Refused
+from deepgen.run.measure import limits
+from deepgen.run.measure.base import Task
 from deepgen.run.measure.process import environment, import_path
+from deepgen.toolchains import required
 from deepgen.vocabulary import DeepgenError, Measurement
 
 _PROFILERS: Mapping[str, tuple[str, ModuleType]] = {"cuda": ("ncu", ncu), "hip": ("rocprof", rocprof)}

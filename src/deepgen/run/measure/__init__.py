@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.run.measure.base import Contender, Helper, Policy, Runner, Task, arithmetic
 from deepgen.operators import Operator
+from deepgen.run.measure.base import Contender, Helper, Policy, Runner, Task, arithmetic
 from deepgen.targets import Target, device_for
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deepgen import operators, targets
-from deepgen.run.counters.counted import Counted
 from deepgen.operators import Operator, is_built_in, record
+from deepgen.run.counters.counted import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import Source

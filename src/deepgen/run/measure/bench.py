@@ -11,10 +11,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from deepgen.run.measure import handed
-from deepgen.run.measure.buffers import Guarded
 from deepgen.operators import Answer, Array, Operator, Recorded
 from deepgen.operators.compare import compare, explain
+from deepgen.run.measure import handed
+from deepgen.run.measure.buffers import Guarded
 from deepgen.vocabulary import DType, Verdict
 
 S = TypeVar("S")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.run.measure.pulse import Place
 from deepgen.operators import Array
+from deepgen.run.measure.pulse import Place
 
 GUARD = 2 << 20  # costs address space only, and catches strides that would jump over a single page
 CANARY = 0xC5

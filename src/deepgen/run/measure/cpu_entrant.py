@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from deepgen.operators import Array
+from deepgen.run.call import plans
+from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.bench import REWRITTEN, STALE, Bench, InputSet, Rejected, Right, look_for_damage, on_call
@@ -15,9 +18,6 @@ from deepgen.run.measure.buffers import Guarded
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.pulse import Pulse, Stage
 from deepgen.run.measure.timing import Threads
-from deepgen.operators import Array
-from deepgen.run.call import plans
-from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it

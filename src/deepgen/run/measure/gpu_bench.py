@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from deepgen.operators import Answer, Array, Operator, Recorded, Tensor
+from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.run.measure import handed
 from deepgen.run.measure.bench import Rejected, Turns, poison
 from deepgen.run.measure.gpu_buffers import DeviceBuffer, DeviceTensor
 from deepgen.run.measure.gpu_checks import Checks, known
 from deepgen.run.measure.gpu_reference import DeviceReference
-from deepgen.operators import Answer, Array, Operator, Recorded, Tensor
-from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, Verdict
 

@@ -7,9 +7,9 @@ import struct
 from dataclasses import dataclass
 from importlib import resources
 
-from deepgen.run.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
 from deepgen.operators import Tolerance
 from deepgen.operators.compare import floor, largest
+from deepgen.run.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
 from deepgen.targets.gpu_driver import Driver, Launch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from deepgen import baselines
+from deepgen.run.call import plans
+from deepgen.run.call.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.bench import REWRITTEN, STALE, Rejected, on_call
@@ -17,9 +19,7 @@ from deepgen.run.measure.gpu_checks import Checks
 from deepgen.run.measure.gpu_queue import LONGER, LONGEST, SHORTEST, Queue, Sample
 from deepgen.run.measure.pulse import Pulse, Stage
 from deepgen.run.measure.referee import ContextLost
-from deepgen.run.call import plans
 from deepgen.targets.gpu_driver import Driver, DriverError
-from deepgen.run.call.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory may hold zeros: no kernel may count on them

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from deepgen.run.measure.base import Helper
-from deepgen.run.measure.gpu_buffers import DeviceBuffer
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
 from deepgen.operators.compare import compare
-from deepgen.targets.gpu_driver import Driver
 from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.measure.base import Helper
+from deepgen.run.measure.gpu_buffers import DeviceBuffer
+from deepgen.targets.gpu_driver import Driver
 from deepgen.vocabulary import TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 

@@ -8,15 +8,15 @@ from math import prod
 
 import numpy as np
 
+from deepgen.operators import Operator, Tensor, TensorFacts
+from deepgen.operators.signature import DENSE, dense_strides
+from deepgen.run.call import plans
+from deepgen.run.call.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.gpu_buffers import DeviceBuffer
 from deepgen.run.measure.gpu_entrant import GpuEntrant
 from deepgen.run.measure.pulse import Stage
-from deepgen.operators import Operator, Tensor, TensorFacts
-from deepgen.operators.signature import DENSE, dense_strides
-from deepgen.run.call import plans
-from deepgen.run.call.gpu_kernel import BoundPlan, GpuKernel
 from deepgen.vocabulary import Kernel, LaunchPlan, Verdict
 
 _ROOM = 64  # bytes after each row: a multiple of what any kernel loads at once

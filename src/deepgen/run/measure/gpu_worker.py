@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import Helper, Task
-from deepgen.run.counters.counted import Counted
 from deepgen.run.measure.gpu_bench import GpuBench
 from deepgen.run.measure.gpu_checks import Checks
 from deepgen.run.measure.gpu_entrant import Device, GpuEntrant
@@ -20,8 +20,8 @@ from deepgen.run.measure.gpu_strided import StridedEntrant
 from deepgen.run.measure.nvml import Nvml
 from deepgen.run.measure.pulse import Pulse
 from deepgen.run.measure.referee import Inputs, Referee
-from deepgen.targets.gpu_driver import APIS, Driver
 from deepgen.targets import Gpu
+from deepgen.targets.gpu_driver import APIS, Driver
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 
 _BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept for the next finalist

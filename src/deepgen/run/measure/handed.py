@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.run.measure.base import STRIDED
-from deepgen.run.measure.references import reference
 from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
 from deepgen.operators.signature import INPUT, OUTPUT
+from deepgen.run.measure.base import STRIDED
+from deepgen.run.measure.references import reference
 from deepgen.vocabulary import BadInput, DeepgenError, digest
 
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."

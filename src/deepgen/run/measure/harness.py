@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.run.measure.pulse import Pulse
 from deepgen.operators import Array
+from deepgen.run.measure.pulse import Pulse
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
 

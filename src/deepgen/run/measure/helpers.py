@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from deepgen.toolchains import Cache, build_once, default_cache_folder
+from deepgen.operators import is_built_in
 from deepgen.run.measure import harness
 from deepgen.run.measure.base import Helper, Task
-from deepgen.operators import is_built_in
+from deepgen.toolchains import Cache, build_once, default_cache_folder
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, completed
 
 

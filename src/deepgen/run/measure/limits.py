@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from deepgen.run.measure.base import Task
 from deepgen.operators import Operator
+from deepgen.run.measure.base import Task
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
 _FLOPS_A_SECOND = 1e9

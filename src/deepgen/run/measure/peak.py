@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.toolchains import Cache, build_once, default_cache_folder
-from deepgen.run.measure.base import arithmetic
 from deepgen.operators import Array, Operator
+from deepgen.run.measure.base import arithmetic
 from deepgen.targets import Cpu, Target, device_for
+from deepgen.toolchains import Cache, build_once, default_cache_folder
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
 from deepgen.vocabulary.dtypes import narrow
 

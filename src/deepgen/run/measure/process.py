@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import deepgen
-from deepgen.toolchains import guard
 from deepgen.run.measure import blame, keeper
 from deepgen.run.measure.channel import Channel, Closed, Garbled
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.run.measure.pulse import Pulse, Stage
 from deepgen.run.measure.suspension import Suspension
+from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 
 _MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts

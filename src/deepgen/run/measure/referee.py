@@ -12,10 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
-from deepgen.run.counters.counted import Counted
 from deepgen.run.measure.timing import enough
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
 

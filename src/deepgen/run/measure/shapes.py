@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from deepgen.run.measure.base import Contender, Runner
 from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.base import Contender, Runner
 from deepgen.vocabulary import Artifact, Json, Kernel, Measurement
 from deepgen.vocabulary.measurement import geometric_mean
 

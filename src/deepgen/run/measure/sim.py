@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.run.measure.base import Contender, Task
 from deepgen.run.counters.counted import Counted
+from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.timing import enough
 from deepgen.targets import Sim
 from deepgen.targets.sim import duration, fault, noisy, true_seconds

@@ -11,19 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.toolchains import Cache
-from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import Contender, Helper, Task
 from deepgen.run.counters.counted import Counted
 from deepgen.run.counters.profiler import Profiler
+from deepgen.run.measure import conditions, handed, limits
+from deepgen.run.measure.base import Contender, Helper, Task
 from deepgen.run.measure.floor import Floor
 from deepgen.run.measure.helpers import built_here
 from deepgen.run.measure.process import Lost, WorkerProcess
 from deepgen.run.measure.timing import is_beaten, unsettled
-from deepgen.vocabulary.scratch import Scratch, sweep
 from deepgen.targets import host
+from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
 from deepgen.vocabulary.measurement import IMPOSSIBLE
+from deepgen.vocabulary.scratch import Scratch, sweep
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import baselines, targets
+from deepgen.run.counters import perf
+from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
 from deepgen.run.measure.channel import Channel, Closed
-from deepgen.run.counters import perf
-from deepgen.run.counters.counted import Counted
 from deepgen.run.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Watch

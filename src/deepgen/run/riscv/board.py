@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deepgen.toolchains import programs
 from deepgen.run.riscv import perf
 from deepgen.run.riscv.place import REQUEST, Ran
 from deepgen.targets import Riscv
+from deepgen.toolchains import programs
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
 
 LOCAL = "local"  # in place of a host: this machine

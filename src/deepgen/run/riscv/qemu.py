@@ -15,10 +15,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from deepgen.toolchains import BuildLimits, Cache, Group, build_once, default_cache_folder, programs, required
-from deepgen.toolchains.process import End, run
 from deepgen.run.riscv.place import COUNTS, REQUEST, Ran
 from deepgen.targets import Riscv, host
+from deepgen.toolchains import BuildLimits, Cache, Group, build_once, default_cache_folder, programs, required
+from deepgen.toolchains.process import End, run
 from deepgen.vocabulary import Json, Kernel, LaunchPlan, Source
 
 _PLUGIN, _PROGRAM, _TRACE = "count.so", "program", "trace"

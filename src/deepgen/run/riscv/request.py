@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from deepgen.toolchains.board import calls
 from deepgen.operators import Operator
 from deepgen.run.call import plans
+from deepgen.toolchains.board import calls
 from deepgen.vocabulary import Kernel, ScalarArg
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format

@@ -12,23 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.toolchains import Cache
+from deepgen.operators import Answer, Operator
+from deepgen.operators.compare import compare, explain
+from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.bench import Rejected, on_call
-from deepgen.run.counters.counted import Counted
 from deepgen.run.riscv import faults, perf, request
 from deepgen.run.riscv.board import Board
 from deepgen.run.riscv.counts import Counts
 from deepgen.run.riscv.place import ANSWERS, COUNTS, Place, Ran
 from deepgen.run.riscv.qemu import Qemu
 from deepgen.run.riscv.request import Run, Timed, Wanted
-from deepgen.operators import Answer, Operator
-from deepgen.operators.compare import compare, explain
-from deepgen.vocabulary.scratch import Scratch
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
+from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict, completed
+from deepgen.vocabulary.scratch import Scratch
 
 _SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
 _STARTING = 5.0  # seconds

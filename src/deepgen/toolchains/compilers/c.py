@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deepgen.targets import Cpu, Target
 from deepgen.toolchains import elf, process
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers import isa, names
 from deepgen.toolchains.compilers.header import compiled_header
 from deepgen.toolchains.compilers.judge import failed, run_judged
 from deepgen.toolchains.compilers.sources import write_sources
-from deepgen.targets import Cpu, Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
 
 _OPTIMISE = ("-O3",)

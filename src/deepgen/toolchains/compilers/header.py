@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deepgen.toolchains.base import BuildError, BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers.judge import run_judged
-from deepgen.vocabulary.folders import default_cache_folder
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, digest
+from deepgen.vocabulary.folders import default_cache_folder
 
 _INCLUDED = re.compile(r"^(?:#ifndef (\w+)\n)?#include <immintrin\.h>", re.MULTILINE)
 # Macros that decide what headers declare, and so must come before all of them.

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from deepgen.targets import Hip, Target
 from deepgen.toolchains import amdgpu_notes, elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers import gpu_facts, names
 from deepgen.toolchains.compilers.judge import failed, run_judged
 from deepgen.toolchains.compilers.sources import write_sources
-from deepgen.targets import Hip, Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
 _BINARY, _ASSEMBLY = "kernel.hsaco", "kernel.s"

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from deepgen.targets import Cuda, Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers import gpu_facts, names, nvrtc_program, ptxas
 from deepgen.toolchains.compilers.disassembly import sass
 from deepgen.toolchains.compilers.judge import failed, run_judged
 from deepgen.toolchains.compilers.sources import write_sources
-from deepgen.targets import Cuda, Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
 _BINARY, _PTX = "kernel.cubin", "kernel.ptx"

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from deepgen.targets import Riscv, Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
 from deepgen.toolchains.board import calls
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers import names, zig_libc
 from deepgen.toolchains.compilers.judge import failed, run_judged
 from deepgen.toolchains.compilers.sources import write_sources
-from deepgen.vocabulary.folders import default_cache_folder
-from deepgen.targets import Riscv, Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, digest
+from deepgen.vocabulary.folders import default_cache_folder
 
 ASSEMBLY = "kernel.s"  # beside the program
 SUFFIX = ".riscv"

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
 from deepgen.targets import Sim, Target
 from deepgen.targets.sim import duration, fault
+from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, Verdict
 
 _BINARY = "kernel.sim"

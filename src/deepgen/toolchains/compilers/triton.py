@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from deepgen.targets import Cuda, Gpu, Target
 from deepgen.toolchains import amdgpu_notes, elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers import gpu_facts, hip_clang, ptxas, triton_program
 from deepgen.toolchains.compilers.disassembly import sass
 from deepgen.toolchains.compilers.judge import failed, run_judged
 from deepgen.toolchains.compilers.sources import write_sources
-from deepgen.targets import Cuda, Gpu, Target
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Step, WorkspaceArg, completed
 from deepgen.vocabulary import triton as units
 

@@ -17,7 +17,7 @@ from typing import Any
 
 STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
 PROCESSOR = "cpu"
-_LOWERING = ("triton_c", "triton_c.lower")
+_LOWERING = ("deepgen_triton_cpu.lowering", "deepgen_triton_cpu.lowering.lower")
 _KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
 _BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
 _REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
@@ -43,7 +43,7 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
 def lower(source: str) -> None:
     """The kernel in C, with all that it includes, and the flags it is compiled with."""
     # Named rather than imported: bundles hold what the build imports, and need no generators.
-    triton_c, lowering = (importlib.import_module(f"deepgen.generators.{name}") for name in _LOWERING)
+    triton_c, lowering = (importlib.import_module(name) for name in _LOWERING)
     unit = json.loads(Path(UNIT).read_text())
     made = lowering.lower(triton_c.ttir_of(**_described(source, unit)))
     files = {file.name: file.text for file in lowering.sources(made.text, STEM)}

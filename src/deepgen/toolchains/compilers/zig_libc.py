@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from deepgen.toolchains.base import BuildError, BuildLimits
-from deepgen.toolchains.group import Group
 from deepgen.toolchains.compilers.judge import run_judged
+from deepgen.toolchains.group import Group
 from deepgen.vocabulary import digest
 
 _SECONDS = 900  # at most: on a core that nothing else uses it takes a minute

@@ -8,27 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.toolchains import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
-from deepgen.tuning.bundles import archive as bundle_archive, results as bundle_results
-from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.bundles.results import Results, TrialResult
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.helpers import build_helpers
 from deepgen.run.measure.peak import peak_gflops
 from deepgen.targets import device_for, host
+from deepgen.toolchains import BuildError, BuildPool, Cache, build_once, default_cache_folder, toolchains_for
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import pack as bundle_pack
-from deepgen.tuning.study import arrivals
+from deepgen.tuning.bundles import results as bundle_results
+from deepgen.tuning.bundles.results import Results, TrialResult
 from deepgen.tuning.bundles.runner import UNMEASURED
 from deepgen.tuning.counting import Uncounted
+from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.entrants import entrants
 from deepgen.tuning.finals import finals_inputs
-from deepgen.tuning.study.identity import open_journal
-from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
-from deepgen.tuning.study.rows import Proposal
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
+from deepgen.tuning.study import arrivals
+from deepgen.tuning.study.identity import open_journal
+from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.rows import Proposal
 from deepgen.tuning.study.study import Study
 from deepgen.tuning.study.winner import keep_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Trial, digest

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import deepgen
-from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.run.measure.base import Helper, Task
-from deepgen.tuning.study import trust
+from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles.runner import ARRAYS
+from deepgen.tuning.study import trust
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
 
 _ENTRIES = ("deepgen.tuning.bundles.runner", "deepgen.run.measure.worker")
@@ -56,7 +56,7 @@ def write(
     """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
     of the config that the search began with; `arrays`: inputs and answers of an operator whose code stays here.
     """
-    files: dict[str, bytes | Path] = {**travelling(), START: _text("bundle_start.py")}
+    files: dict[str, bytes | Path] = {**travelling(), START: _text("start.py")}
     for trial, _, artifact in (*trials, *known):
         files[_binary(trial, artifact)] = Path(artifact.binary)
     files |= {f"{ARRAYS}/{name}": content for name, content in arrays.items()}
@@ -136,4 +136,4 @@ def _binary(trial: Trial, artifact: Artifact) -> str:
 
 
 def _text(name: str) -> bytes:
-    return (resources.files("deepgen.tuning") / name).read_bytes()
+    return (resources.files("deepgen.tuning.bundles") / name).read_bytes()

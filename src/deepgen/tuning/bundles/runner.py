@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import baselines
-from deepgen.tuning.bundles import archive as bundle_archive, results as bundle_results
-from deepgen.tuning.bundles.results import TrialResult
 from deepgen.run.measure import conditions, open_runner
 from deepgen.run.measure.base import Contender, Helper, Runner, Task, arithmetic, least_seconds
 from deepgen.targets import Elsewhere, Target, device_for
+from deepgen.tuning.bundles import archive as bundle_archive
+from deepgen.tuning.bundles import results as bundle_results
+from deepgen.tuning.bundles.results import TrialResult
 from deepgen.tuning.finals import run_finals
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
 

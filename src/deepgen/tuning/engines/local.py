@@ -13,6 +13,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from deepgen import baselines
+from deepgen.run.measure import bandwidth, conditions, open_runner, peak_gflops
+from deepgen.run.measure.base import Contender, Task, least_seconds
+from deepgen.targets import host
 from deepgen.toolchains import (
     BuildError,
     BuildLimits,
@@ -24,9 +27,6 @@ from deepgen.toolchains import (
     toolchains_for,
 )
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
-from deepgen.run.measure import bandwidth, conditions, open_runner, peak_gflops
-from deepgen.run.measure.base import Contender, Task, least_seconds
-from deepgen.targets import host
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 
 

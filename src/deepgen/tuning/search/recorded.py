@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from deepgen.tuning.search.base import Past
 from deepgen.space import Space
+from deepgen.tuning.search.base import Past
 from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict, foreign
 
 # T4's words for configs that are not to be used.

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from deepgen.space import Space
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
 from deepgen.tuning.search.gaussian import Covariance
 from deepgen.tuning.search.lessons import CLEARLY_SLOWER
-from deepgen.space import Space
 from deepgen.vocabulary import Trial
 
 _LEARN = 40  # right trials, before which every built kernel is run

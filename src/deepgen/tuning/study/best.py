@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.toolchains.flags import require_plain
 from deepgen.generators import Generator
 from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
+from deepgen.toolchains.flags import require_plain
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Kernel, Trial, html
 

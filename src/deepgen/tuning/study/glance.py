@@ -10,10 +10,10 @@ from typing import Any
 from deepgen import operators, targets
 from deepgen.operators import Operator, Recorded
 from deepgen.targets import Target
+from deepgen.tuning.speed import speed
 from deepgen.tuning.study.definition import STRANGE, check
 from deepgen.tuning.study.journal import Journal, holder
 from deepgen.tuning.study.rows import Tally
-from deepgen.tuning.speed import speed
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
 

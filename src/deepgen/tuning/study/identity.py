@@ -12,11 +12,11 @@ from pathlib import Path
 
 import deepgen
 from deepgen.generators import Generator
+from deepgen.tuning.request import Plan, Request
 from deepgen.tuning.search import Strategy
 from deepgen.tuning.study import trust
 from deepgen.tuning.study.definition import is_own_kernel, signed_part
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.request import Plan, Request
 from deepgen.vocabulary import BadInput, DeepgenError, Trial, digest, finding
 
 COMPARED = 1000  # kernels emitted again at most; of more, those of the best trials and an even selection of the rest
@@ -102,7 +102,8 @@ def source_digest(generator: Generator) -> str:
     ours = Path(deepgen.__file__).parent
     if ours in path.parents:
         # Families share headers and expressions: a change there counts, though most change no kernel.
-        return _tree(ours / "generators") + _tree(ours / "operators")[:16]
+        texts = [_tree(ours / room) for room in ("kernels", "compiler")]
+        return digest(texts) + _tree(ours / "operators")[:16]
     return _own_text(path)
 
 
@@ -111,7 +112,7 @@ def strategy_digest(strategy: Strategy) -> str:
     module = sys.modules.get(type(strategy).__module__)
     own = _own_text(Path(getattr(module, "__file__", None) or ""))
     ours = Path(deepgen.__file__).parent
-    return own and digest([own, _tree(ours / "search"), _tree(ours / "space")])
+    return own and digest([own, _tree(ours / "tuning" / "search"), _tree(ours / "space")])
 
 
 def _own_text(path: Path) -> str:

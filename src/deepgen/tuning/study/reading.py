@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from deepgen.tuning.clock import summed
-from deepgen.tuning.study.definition import check_finals, check_trial
 from deepgen.tuning.doubts import all_doubts, over_default
+from deepgen.tuning.study.definition import check_finals, check_trial
 from deepgen.tuning.study.glance import sorted_verdicts, winner
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Tally

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import generators, operators
-from deepgen.tuning.search import recorded
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.request import Request, plan
+from deepgen.tuning.search import recorded
+from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Json, Measurement, Trial, digest, foreign
 

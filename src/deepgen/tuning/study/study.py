@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from deepgen import operators, targets
 from deepgen.operators import Operator
 from deepgen.targets import Target
+from deepgen.tuning.serving import serves_only
+from deepgen.tuning.speed import speed
 from deepgen.tuning.study import journal as journals
 from deepgen.tuning.study import trust
 from deepgen.tuning.study.definition import (
@@ -25,8 +27,6 @@ from deepgen.tuning.study.definition import (
 )
 from deepgen.tuning.study.glance import described, known_shapes
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.serving import serves_only
-from deepgen.tuning.speed import speed
 from deepgen.tuning.study.table import Row, as_frame
 from deepgen.tuning.study.text import bound_text, dropped_reasons, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
@@ -36,8 +36,8 @@ from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial
 if TYPE_CHECKING:
     from deepgen.generators import Generator
     from deepgen.run.measure.base import Task
-    from deepgen.tuning.search import Kind
     from deepgen.space import Space
+    from deepgen.tuning.search import Kind
     from deepgen.tuning.study.best import Best
     from deepgen.tuning.study.reading import Reading
 

@@ -59,7 +59,7 @@ class CConv2d:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "c_conv2d", "."),
+            sources=sources(_SOURCES, "conv2d/c_conv2d", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=LaunchPlan(steps=(Step("deepgen_conv2d", _arguments(conv, cpu, config)),)),
         )

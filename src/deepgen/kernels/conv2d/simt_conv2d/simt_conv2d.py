@@ -7,8 +7,8 @@ from importlib import resources
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.shared import dialect
 from deepgen.kernels.conv2d.simt_conv2d.space import simt_conv2d_space
+from deepgen.kernels.shared import dialect
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space

@@ -90,7 +90,7 @@ class CGemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(("gemm.c", "cpu_pool.h", "x86_pool.h"), "c_gemm", "."),
+            sources=sources(("gemm.c", "cpu_pool.h", "x86_pool.h"), "gemm/c_gemm", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=LaunchPlan((Step("deepgen_gemm", arguments),)),
         )

@@ -102,7 +102,7 @@ class RvvGemm:
             *(ScalarArg("i64", name) for name in _SIZES),
             *(ScalarArg(factor, name) for name in ("alpha", "beta")),
         )
-        files = sources(("gemm_rvv.c", "rvv_numbers.h"), "rvv_gemm")
+        files = sources(("gemm_rvv.c", "rvv_numbers.h"), "gemm/rvv_gemm")
         return Kernel(
             name=self.name,
             language="c",

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.kernels.shared import dialect
 from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
+from deepgen.kernels.shared import dialect
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Target

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepgen.kernels.gemm.x86_amx_gemm.defaults import BYTES_WORTH_A_THREAD, default_config
-from deepgen.kernels.shared.x86_common import HUGE_PAGE, covering, served, sources, thread_counts
 from deepgen.kernels.gemm.x86_dot.products import (
     C_TYPES,
     PARTITION,
@@ -20,6 +19,7 @@ from deepgen.kernels.gemm.x86_dot.products import (
     unfit_result,
 )
 from deepgen.kernels.gemm.x86_gemm.model import Tile, seconds
+from deepgen.kernels.shared.x86_common import HUGE_PAGE, covering, served, sources, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies, minimum, where
 from deepgen.targets import X86, Target
@@ -133,7 +133,7 @@ class AmxGemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "x86_amx_gemm", "x86_dot", "."),
+            sources=sources(_SOURCES, "gemm/x86_amx_gemm", "gemm/x86_dot", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in macros.items())),
             plan=LaunchPlan(steps=(step,), prepare=_preparation(packed)),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.kernels.shared.x86_common import covering, nearest, served, sources, thread_counts
 from deepgen.kernels.gemm.x86_dot.products import (
     C_TYPES,
     PARTITION,
@@ -19,6 +18,7 @@ from deepgen.kernels.gemm.x86_dot.products import (
     unfit_result,
 )
 from deepgen.kernels.gemm.x86_gemm.model import Tile, seconds
+from deepgen.kernels.shared.x86_common import covering, nearest, served, sources, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space, implies
 from deepgen.targets import X86, Target
@@ -138,7 +138,7 @@ class DotGemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources((*_OWN, *_SHARED), "x86_dot", "."),
+            sources=sources((*_OWN, *_SHARED), "gemm/x86_dot", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in knobs.items())),
             plan=LaunchPlan(steps=(step,)),
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.shared.x86_common import HUGE_PAGE, served, sources
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config
 from deepgen.kernels.gemm.x86_gemm.model import Tile, seconds
 from deepgen.kernels.gemm.x86_gemm.sizes import FLOAT, NEXT, along_k, along_n, worth_help
 from deepgen.kernels.gemm.x86_gemm.space import gemm_space
+from deepgen.kernels.shared.x86_common import HUGE_PAGE, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
@@ -67,7 +67,7 @@ class X86Gemm:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "x86_gemm", "."),
+            sources=sources(_SOURCES, "gemm/x86_gemm", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config, lanes).items())),
             plan=plan,
         )

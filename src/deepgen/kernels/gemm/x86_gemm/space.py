@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deepgen.kernels.shared.x86_common import covering, thread_counts
 from deepgen.kernels.gemm.x86_gemm.sizes import (
     BLOCK_M,
     BLOCK_N,
@@ -24,6 +23,7 @@ from deepgen.kernels.gemm.x86_gemm.sizes import (
     tiles,
     up_to,
 )
+from deepgen.kernels.shared.x86_common import covering, thread_counts
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies, maximum, minimum, where
 from deepgen.targets import X86

@@ -50,7 +50,7 @@ class CSoftmax:
         return Kernel(
             name=self.name,
             language="c",
-            sources=sources(_SOURCES, "c_softmax", "."),
+            sources=sources(_SOURCES, "softmax/c_softmax", "shared"),
             flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
             plan=LaunchPlan(steps=(Step("deepgen_softmax", _arguments(softmax, cpu, config)),)),
         )

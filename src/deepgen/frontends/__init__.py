@@ -1,0 +1,1 @@
+"""How users reach deepgen: Python, the command line, torch, JAX, Triton."""

@@ -1,0 +1,1 @@
+"""Running kernels: loading and calling them, measuring and verifying them."""

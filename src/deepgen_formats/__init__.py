@@ -1,0 +1,1 @@
+"""Files and calls of other tuners."""

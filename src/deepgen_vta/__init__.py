@@ -1,0 +1,1 @@
+"""VTA, a simulated accelerator: its target, its kernels and its simulator."""
