@@ -47,11 +47,11 @@ from deepgen.operators import Gemm, gemm
 from deepgen.run.measure import Contender, Policy, Task
 from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.peak import Bounds, bounding, cpu_bounds, cpu_state
+from deepgen.run.measure.race import paired_ratio
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import X86
 from deepgen.toolchains import build_once
 from deepgen.tuning import Request, tune
-from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import DeepgenError
 
 OURS = "deepgen"

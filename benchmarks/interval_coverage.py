@@ -29,8 +29,8 @@ from rich.table import Table
 
 from common import run_main, save
 from deepgen.run.measure.base import Contender
+from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.finals import run_race
-from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import Measurement, Verdict
 
 HOLDS, WIDTH = 0.97, 0.05

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deepgen.tuning.statistics import paired_ratio
+from deepgen.run.measure.race import paired_ratio
 
 
 def samples(mean: float, seed: int, rounds: int = 30) -> list[float]:

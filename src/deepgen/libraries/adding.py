@@ -14,13 +14,13 @@ from deepgen import __version__
 from deepgen.libraries.entry import Entry, Requirements, Rival, Timed
 from deepgen.operators import OPERATORS, Operator
 from deepgen.run.call import plans
+from deepgen.run.measure.race import median_interval
 from deepgen.targets import device_for
 from deepgen.toolchains import build_once
 from deepgen.toolchains.flags import require_plain
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.finals import run_finals
-from deepgen.tuning.statistics import median_interval
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
 

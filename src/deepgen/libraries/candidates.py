@@ -19,12 +19,12 @@ from deepgen.libraries.adding import Added, is_general, origin
 from deepgen.libraries.entry import Entry, Rival, Timed
 from deepgen.operators import Operator
 from deepgen.run.measure.base import Contender
+from deepgen.run.measure.race import median_interval, paired_ratio
 from deepgen.space import Space
 from deepgen.targets import host
 from deepgen.toolchains import build_once
 from deepgen.toolchains.flags import require_plain
 from deepgen.tuning.serving import serves_only
-from deepgen.tuning.statistics import median_interval, paired_ratio
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed, digest
 

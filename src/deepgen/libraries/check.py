@@ -13,9 +13,9 @@ from deepgen.libraries.entry import Entry, Timed
 from deepgen.libraries.racing import Runners, compared, contender_of, first_wrong, opened
 from deepgen.libraries.winners import Library
 from deepgen.run.measure.base import Contender, Policy, Task
+from deepgen.run.measure.race import paired_ratio
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import Elsewhere
-from deepgen.tuning.statistics import paired_ratio
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import DeepgenError, Measurement
 

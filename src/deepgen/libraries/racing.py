@@ -14,9 +14,9 @@ from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.run.measure import open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
+from deepgen.run.measure.race import paired_ratio
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.tuning.finals import finals_inputs
-from deepgen.tuning.statistics import paired_ratio
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement
 
 _FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0

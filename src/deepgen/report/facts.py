@@ -26,9 +26,9 @@ from deepgen.report.command import tune_command
 from deepgen.report.conditions import conditions_of
 from deepgen.report.words import compared, gained
 from deepgen.run.measure.base import arithmetic
+from deepgen.run.measure.race import median_interval
 from deepgen.tuning import Study
 from deepgen.tuning.clock import PARTS
-from deepgen.tuning.statistics import median_interval
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
 from deepgen.tuning.study.table import KNOB

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepgen.run.measure.race import Ratio
 from deepgen.tuning.doubts import RETEST, WIDE
-from deepgen.tuning.statistics import Ratio
 
 FASTER, SLOWER = "ours is faster", "ours is slower"
 

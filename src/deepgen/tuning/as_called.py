@@ -22,8 +22,8 @@ from deepgen import baselines
 from deepgen.operators import Operator
 from deepgen.operators.signature import OUTPUT
 from deepgen.run.measure.gpu_buffers import DeviceTensor
+from deepgen.run.measure.race import paired_ratio
 from deepgen.targets import host
-from deepgen.tuning.statistics import paired_ratio
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import DeepgenError, Json, JsonObject
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from deepgen.run.measure.race import TIE, Ratio, paired_ratio
 from deepgen.tuning.speed import MEMORY
-from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.study.text import lost_baselines
 from deepgen.vocabulary import JsonObject, Trial
 

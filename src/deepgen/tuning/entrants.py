@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from deepgen.run.measure.base import Contender
+from deepgen.run.measure.race import TIE, paired_ratio
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.statistics import TIE, paired_ratio
 from deepgen.vocabulary import Kernel, Trial
 
 RESERVES = 4  # candidates per finalist: some may fail on harder inputs

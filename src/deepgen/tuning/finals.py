@@ -13,10 +13,10 @@ from typing import Any
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Contender, Task
+from deepgen.run.measure.race import TIE, Ratio, paired_ratio
 from deepgen.tuning.clock import Clock
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
-from deepgen.tuning.statistics import TIE, Ratio, paired_ratio
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 

@@ -20,8 +20,8 @@ from deepgen.libraries import Choice, Library
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
 from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.run.measure.race import Ratio, paired_ratio
 from deepgen.targets import Target
-from deepgen.tuning.statistics import Ratio, paired_ratio
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
 
 _SAMPLE = 0.02  # seconds of a sample: short runs are repeated until they take this long

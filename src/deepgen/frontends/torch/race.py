@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from deepgen.frontends.torch.cores import work
-from deepgen.tuning.statistics import paired_ratio
+from deepgen.run.measure.race import paired_ratio
 
 _ROUNDS = 15
 _LEAST = 3

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-
 from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
+from deepgen.run.measure.race import interleaved, race
 from deepgen.run.measure.timing import enough
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
 
@@ -184,7 +183,6 @@ class Referee(ABC, Generic[E]):
         entries = request["contenders"]
         racing: dict[int, E] = {}
         out: dict[int, Measurement] = {}
-        samples: dict[int, list[float]] = {who: [] for who in range(len(entries))}
 
         def attempt(who: int, work: Callable[[E], None]) -> None:
             try:
@@ -196,8 +194,10 @@ class Referee(ABC, Generic[E]):
                 out[who] = self._rejected(lost, rejected)
                 self.inspect(lost)  # otherwise the next one would be blamed for what this one changed
 
-        def sample(who: int) -> Callable[[E], None]:
-            return lambda entrant: samples[who].append(entrant.timed())
+        def sample(who: int) -> float | None:
+            seconds: list[float] = []
+            attempt(who, lambda entrant: seconds.append(entrant.timed()))
+            return seconds[0] if who in racing else None
 
         for who in range(len(entries)):
             racing[who] = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), who, None)
@@ -206,10 +206,8 @@ class Referee(ABC, Generic[E]):
             for who in list(racing):
                 attempt(who, lambda entrant: entrant.first())
             self.look()
-            for number in range(request["rounds"]):
-                for place in np.random.default_rng([request["seed"], number]).permutation(len(entries)):
-                    if int(place) in racing:
-                        attempt(int(place), sample(int(place)))
+            timers = {who: partial(sample, who) for who in range(len(entries))}
+            samples = race(racing, interleaved(timers, request["seed"]), request["rounds"]).samples
             for who in list(racing):
                 attempt(who, lambda entrant: entrant.last())
         for who, entrant in racing.items():

@@ -18,6 +18,7 @@ from deepgen.run.counters.counted import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.bench import Rejected, on_call
+from deepgen.run.measure.race import race
 from deepgen.run.riscv import faults, perf, request
 from deepgen.run.riscv.board import Board
 from deepgen.run.riscv.counts import Counts
@@ -33,7 +34,7 @@ from deepgen.vocabulary.scratch import Scratch
 _SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
 _STARTING = 5.0  # seconds
 _ATTEMPTS = 3  # at a run that something outside killed
-_TURNS = 5  # of programs that are compared
+_PARTS = 5  # of the rounds in which programs are compared: in each, all of them run
 _COLD = 2  # times the caches: memory that is written to have them cold
 _LEAST_COLD = 4 << 20
 _FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without the program around them
@@ -82,20 +83,22 @@ class RiscvRunner:
         return self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
-        """A program has one kernel. Where times are taken, programs take turns, so that a clock that changes meanwhile
-        changes for all: each runs a part of its rounds in every turn."""
+        """A program has one kernel. Where times are taken, programs alternate, so that a clock that changes meanwhile
+        changes for all: each runs a part of its rounds at a time."""
         built = []
         for contender in contenders:
             if contender.kernel is None or contender.artifact is None:
                 raise DeepgenError(f"no baseline {contender.name!r} runs on {self._target.name}")
             built.append((contender.kernel, contender.artifact))
-        turns = 1 if self._place.counts else min(_TURNS, rounds)
+        share = rounds if self._place.counts else -(-rounds // _PARTS)
         parts: list[list[Measurement]] = [[] for _ in built]
-        for turn in range(turns):
-            some = rounds * (turn + 1) // turns - rounds * turn // turns
-            for number, (kernel, artifact) in enumerate(built):
-                if all(measured.ok for measured in parts[number]):
-                    parts[number].append(self._measured(kernel, artifact, shape, some, some, 0.0))
+
+        def time_rounds(present: Sequence[int], some: int, first: int) -> Mapping[int, Sequence[float]]:
+            for number in present:
+                parts[number].append(self._measured(*built[number], shape, some, some, 0.0))
+            return {number: parts[number][-1].samples for number in present if parts[number][-1].ok}
+
+        race(range(len(built)), time_rounds, share, lambda result: min(share, rounds - result.rounds))
         return [_whole(part) for part in parts]
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
@@ -218,7 +221,7 @@ def _place(target: Riscv, scratch: Path, toolchains: Mapping[str, str] | None, c
 
 
 def _whole(parts: Sequence[Measurement]) -> Measurement:
-    """The rounds of all turns together; what went wrong in one stands for all."""
+    """The rounds of all parts together; what went wrong in one stands for all."""
     if not parts[-1].ok:
         return parts[-1]
     samples = tuple(sample for part in parts for sample in part.samples)
