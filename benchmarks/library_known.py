@@ -10,9 +10,8 @@ from pathlib import Path
 
 from deepgen import baselines, generators
 from deepgen.libraries import Entry, Library, Timed
-from deepgen.libraries.entry import Rival
+from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.racing import Runners, compared
-from deepgen.libraries.times import Times
 from deepgen.operators import Gemm
 from deepgen.run.call import plans
 from deepgen.run.measure.base import Contender, Policy, Task

@@ -27,9 +27,8 @@ from common import conditions, run_main
 from deepgen import generators, targets
 from deepgen.libraries import Entry, Timed
 from deepgen.libraries.choice import decide
-from deepgen.libraries.entry import Rival
+from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.store import Content
-from deepgen.libraries.times import Times
 from deepgen.operators import Gemm
 from deepgen.targets import Target
 from gpu_known import fitting

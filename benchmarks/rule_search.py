@@ -19,8 +19,7 @@ from common import run_main, save
 from deepgen import generators, targets
 from deepgen.operators import gemm
 from deepgen.targets import Vta
-from deepgen.tuning.search.recorded import Recorded
-from deepgen.tuning.search.replay import Contest, interval, replay
+from deepgen.tuning.search.recorded import Contest, Recorded, interval, replay
 from deepgen.vocabulary import Measurement, Verdict
 from deepgen_vta.generator.emit import emit
 from deepgen_vta.generator.product import product

@@ -29,10 +29,8 @@ from statistics import mean
 from typing import Any
 
 from common import run_main
-from deepgen.tuning.search.base import Past
-from deepgen.tuning.search.options import parse_options
-from deepgen.tuning.search.recorded import Recorded, read
-from deepgen.tuning.search.replay import Contest, interval, replay
+from deepgen.tuning.search.base import Past, parse_options
+from deepgen.tuning.search.recorded import Contest, Recorded, interval, read, replay
 
 BUDGETS = (25, 50, 100, 200)
 DEFAULT = (

@@ -32,8 +32,7 @@ import numpy as np
 from common import run_main, save
 from deepgen.tuning import search
 from deepgen.tuning.search.base import Past, Setting
-from deepgen.tuning.search.recorded import Recorded, read
-from deepgen.tuning.search.replay import Contest, replay
+from deepgen.tuning.search.recorded import Contest, Recorded, read, replay
 from deepgen.vocabulary import BadInput, Trial
 
 BUDGETS = (10, 25, 50)

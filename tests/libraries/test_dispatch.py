@@ -19,9 +19,8 @@ from deepgen.frontends.cli.main import main
 from deepgen.kernels.base import Generator
 from deepgen.libraries import Choice, Library, candidates, racing
 from deepgen.libraries.c.export import export
-from deepgen.libraries.entry import Rival
+from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.first_use import time_chosen
-from deepgen.libraries.times import Times
 from deepgen.run.measure.base import Contender
 from deepgen.vocabulary import BadInput, Kernel, Measurement, Missing, Verdict
 

@@ -24,9 +24,8 @@ from deepgen import targets
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.c.export import export
-from deepgen.libraries.c.expressions import in_c
-from deepgen.libraries.c.functions import functions_of
-from deepgen.libraries.times import Times
+from deepgen.libraries.c.functions import functions_of, in_c
+from deepgen.libraries.entry import Times
 from deepgen.space import parse
 from deepgen.targets import host
 from deepgen.tuning import Study

@@ -19,8 +19,8 @@ from deepgen import targets
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, NotServed
 from deepgen.libraries.check import Checked, check
+from deepgen.libraries.entry import Times
 from deepgen.libraries.racing import time_across
-from deepgen.libraries.times import Times
 from deepgen.operators import Operator
 from deepgen.space import Space
 from deepgen.targets import Target

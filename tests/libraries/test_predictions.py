@@ -21,9 +21,8 @@ from deepgen.baselines.vendor_model import reached
 from deepgen.libraries import Entry, Library, Timed, predict
 from deepgen.libraries.c.export import export
 from deepgen.libraries.choice import decide, model_of
-from deepgen.libraries.entry import Rival
+from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.store import Content
-from deepgen.libraries.times import Times
 from deepgen.operators import Gemm
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from deepgen.kernels.sim import SimTiles
-from deepgen.tuning.search.random import Random
+from deepgen.tuning.search.plain import Random
 from deepgen.operators import Answer, Operator, Param, Signature, least_work
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg
 

@@ -17,10 +17,10 @@ from deepgen.run.measure import conditions
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.conditions import Reading
 from deepgen.run.measure.sim import SimRunner
-from deepgen.tuning import clock
-from deepgen.tuning.clock import PARTS, Clock
+from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
+from deepgen.tuning.progress import PARTS, Clock
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, Measurement, Verdict
 
@@ -84,7 +84,7 @@ def test_a_wait_is_told_with_the_result(
 def test_a_budget_keeps_some_of_itself_for_the_finals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Clock().search_over and Clock().left == float("inf")
     now = 5.0
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     ours = Clock(20.0)
     assert not ours.search_over
     now += 15.0
@@ -95,7 +95,7 @@ def test_a_budget_keeps_some_of_itself_for_the_finals(monkeypatch: pytest.Monkey
 
 def test_what_happens_at_the_same_time_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     ours = Clock()
     with ours.on("search"):
         now += 3.0

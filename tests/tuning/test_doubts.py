@@ -12,9 +12,9 @@ import deepgen as dg
 from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.top import top
 from deepgen.tuning import reuse
-from deepgen.tuning.doubts import all_doubts, over_default
 from deepgen.tuning.engines import local
 from deepgen.tuning.study.journal import Journal
+from deepgen.tuning.study.reading import all_doubts, over_default
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Measurement, Trial, Verdict
 

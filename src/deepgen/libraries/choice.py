@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from deepgen import baselines, generators
 from deepgen.kernels.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_related, is_resized
 from deepgen.libraries.store import Content
-from deepgen.libraries.vendor import VendorKernel
-from deepgen.operators import Operator
+from deepgen.operators import Operator, TensorFacts
+from deepgen.operators.signature import dense_strides
+from deepgen.run.call.arguments import Arguments
+from deepgen.run.call.arrays import CPU, View, allocator, view
 from deepgen.run.call.loaded import Loaded
-from deepgen.targets import Target
+from deepgen.run.measure.gpu_buffers import DeviceTensor
+from deepgen.targets import Target, host
 from deepgen.tuning.study.text import counted, seconds_text
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary.dtypes import DTYPES
 
 EXACT, NEIGHBOUR, VENDOR, NONE = "exact", "neighbour", "vendor", "none"
 Called: TypeAlias = "Loaded | VendorKernel"
@@ -245,3 +249,47 @@ def _without_ours(
     if not able:
         return Choice(operator, target, NONE, None, None, None, why, considered)
     return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} serves instead", considered)
+
+
+class VendorKernel:
+    """Call it with the arrays that the operator reads, as a loaded kernel."""
+
+    def __init__(self, name: str, operator: Operator, target: Target, threads: int | None = None) -> None:
+        self.name, self.operator, self.target = name, operator, target
+        self._baseline = baselines.by_name(name)
+        self._arguments = Arguments(operator)
+        self._threads = threads or host.usable_cores()
+
+    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        """What the operator gives: an array, or a tuple of several. Arrays must be dense."""
+        arrays, values = self._arguments.sort(inputs, out, named)
+        seen = {name: view(array, name) for name, array in arrays.items()}
+        signature = self.operator.signature()
+        facts = {
+            n: TensorFacts(v.shape, signature.dtype_of(signature[n]), v.strides, v.device) for n, v in seen.items()
+        }
+        bound = self.operator.bind(facts, values)
+        if (why := self._baseline.missing(bound, self.target)) is not None:
+            raise BadInput(f"{self.name} does not serve {bound.describe()}", allowed=why)
+        for tensor in bound.tensors():
+            if tensor.name in self._arguments.written and tensor.name not in arrays:
+                arrays[tensor.name] = allocator([*arrays.values()], tensor, 1)(next(iter(arrays.values())))
+                seen[tensor.name] = view(arrays[tensor.name], tensor.name)
+        shaped = {t.name: t for t in bound.tensors()}
+        tensors = {name: _shared(name, arrays[name], seen[name], shaped[name].dtype.name) for name in seen}
+        self._baseline.prepare(bound, tensors, self._threads)()
+        return self._arguments.result(arrays)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} for {self.operator.describe()}, in place of a deepgen kernel>"
+
+
+def _shared(name: str, array: Any, seen: View, dtype: str) -> Any:
+    """The array's memory in the form that baselines take it in."""
+    if seen.strides != dense_strides(seen.shape):
+        raise BadInput(f"{name} is not a contiguous row-major array", allowed="pass a contiguous copy")
+    if seen.device != CPU:
+        return DeviceTensor(seen.address, seen.shape, DTYPES[dtype])
+    import numpy as np
+
+    return array if isinstance(array, np.ndarray) else np.asarray(array)

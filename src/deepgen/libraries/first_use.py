@@ -12,7 +12,7 @@ from deepgen.libraries import candidates
 from deepgen.libraries.adding import Added
 from deepgen.libraries.candidates import Candidate, Config
 from deepgen.libraries.choice import Choice, comparable, related
-from deepgen.libraries.entry import Entry
+from deepgen.libraries.entry import Entry, Times
 from deepgen.libraries.racing import (
     Runners,
     contender_of,
@@ -25,11 +25,10 @@ from deepgen.libraries.racing import (
     task_at,
     times_of,
 )
-from deepgen.libraries.times import Times
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.run.measure.base import Contender, Task
-from deepgen.tuning.clock import timed_part
+from deepgen.tuning.progress import timed_part
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 _FIRST = 8  # kernels, of those expected to be the fastest: all of a large library would make the first use slow

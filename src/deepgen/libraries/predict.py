@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from math import exp, log, log2, sqrt
 
 from deepgen.baselines.vendor_model import LINE, reached, row_bytes
-from deepgen.libraries.entry import Entry, is_resized
-from deepgen.libraries.times import Times
+from deepgen.libraries.entry import Entry, Times, is_resized
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.tuning.speed import bound

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from deepgen import baselines, targets
-from deepgen.libraries.entry import Entry, is_resized
-from deepgen.libraries.times import Times
+from deepgen.libraries.entry import Entry, Times, is_resized
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.run.measure import open_runner

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.libraries.entry import Entry
-from deepgen.libraries.times import Times
+from deepgen.libraries.entry import Entry, Times
 from deepgen.tuning.study import lock, trust
 from deepgen.tuning.study.winner import ABOUT, Stored, stored_winner, write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, foreign

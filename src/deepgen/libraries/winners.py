@@ -10,11 +10,9 @@ from pathlib import Path
 
 from deepgen import targets
 from deepgen.libraries.adding import entry_of, general_of
-from deepgen.libraries.choice import Called, Choice, choose
-from deepgen.libraries.entry import Entry
+from deepgen.libraries.choice import Called, Choice, VendorKernel, choose
+from deepgen.libraries.entry import Entry, Times
 from deepgen.libraries.store import ENTRIES, Content, Store
-from deepgen.libraries.times import Times
-from deepgen.libraries.vendor import VendorKernel
 from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target

@@ -28,11 +28,10 @@ from deepgen.report.words import compared, gained
 from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.race import median_interval
 from deepgen.tuning import Study
-from deepgen.tuning.clock import PARTS
+from deepgen.tuning.progress import PARTS
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
-from deepgen.tuning.study.table import KNOB
-from deepgen.tuning.study.text import bound_text, dropped_reasons, knob_text, rate_text, seconds_text
+from deepgen.tuning.study.text import KNOB, bound_text, dropped_reasons, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Trial
 from deepgen.vocabulary.measurement import geometric_mean
 

@@ -10,7 +10,7 @@ from deepgen.report import charts, knob_charts
 from deepgen.report.analysis import Report
 from deepgen.report.facts import Facts
 from deepgen.report.figures import figures_of
-from deepgen.tuning.study.table import KNOB
+from deepgen.tuning.study.text import KNOB
 from deepgen.vocabulary import BadInput
 
 SUFFIXES = (".svg", ".png")

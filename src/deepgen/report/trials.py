@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.report.analysis.numbers import Row
-from deepgen.tuning.study.table import KNOB
-from deepgen.tuning.study.text import knob_text
+from deepgen.tuning.study.text import KNOB, knob_text
 
 MOST = 10_000  # trials in a page; of more, the fastest and a random sample
 SHOWN = 1_500  # points in the chart of one knob, sampled in the same way

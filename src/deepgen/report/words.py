@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.run.measure.race import Ratio
-from deepgen.tuning.doubts import RETEST, WIDE
+from deepgen.tuning.study.reading import RETEST, WIDE
 
 FASTER, SLOWER = "ours is faster", "ours is slower"
 

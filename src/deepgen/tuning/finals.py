@@ -14,9 +14,9 @@ from deepgen.baselines import by_name, raced
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.race import TIE, Ratio, paired_ratio
-from deepgen.tuning.clock import Clock
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
+from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 

@@ -1,11 +1,15 @@
-"""The progress of a tuning run, for the display."""
+"""The progress of a tuning run: for the display, where its time goes, and when it may stop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 from deepgen.tuning.speed import ARITHMETIC
+from deepgen.vocabulary import BadInput, JsonObject, Trial
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,127 @@ class Progress:
     improved: tuple[tuple[int, float], ...] = ()  # after how many trials there was a better one, and its seconds
     spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by what they went to
     note: str | None = None
+
+
+PARTS = ("building", "measuring", "verifying", "waiting", "search")
+_FINALS_SHARE = 0.3  # of the budget, kept for the finals
+_FINALS_SECONDS = 60.0  # but at most this
+
+
+@contextmanager
+def timed_part(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Time spent inside is added to this part."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[part] += time.monotonic() - started
+
+
+class Clock:
+    """The time of one run, from its start.
+
+    Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
+    verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
+    """
+
+    def __init__(self, budget: float | None = None) -> None:
+        self._budget = inf if budget is None else budget
+        self._started = time.monotonic()
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._trials = (0.0, 0)  # seconds and samples
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget, never below 0; infinite without one."""
+        return max(0.0, self._budget - self.elapsed)
+
+    @property
+    def search_over(self) -> bool:
+        """Whether the time that is left belongs to the finals."""
+        return self.left <= min(_FINALS_SECONDS, _FINALS_SHARE * self._budget) if self._budget < inf else False
+
+    def samples_left(self, share: float) -> float:
+        """How many samples fit into this share of the time that is left, at the pace of the trials so far."""
+        seconds, samples = self._trials
+        return share * self.left * samples / seconds if seconds else inf
+
+    def on(self, part: str) -> AbstractContextManager[None]:
+        """Time spent inside counts as this part."""
+        return timed_part(self._seconds, part)
+
+    def measured(self, seconds: float, samples: int) -> None:
+        """Trials with that many samples kept the device busy for that long, while the search waited or computed."""
+        self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
+        self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
+        self._seconds["measuring"] += seconds
+
+    def spent(self) -> dict[str, float]:
+        """Seconds so far, by part."""
+        return dict(self._seconds)
+
+    def told(self) -> JsonObject:
+        """What is recorded of a run. What was measured while the strategy computed counts as search alone."""
+        total, parts = self.elapsed, dict(self._seconds)
+        twice = max(0.0, sum(parts.values()) - total)
+        parts["measuring"] = max(0.0, parts["measuring"] - twice)
+        return {**{part: round(seconds, 3) for part, seconds in parts.items()}, "total": round(total, 3)}
+
+
+def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
+    """Of all runs of a study."""
+    return {part: round(sum(run[part] for run in runs), 3) for part in (*PARTS, "total")}
+
+
+@dataclass(frozen=True)
+class Goals:
+    """What ends a search early; None: nothing does."""
+
+    target_speedup: float | None = None  # over the reference
+    patience: int | None = None  # trials in which the best time has not become shorter by more than `gain`
+    gain: float = 0.005
+
+    def __post_init__(self) -> None:
+        if self.target_speedup is not None and self.target_speedup <= 0.0:
+            raise BadInput(f"target speedup is {self.target_speedup:g}", allowed="a number above 0, such as 1.5")
+        if self.patience is not None and self.patience < 1:
+            raise BadInput(f"patience is {self.patience}", allowed="must be an integer of at least 1")
+
+
+class Stopping:
+    """Hears the trials in the order in which the strategy does, so that a resumed study stops at the same one.
+
+    `reference` is the time to be beaten, such as a baseline's; without one, that of the first right trial.
+    """
+
+    def __init__(self, goals: Goals, reference: float | None = None) -> None:
+        self._goals, self._reference = goals, reference
+        self._best: float | None = None
+        self._mark: float | None = None  # the best time when it last became clearly shorter
+        self._since = 0
+
+    def hear(self, trial: Trial) -> None:
+        self._since += 1
+        if trial.seconds is None:
+            return
+        if self._reference is None:
+            self._reference = trial.seconds
+        if self._best is None or trial.seconds < self._best:
+            self._best = trial.seconds
+        if self._mark is None or trial.seconds < self._mark * (1.0 - self._goals.gain):
+            self._mark, self._since = trial.seconds, 0
+
+    def reason(self) -> str | None:
+        """Why the search may stop now, if it may."""
+        goals = self._goals
+        if goals.target_speedup is not None and self._best is not None and self._reference is not None:
+            speedup = self._reference / self._best
+            if speedup >= goals.target_speedup:
+                return f"it is {speedup:.2f} times as fast as the reference, and {goals.target_speedup:g} was the goal"
+        if goals.patience is not None and self._best is not None and self._since >= goals.patience:
+            return f"nothing better by {goals.gain:.1%} was found in {self._since} trials"
+        return None

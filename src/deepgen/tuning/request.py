@@ -20,7 +20,7 @@ from deepgen.run.measure.base import Policy, Task
 from deepgen.space import Space
 from deepgen.targets import Target, host
 from deepgen.tuning import search
-from deepgen.tuning.search.stopping import Goals
+from deepgen.tuning.progress import Goals
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest

@@ -10,14 +10,12 @@ from math import inf
 from typing import Any
 
 from deepgen.run.measure.base import Contender
-from deepgen.tuning.clock import Clock
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals import asked_for, run_finals
-from deepgen.tuning.progress import Progress
+from deepgen.tuning.progress import Clock, Progress, Stopping
 from deepgen.tuning.request import Plan, Request, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
-from deepgen.tuning.search.stopping import Stopping
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
 from deepgen.tuning.study.identity import open_journal

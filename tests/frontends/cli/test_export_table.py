@@ -12,8 +12,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.tuning import Study
-from deepgen.tuning.perf_stats import as_perf_stats
-from deepgen.tuning.study.table import as_csv, trial_row
+from deepgen.tuning.study.text import as_csv, as_perf_stats, trial_row
 from deepgen.vocabulary import Measurement, Missing, Trial, Verdict
 
 

@@ -17,8 +17,7 @@ from deepgen.frontends.cli import session, work_file
 from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
-from deepgen.tuning.division import SHORT_SECONDS, divided
-from deepgen.tuning.work import Part, ordered
+from deepgen.tuning.work import SHORT_SECONDS, Part, divided, ordered
 from deepgen.vocabulary import BadInput
 
 LARGE, SMALL = gemm(64, 64, 64), gemm(8, 8, 8)

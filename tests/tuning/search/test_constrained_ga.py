@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from deepgen.tuning import search
-from deepgen.tuning.search import Setting, solving
-from deepgen.tuning.search.constrained_ga import VARIANTS
+from deepgen.tuning.search import Setting, constrained_ga
+from deepgen.tuning.search.constrained_ga import VARIANTS, Solver
 from deepgen.tuning.search.encoding import Encoding
-from deepgen.tuning.search.recorded import Recorded, from_trials
-from deepgen.tuning.search.replay import Contest, replay
-from deepgen.tuning.search.solving import Solver
+from deepgen.tuning.search.recorded import Contest, Recorded, from_trials, replay
 from deepgen.vocabulary import BadInput
 
 SMALL = {"population": 30, "history": 8, "round": 8, "generations": 2}
@@ -43,7 +41,7 @@ def test_solving_keeps_to_the_restrictions_by_table_and_by_restriction(
     encoding = Encoding(recorded.space)
     rng = np.random.default_rng(0)
     by_table = Solver(encoding)
-    monkeypatch.setattr(solving, "_LISTED", 0)
+    monkeypatch.setattr(constrained_ga, "_LISTED", 0)
     by_restriction = Solver(encoding)
     for solver in (by_table, by_restriction):
         ranks = [solver.draw({0: {2, 5}, 1: {1}}, rng) for _ in range(20)]

@@ -8,9 +8,8 @@ import pytest
 
 from deepgen.tuning import search
 from deepgen.tuning.search import Setting
-from deepgen.tuning.search.options import parse_options
-from deepgen.tuning.search.recorded import Recorded
-from deepgen.tuning.search.replay import Contest, replay
+from deepgen.tuning.search.base import parse_options
+from deepgen.tuning.search.recorded import Contest, Recorded, replay
 from deepgen.vocabulary import BadInput
 
 

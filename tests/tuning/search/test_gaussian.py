@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepgen.tuning.search.acquisition import log_improvement, standardised
 from deepgen.tuning.search.gaussian import Covariance, Posterior
+from deepgen.tuning.search.guide import log_improvement, standardised
 
 
 def line(levels: int) -> np.ndarray:

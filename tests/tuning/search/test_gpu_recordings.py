@@ -9,8 +9,7 @@ from statistics import mean
 
 import pytest
 
-from deepgen.tuning.search.recorded import read
-from deepgen.tuning.search.replay import Contest, replay
+from deepgen.tuning.search.recorded import Contest, read, replay
 
 FOLDER = Path(__file__).parents[3] / "benchmarks/h200/recorded"
 FILES = sorted(FOLDER.glob("*.json.gz"))

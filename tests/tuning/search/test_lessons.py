@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepgen.tuning.search.lessons import Lessons, Told
+from deepgen.tuning.search.guide import Lessons, Told
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from deepgen.tuning import search
 from deepgen.tuning.search import Setting, regressors
-from deepgen.tuning.search.recorded import Recorded
+from deepgen.tuning.search.recorded import Contest, Recorded, replay
 from deepgen.tuning.search.regressors import LIBRARIES
-from deepgen.tuning.search.replay import Contest, replay
 from deepgen.vocabulary import BadInput, Missing
 
 

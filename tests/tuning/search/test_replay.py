@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepgen.tuning.search.recorded import Recorded
-from deepgen.tuning.search.replay import Contest, interval, replay
+from deepgen.tuning.search.recorded import Contest, Recorded, interval, replay
 from deepgen.vocabulary import BadInput
 
 

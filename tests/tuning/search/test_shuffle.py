@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deepgen.tuning.search.shuffle import Shuffle
+from deepgen.tuning.search.base import Shuffle
 
 
 @given(count=st.integers(1, 300), seed=st.integers(0, 2**32))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from deepgen.tuning.search.stopping import Goals, Stopping
+from deepgen.tuning.progress import Goals, Stopping
 from deepgen.vocabulary import BadInput, Measurement, Trial, Verdict
 
 

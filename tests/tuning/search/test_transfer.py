@@ -10,8 +10,7 @@ from deepgen.space import Space
 from deepgen.tuning import search
 from deepgen.tuning.search import Past, Setting
 from deepgen.tuning.search.model import Model
-from deepgen.tuning.search.recorded import Recorded
-from deepgen.tuning.search.replay import Contest, replay
+from deepgen.tuning.search.recorded import Contest, Recorded, replay
 from deepgen.vocabulary import Trial
 
 

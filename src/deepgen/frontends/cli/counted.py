@@ -7,7 +7,7 @@ from deepgen.report import analysis
 from deepgen.report.analysis.of_study import rows_of
 from deepgen.report.analysis.words import summary
 from deepgen.tuning import Study
-from deepgen.tuning.perf_stats import as_perf_stats
+from deepgen.tuning.study.text import as_perf_stats
 from deepgen.vocabulary.errors import DeepgenError
 
 TABLE = "perf_stats.csv"  # in the study's folder

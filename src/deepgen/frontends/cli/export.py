@@ -104,8 +104,7 @@ def export(
 
 
 def _table(study: Study, *, perf_stats: bool) -> str:
-    from deepgen.tuning.perf_stats import as_perf_stats
-    from deepgen.tuning.study.table import as_csv
+    from deepgen.tuning.study.text import as_csv, as_perf_stats
 
     rows = study.rows()
     return as_perf_stats(rows) if perf_stats else as_csv(rows)

@@ -47,8 +47,8 @@ def replay(
 
     from deepgen.frontends.cli.output import labelled, print_json
     from deepgen.tuning import search
-    from deepgen.tuning.search.options import parse_options
-    from deepgen.tuning.search.replay import Contest, interval, replay
+    from deepgen.tuning.search.base import parse_options
+    from deepgen.tuning.search.recorded import Contest, interval, replay
 
     settled = search.settle(strategy, parse_options(option or []))
     space = read(recorded)

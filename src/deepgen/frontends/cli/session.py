@@ -19,9 +19,9 @@ from deepgen.report.view.text import note
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
-from deepgen.tuning.division import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
 from deepgen.tuning.engines import Engine
 from deepgen.tuning.request import plan
+from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing
 from deepgen_formats.older.generator import NAME as OLDER
 from deepgen_formats.older.study_results import write_results

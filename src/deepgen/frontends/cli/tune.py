@@ -61,7 +61,7 @@ def tune(
     from deepgen.frontends.cli import bundle, case_files, engines, requests, session, work_file
     from deepgen.frontends.cli.detach import start
     from deepgen.run.measure.base import Policy
-    from deepgen.tuning.division import LEAST_SECONDS
+    from deepgen.tuning.work import LEAST_SECONDS
 
     on = engines.chosen(engine, address)
     current = settings.load()

@@ -20,12 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepgen import __version__, targets
-from deepgen.libraries.c import packaging
-from deepgen.libraries.c.expressions import NotInC
-from deepgen.libraries.c.functions import Function, functions_of
-from deepgen.libraries.c.header import ABI_VERSION, header
+from deepgen.libraries.c.functions import Function, NotInC, functions_of
 from deepgen.libraries.c.kernels import KernelText, kernel_text
-from deepgen.libraries.c.source import source
+from deepgen.libraries.c.source import ABI_VERSION, header, source
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.winners import Library
 from deepgen.toolchains import toolchain_for
@@ -90,7 +87,7 @@ def _write(library: Library, entries: Sequence[Entry], folder: Path, name: str) 
         raise DeepgenError(f"none of the kernels of {library.folder} can be exported: {why}")
     files = _write_sources(library, folder, name, served, texts)
     built = _build(folder, name, files)
-    for path, text in packaging.files(name, __version__, ABI_VERSION, files).items():
+    for path, text in files(name, __version__, ABI_VERSION, files).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return Exported(folder, name, tuple(served), built, skipped)
@@ -128,11 +125,92 @@ def _build(folder: Path, name: str, files: list[str]) -> Path:
     compiler = toolchain_for(targets.resolve("cpu"), "c")
     assert isinstance(compiler, CCompiler), "processors have C compilers"
     made = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
-    command = [*compiler.command, *packaging.FLAGS, "-shared", f"-Wl,-soname,{made.name}", "-Iinclude", "-Isrc"]
-    command += ["-o", f"lib/{made.name}", *(f"src/{file}" for file in files), *packaging.LIBRARIES]
+    command = [*compiler.command, *FLAGS, "-shared", f"-Wl,-soname,{made.name}", "-Iinclude", "-Isrc"]
+    command += ["-o", f"lib/{made.name}", *(f"src/{file}" for file in files), *LIBRARIES]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
         raise DeepgenError(f"the exported library cannot be built: {first}")
     (made.parent / f"lib{name}.so").symlink_to(made.name)
     return made
+
+
+# Without contraction, times are predicted to the last bit as Python does.
+FLAGS = (
+    "-O2",
+    "-ffp-contract=off",
+    "-std=gnu11",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Werror=implicit-function-declaration",
+)
+LIBRARIES = ("-ldl", "-lpthread", "-lm")
+
+
+def files(name: str, version: str, abi: int, sources: Sequence[str]) -> Mapping[str, str]:
+    """Paths below the exported folder, and their texts."""
+    return {
+        f"lib/cmake/{name}/{name}Config.cmake": _config(name, abi),
+        f"lib/cmake/{name}/{name}ConfigVersion.cmake": _version(version),
+        f"lib/pkgconfig/{name}.pc": _pkg_config(name, version),
+        "CMakeLists.txt": _project(name, version, abi, sources),
+    }
+
+
+def _config(name: str, abi: int) -> str:
+    return f"""# The folder may be moved: everything is found from here.
+get_filename_component(_{name}_prefix "${{CMAKE_CURRENT_LIST_DIR}}/../../.." ABSOLUTE)
+if(NOT TARGET {name}::{name})
+  add_library({name}::{name} SHARED IMPORTED)
+  set_target_properties({name}::{name} PROPERTIES
+    IMPORTED_LOCATION "${{_{name}_prefix}}/lib/lib{name}.so.{abi}"
+    IMPORTED_SONAME "lib{name}.so.{abi}"
+    INTERFACE_INCLUDE_DIRECTORIES "${{_{name}_prefix}}/include")
+endif()
+unset(_{name}_prefix)
+"""
+
+
+def _version(version: str) -> str:
+    return f"""set(PACKAGE_VERSION "{version}")
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()
+"""
+
+
+def _pkg_config(name: str, version: str) -> str:
+    return f"""prefix=${{pcfiledir}}/../..
+libdir=${{prefix}}/lib
+includedir=${{prefix}}/include
+
+Name: {name}
+Description: Tuned kernels, made by deepgen library export
+Version: {version}
+Libs: -L${{libdir}} -l{name}
+Cflags: -I${{includedir}}
+"""
+
+
+def _project(name: str, version: str, abi: int, sources: Sequence[str]) -> str:
+    listed = " ".join(f"src/{source}" for source in sources)
+    return f"""# Builds the library of functions again, such as for another machine; the kernels stay as they are.
+cmake_minimum_required(VERSION 3.13)
+project({name} VERSION {version} LANGUAGES C)
+include(GNUInstallDirs)
+find_package(Threads REQUIRED)
+add_library({name} SHARED {listed})
+target_include_directories({name} PUBLIC include PRIVATE src)
+target_compile_options({name} PRIVATE -std=gnu11 -fvisibility=hidden -ffp-contract=off)
+target_link_libraries({name} PRIVATE Threads::Threads ${{CMAKE_DL_LIBS}} m)
+set_target_properties({name} PROPERTIES SOVERSION {abi} VERSION {abi})
+install(TARGETS {name} DESTINATION lib)
+install(DIRECTORY include/ DESTINATION include)
+install(DIRECTORY lib/{name} lib/cmake lib/pkgconfig DESTINATION lib)
+"""

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepgen.libraries.c.expressions import NotInC, in_c
-from deepgen.libraries.c.functions import Function
+from deepgen.libraries.c.functions import Function, NotInC, in_c
 from deepgen.libraries.c.models import model_text
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param

@@ -13,9 +13,8 @@ from tempfile import TemporaryDirectory
 
 from deepgen import __version__
 from deepgen.libraries.c.export import NAME, Exported, check_folder, export
-from deepgen.libraries.c.expressions import NotInC
-from deepgen.libraries.c.functions import Function
-from deepgen.libraries.c.header import ABI_VERSION
+from deepgen.libraries.c.functions import Function, NotInC
+from deepgen.libraries.c.source import ABI_VERSION
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.space import parse

@@ -14,8 +14,8 @@ STRATEGIES: Registry[Kind] = Registry(
     "strategy",
     {
         "model": "deepgen.tuning.search.model:Model",
-        "random": "deepgen.tuning.search.random:Random",
-        "exhaustive": "deepgen.tuning.search.exhaustive:Exhaustive",
+        "random": "deepgen.tuning.search.plain:Random",
+        "exhaustive": "deepgen.tuning.search.plain:Exhaustive",
         "annealing": "deepgen.tuning.search.annealing:Annealing",
         "evolution": "deepgen.tuning.search.evolution:Evolution",
         "constrained_ga": "deepgen.tuning.search.constrained_ga:ConstrainedGA",

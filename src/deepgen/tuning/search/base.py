@@ -1,12 +1,14 @@
-"""What every strategy does: choose the next configs, and hear of their trials."""
+"""What every strategy does: choose the next configs, and hear of their trials. What strategies share: a random order
+of a space without repeats, and options, as words `library=lightgbm`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from deepgen.tuning.search.shuffle import Shuffle
 from deepgen.vocabulary import BadInput, JsonObject, Trial
 
 if TYPE_CHECKING:
@@ -131,3 +133,54 @@ def check_options(strategy: str, given: Mapping[str, Any], known: Mapping[str, A
         if not fits:
             raise BadInput(f"option {name} of strategy {strategy} is {value!r}", allowed=f"{wanted.__name__}")
     return {**known, **given}
+
+
+_ROUNDS = 4
+
+
+class Shuffle:
+    """A seeded permutation: a Feistel network over the next power of four, walked until it lands inside."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count = count
+        self._half = max(1, ((max(count, 2) - 1).bit_length() + 1) // 2)
+        self._mask = (1 << self._half) - 1
+        self._keys = [f"{seed}:{r}:".encode() for r in range(_ROUNDS)]
+
+    def __getitem__(self, position: int) -> int:
+        if not 0 <= position < self.count:
+            raise IndexError(position)
+        value = self._scramble(position)
+        # The network permutes a domain at most four times too large, so this takes few steps.
+        while value >= self.count:
+            value = self._scramble(value)
+        return value
+
+    def _scramble(self, value: int) -> int:
+        left, right = value >> self._half, value & self._mask
+        for key in self._keys:
+            hashed = int.from_bytes(hashlib.blake2b(key + str(right).encode(), digest_size=16).digest(), "little")
+            left, right = right, left ^ (hashed & self._mask)
+        return (left << self._half) | right
+
+
+def parse_options(words: Sequence[str]) -> dict[str, Any]:
+    """Each word a name and a value: true and false, whole numbers, numbers, else text."""
+    options: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise BadInput(f"{word!r} is not an option of a strategy", allowed="name=value")
+        options[name] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -12,7 +12,7 @@ import numpy as np
 from deepgen.space import Space
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
 from deepgen.tuning.search.gaussian import Covariance
-from deepgen.tuning.search.lessons import CLEARLY_SLOWER
+from deepgen.tuning.search.guide import CLEARLY_SLOWER
 from deepgen.vocabulary import Trial
 
 _LEARN = 40  # right trials, before which every built kernel is run

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from deepgen.space import Knob, Space
-from deepgen.tuning.search.acquisition import standardised
 from deepgen.tuning.search.base import Past
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
 from deepgen.tuning.search.gaussian import LENGTH, WEIGHT, Covariance
+from deepgen.tuning.search.guide import standardised
 from deepgen.tuning.search.regressors import GaussianRegressor
 from deepgen.vocabulary import Trial, Verdict
 

@@ -1,18 +1,23 @@
-"""A study's journal, read once: its trials, finals, times and notes, and the rows and the summary made of them."""
+"""A study's journal, read once: its trials, finals, times and notes, and the rows and the summary made of them.
+
+A summary has doubts: reasons not to take the result at face value, each a sentence for the user.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deepgen.tuning.clock import summed
-from deepgen.tuning.doubts import all_doubts, over_default
+from deepgen.run.measure.race import TIE, Ratio, paired_ratio
+from deepgen.tuning.progress import summed
+from deepgen.tuning.speed import MEMORY
 from deepgen.tuning.study.definition import check_finals, check_trial
 from deepgen.tuning.study.glance import sorted_verdicts, winner
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Tally
-from deepgen.tuning.study.table import Row, trial_row
+from deepgen.tuning.study.text import Row, lost_baselines, trial_row
 from deepgen.vocabulary import Json, JsonObject, Trial
 
 if TYPE_CHECKING:
@@ -88,3 +93,122 @@ def read(study: Study, journal: Journal) -> Reading:
         journal.writer,
         journal.damage_text(),
     )
+
+
+WIDE = 0.10  # of a ratio: an interval wider than this is doubted
+FAR = 20.0  # a library this many times slower was probably held up by whatever disturbed the machine
+_MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels reach the finals
+RETEST = "run `deepgen retest` on a calm machine"
+
+
+def over_default(finals: Mapping[str, Any]) -> JsonObject | None:
+    """How many times as fast as the default the winner is; None where one of them was not in the finals."""
+    rows: Sequence[Mapping[str, Any]] = finals.get("finalists", [])
+    winner = next((row for row in rows if row["trial"] == finals.get("winner")), None)
+    default = next((row for row in rows if row.get("default")), None)
+    if winner is None or default is None:
+        return None
+    if winner is default:
+        return {"ratio": 1.0, "interval": [1.0, 1.0]}
+    found = paired_ratio(default["samples"], winner["samples"])
+    return {"ratio": found.estimate, "interval": [found.low, found.high]}
+
+
+def all_doubts(
+    finals: Mapping[str, Any] | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
+) -> list[str]:
+    """All doubts about a study with these newest finals; `winner` is that of its summary."""
+    found = [*_of_trials(trials)]
+    if winner is None:
+        return found
+    if finals is None:
+        return [*found, "no finals were held: the winner is the fastest of single trials, which noise can favour"]
+    return [
+        *found,
+        *_of_conditions(finals),
+        *_of_ratios(finals, winner),
+        *_of_bound(winner, cold=cold),
+        *_of_serves(finals),
+        *lost_baselines(finals),
+    ]
+
+
+def _of_trials(trials: Iterable[Trial]) -> list[str]:
+    timed = [trial.measurement.conditions for trial in trials if trial.measurement.samples]
+    disturbed = [str(row["contaminated"]) for row in timed if row.get("contaminated")]
+    if len(disturbed) <= _MANY * len(timed):
+        return []
+    return [f"{len(disturbed)} of {len(timed)} trials were timed on a busy machine: {_together(disturbed)}"]
+
+
+def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
+    found = []
+    waited = finals.get("waited") or {}
+    if waited.get("disturbed"):
+        still = f"the machine was still busy after the finals had waited {waited['seconds']:.0f} s"
+        found.append(f"{still}: {waited['disturbed']}; {RETEST}")
+    disturbed = _disturbed(finals)
+    if disturbed:
+        found.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
+    late = dict.fromkeys(str(row["name"]) for row in finals.get("conditions", []) if row.get("late_samples"))
+    if late:
+        found.append(
+            f"the host was too slow to keep the GPU busy, which counts in the time of {', '.join(late)}; {RETEST}"
+        )
+    return found
+
+
+def _of_ratios(finals: Mapping[str, Any], winner: Mapping[str, Any]) -> list[str]:
+    found = []
+    compared = [("the default", winner.get("over_default")), *((r["name"], r) for r in finals.get("baselines", []))]
+    for name, row in compared:
+        if row is None or not row.get("interval"):
+            continue
+        ratio = Ratio(row["ratio"], *row["interval"])
+        between = f"anything from {ratio.low:.3g} to {ratio.high:.3g} times as fast as {name}"
+        if ratio.width <= WIDE:
+            if ratio.estimate > FAR and _disturbed(finals):
+                took = f"{name} took {ratio.estimate:.3g} times as long as the winner on a busy machine"
+                found.append(f"{took}, which probably held it up; {RETEST}")
+        elif ratio.low <= 1.0 <= ratio.high:
+            found.append(f"this cannot be told from noise: the winner is {between}; {RETEST}")
+        else:
+            found.append(f"the winner is {between}, a wide interval; {RETEST}")
+    return found
+
+
+def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
+    by_memory = winner.get("bound") == MEMORY
+    share = winner.get("share_of_bound" if by_memory else "share_of_peak")
+    # With warm caches what fits into them need not be read from memory.
+    if share is None or share <= 1.0 + TIE or (by_memory and not cold):
+        return []
+    rate = "memory bandwidth" if by_memory else "peak"
+    return [
+        f"the winner runs at {share:.1%} of the {rate}: that rate was measured too low, or the winner's time is wrong"
+    ]
+
+
+def _of_serves(finals: Mapping[str, Any]) -> list[str]:
+    serves = finals.get("serves") or {}
+    told = [f"the winner serves its tuned shape only: it was {serves['why']}"] if serves.get("only") else []
+    if serves.get("untried"):
+        told.append(f"the winner was not verified at {serves['untried']} other shapes: the time budget was used up")
+    if serves.get("dense"):
+        told.append(f"the winner serves dense arrays only: with room between rows it was {serves['dense']}")
+    return told
+
+
+def _disturbed(finals: Mapping[str, Any]) -> list[str]:
+    return [str(row["contaminated"]) for row in finals.get("conditions", []) if row.get("contaminated")]
+
+
+def _together(sentences: Sequence[str]) -> str:
+    """One sentence for many that differ only in their percentage; otherwise the most frequent one."""
+    common = max(set(sentences), key=sentences.count)
+    pattern = re.compile(r"\d+%")
+    alike = [text for text in sentences if pattern.sub("%", text) == pattern.sub("%", common)]
+    shares = sorted(int(match.group()[:-1]) for text in alike if (match := pattern.search(text)))
+    if not shares or shares[0] == shares[-1]:
+        return common
+    return pattern.sub(f"{shares[0]}% to {shares[-1]}%", common, count=1)

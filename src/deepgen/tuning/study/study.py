@@ -27,8 +27,7 @@ from deepgen.tuning.study.definition import (
 )
 from deepgen.tuning.study.glance import described, known_shapes
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.study.table import Row, as_frame
-from deepgen.tuning.study.text import bound_text, dropped_reasons, rate_text, seconds_text
+from deepgen.tuning.study.text import Row, as_frame, bound_text, dropped_reasons, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 

@@ -1,17 +1,147 @@
-"""The guide made of a Gaussian process, alone or with trees beside it."""
+"""Guides: cost models as the `model` strategy uses them.
+
+What they learn from a trial (`Lessons`), how much the trial of a config may bring (the expected improvement), and the
+guide made of a Gaussian process, alone or with trees beside it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Protocol
 
 import numpy as np
 
-from deepgen.tuning.search.acquisition import log_improvement, standardised
 from deepgen.tuning.search.encoding import Encoding, Floats
 from deepgen.tuning.search.gaussian import Covariance, Posterior
-from deepgen.tuning.search.lessons import Told
 from deepgen.tuning.search.pool import Pool
 from deepgen.tuning.search.regressors import Regressor
+from deepgen.vocabulary import Trial, Verdict
+
+
+class Guide(Protocol):
+    """Learns from trials, and says of each config in a pool how much its trial may bring."""
+
+    def general(self) -> list[float]:
+        """What it knows of the knobs in general, which takes longest to learn."""
+        ...
+
+    def recall(self, general: Sequence[float]) -> None:
+        """Know that without learning it; ValueError where it cannot have been learned here."""
+        ...
+
+    def choose(self, told: Sequence[Told]) -> list[Told]:
+        """Those of the trials that it wants to learn from, in the order of telling."""
+        ...
+
+    def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
+        """Learn again from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
+
+        Without `fit` it keeps what it knows of the knobs in general.
+        """
+        ...
+
+    def hear(self, told: Sequence[Told]) -> None:
+        """Some trials more; their configs are in the pool. This must be quick."""
+        ...
+
+    def imagine(self, place: int) -> None:
+        """Until `wake`, take this config of the pool to have ended as predicted."""
+        ...
+
+    def wake(self) -> None:
+        """Forget what was imagined."""
+        ...
+
+    def acquisition(self) -> Floats:
+        """How much a trial of each config in the pool may bring, as a logarithm."""
+        ...
+
+    def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
+        """The places of the next configs, chosen together: quicker than one at a time, and a little less informed."""
+        ...
+
+
+CLEARLY_SLOWER = 2.0  # times the best: a kernel that surely takes longer need not be run
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a config ended: its time, or None when it failed."""
+
+    rank: int
+    seconds: float | None
+
+
+class Lessons:
+    """Hears the trials of a search in the order of telling."""
+
+    def __init__(self) -> None:
+        self._best = math.inf
+
+    def of(self, trial: Trial) -> list[Told]:
+        """One lesson or none.
+
+        A failure is one: it may show a constraint of the machine. A kernel that was not run did not fail: it counts
+        as clearly slow. A time that could not be settled counts, but as no better than the best that was.
+        """
+        if trial.seconds is not None:
+            self._best = min(self._best, trial.seconds)
+            return [Told(trial.rank, trial.seconds)]
+        verdict, unsettled = trial.measurement.verdict, trial.measurement.seconds
+        if verdict is Verdict.NOT_RUN:
+            slow = CLEARLY_SLOWER * self._best
+        elif verdict is Verdict.UNSTABLE:
+            slow = math.inf if unsettled is None else max(unsettled, self._best)
+        else:
+            return [Told(trial.rank, None)]
+        return [Told(trial.rank, slow)] if math.isfinite(slow) else []
+
+
+_GRID = np.linspace(-40.0, 10.0, 5001)
+
+
+def log_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
+    """The logarithm of the expected improvement on `best`, right also where that is next to nothing."""
+    return np.asarray(np.log(spread) + np.interp((best - mean) / spread, _GRID, _log_gain()))
+
+
+@lru_cache(maxsize=1)
+def _log_gain() -> Floats:
+    """log(phi(z) + z Phi(z)) on the grid."""
+    values = []
+    for z in _GRID.tolist():
+        density = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
+        if z < -8.0:  # the difference below would cancel: its series instead
+            values.append(density - 2.0 * math.log(-z) + math.log1p(-3.0 / (z * z)))
+        else:
+            values.append(math.log(math.exp(density) + 0.5 * z * math.erfc(-z / math.sqrt(2.0))))
+    return np.array(values)
+
+
+def standardised(seconds: Floats) -> Floats:
+    """Times for a model: half their logarithm, half their rank as a normal score; mean 0, spread 1.
+
+    Ranks alone hide how much better the best is; logarithms alone let the slowest configs govern the fit.
+    """
+    logs = _scaled(np.log(seconds))
+    ranks = _scaled(_normal_scores(len(seconds))[np.argsort(np.argsort(logs, kind="stable"), kind="stable")])
+    return _scaled(0.5 * logs + 0.5 * ranks)
+
+
+def _scaled(values: Floats) -> Floats:
+    spread = float(values.std())
+    return np.asarray((values - values.mean()) / (spread if spread > 1e-12 else 1.0))
+
+
+@lru_cache(maxsize=1024)
+def _normal_scores(n: int) -> Floats:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / n) for i in range(n)])
+
 
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
 _BEST = 120  # of which the fastest; the others are drawn from the rest

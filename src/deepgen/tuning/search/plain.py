@@ -1,13 +1,29 @@
-"""Exhaustive search: every config, in rank order or shuffled, from a place on."""
+"""Strategies that learn nothing: random search, and the whole space in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from deepgen.tuning.search.base import Setting, check_options
-from deepgen.tuning.search.shuffle import Shuffle
+from deepgen.tuning.search.base import Fresh, Setting, Shuffle, check_options
 from deepgen.vocabulary import BadInput, Trial
+
+
+class Random:
+    """Draws configs in a seeded random order of the whole space."""
+
+    OPTIONS: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self, setting: Setting) -> None:
+        check_options("random", setting.options, self.OPTIONS)
+        self._fresh = Fresh(setting)
+
+    def ask(self, n: int) -> list[dict[str, Any]]:
+        ranks = self._fresh.starts(n)
+        return self._fresh.configs(ranks + self._fresh.random(n - len(ranks)))
+
+    def tell(self, trial: Trial) -> None:
+        """Chance learns nothing."""
 
 
 class Exhaustive:
