@@ -18,7 +18,7 @@ from typing import Any
 
 from common import run_main
 from deepgen import targets
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.toolchains import BuildError, BuildPool, Cache, toolchains_for
 

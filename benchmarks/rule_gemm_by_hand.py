@@ -32,7 +32,7 @@ from deepgen.compiler.schedule.steps import (
     Split,
 )
 from deepgen.compiler.text import c
-from deepgen.kernels.gemm.c_gemm.c_gemm import CGemm
+from deepgen.kernels.gemm.c_gemm import CGemm
 from deepgen.operators import gemm
 from deepgen.operators.expr.nodes import Expression
 from deepgen.run.call.native import NativeKernel

@@ -29,7 +29,7 @@ ROOMS = (
     "operators/gemm_inputs.py",
     "operators/gemm_reference.py",
     "kernels/gemm",
-    "kernels/shared/x86_common.py",
+    "kernels/shared/x86.py",
     *(f"baselines/{name}" for name in LIBRARIES),
     "frontends/torch/calls.py",  # which operator a call of torch's is
     *OTHERS,

@@ -18,8 +18,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
 from common import run_main  # noqa: E402
 from deepgen.kernels.base import Generator  # noqa: E402
-from deepgen.kernels.gemm.mma_gemm.mma_gemm import MmaGemm  # noqa: E402
-from deepgen.kernels.gemm.skinny_gemm.skinny_gemm import SkinnyGemm  # noqa: E402
+from deepgen.kernels.gemm.mma_gemm import MmaGemm  # noqa: E402
+from deepgen.kernels.gemm.skinny_gemm import SkinnyGemm  # noqa: E402
 from deepgen.operators import Gemm, gemm  # noqa: E402
 from deepgen.run.call.gpu_kernel import GpuKernel  # noqa: E402
 from gpu_bench import DTYPES, gpu_torch, open_device, sources  # noqa: E402

@@ -32,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE.parents[1] / "src")]
 
 from common import run_main  # noqa: E402
-from deepgen.kernels.gemm.sm90_gemm.sm90_gemm import Sm90Gemm  # noqa: E402
+from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm  # noqa: E402
 from deepgen.operators import Gemm  # noqa: E402
 from deepgen.targets.cuda import parse_cuda  # noqa: E402
 from deepgen.targets.gpu_driver import CUDA, Driver  # noqa: E402

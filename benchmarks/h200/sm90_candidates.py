@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.defaults import STAGES, Way, config, ranked
-from deepgen.kernels.gemm.sm90_gemm.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.space import Space
 from deepgen.targets.cuda import parse_cuda

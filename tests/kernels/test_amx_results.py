@@ -11,7 +11,7 @@ from kernel_runs import Runs
 
 import needs
 from deepgen import targets
-from deepgen.kernels.gemm.x86_amx_gemm.amx_gemm import AmxGemm, AmxGemmConstant
+from deepgen.kernels.gemm.x86_amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86

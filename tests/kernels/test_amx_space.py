@@ -10,7 +10,7 @@ import pytest
 from dot_gemm_cases import bf16, integers
 
 from deepgen import generators, targets
-from deepgen.kernels.gemm.x86_amx_gemm.amx_gemm import AmxGemm, AmxGemmConstant
+from deepgen.kernels.gemm.x86_amx_gemm import AmxGemm, AmxGemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.targets import X86
 from deepgen.vocabulary import Kernel, TensorArg

@@ -11,7 +11,7 @@ import pytest
 from kernel_runs import Runs
 
 from deepgen import generators, targets
-from deepgen.kernels.gemm.c_gemm.c_gemm import CGemm
+from deepgen.kernels.gemm.c_gemm import CGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import ACTIVATIONS, LAYOUTS
 from deepgen.targets import X86, Arm

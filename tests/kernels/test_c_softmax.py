@@ -9,7 +9,7 @@ import pytest
 from kernel_runs import Runs
 
 from deepgen import generators, targets
-from deepgen.kernels.softmax.c_softmax.c_softmax import CSoftmax
+from deepgen.kernels.softmax.c_softmax import CSoftmax
 from deepgen.operators import gemm, softmax
 from deepgen.operators.softmax import DTYPES, PROBES
 from deepgen.vocabulary import Kernel

@@ -10,7 +10,7 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
-from deepgen.kernels.conv2d.simt_conv2d.simt_conv2d import SimtConv2d
+from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
 from deepgen.operators import conv2d
 from deepgen.operators.conv2d import FORMATS
 from deepgen.vocabulary import Source

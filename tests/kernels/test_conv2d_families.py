@@ -12,8 +12,8 @@ import pytest
 import needs
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.conv2d.c_conv2d.c_conv2d import CConv2d
-from deepgen.kernels.conv2d.simt_conv2d.simt_conv2d import SimtConv2d
+from deepgen.kernels.conv2d.c_conv2d import CConv2d
+from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
 from deepgen.operators import Conv2d, conv2d, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.space import parse

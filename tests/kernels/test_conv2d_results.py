@@ -10,7 +10,7 @@ import pytest
 from kernel_runs import Runs
 
 from deepgen import targets
-from deepgen.kernels.conv2d.c_conv2d.c_conv2d import CConv2d
+from deepgen.kernels.conv2d.c_conv2d import CConv2d
 from deepgen.operators import conv2d
 from deepgen.operators.compare import compare
 from deepgen.operators.conv2d import FORMATS

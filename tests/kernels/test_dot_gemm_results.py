@@ -12,7 +12,7 @@ from kernel_runs import Runs
 
 import needs
 from deepgen import targets
-from deepgen.kernels.gemm.x86_dot.dot_gemm import DotGemm
+from deepgen.kernels.gemm.x86_dot import DotGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86

@@ -12,7 +12,7 @@ import pytest
 import simt_emulation as simt
 
 from deepgen import targets
-from deepgen.kernels.gemm.mma_gemm.mma_gemm import MmaGemm
+from deepgen.kernels.gemm.mma_gemm import MmaGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.vocabulary import Source
 

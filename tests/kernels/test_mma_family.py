@@ -14,9 +14,8 @@ import pytest
 import needs
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.gemm.mma_gemm import formats
-from deepgen.kernels.gemm.mma_gemm.mma_gemm import MmaGemm
-from deepgen.kernels.gemm.skinny_gemm.skinny_gemm import SkinnyGemm
+from deepgen.kernels.gemm.mma_gemm import MmaGemm, formats
+from deepgen.kernels.gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group

@@ -11,7 +11,7 @@ import pytest
 
 import needs
 from deepgen import generators, targets
-from deepgen.kernels.gemm.rvv_gemm.rvv_gemm import RvvGemm
+from deepgen.kernels.gemm.rvv_gemm import RvvGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.run.measure import Task, open_runner

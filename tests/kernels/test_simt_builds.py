@@ -8,7 +8,7 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group

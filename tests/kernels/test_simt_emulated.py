@@ -11,7 +11,7 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, gemm
 from deepgen.run.call.plans import check_shape
 from deepgen.vocabulary import BadInput, Kernel, Source

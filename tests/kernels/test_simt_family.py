@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm, source
+from deepgen.kernels.gemm.simt_gemm import SimtGemm, source
 from deepgen.kernels.shared import dialect
 from deepgen.operators import Gemm, gemm
 

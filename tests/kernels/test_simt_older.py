@@ -9,8 +9,8 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen import targets
+from deepgen.kernels.gemm.simt_gemm import dots
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import dots
 from deepgen.run.call.plans import check_shape
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan

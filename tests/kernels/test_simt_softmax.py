@@ -17,7 +17,7 @@ import simt_emulation as emulation
 
 import needs
 from deepgen import generators, targets
-from deepgen.kernels.softmax.simt_softmax.simt_softmax import SimtSoftmax
+from deepgen.kernels.softmax.simt_softmax import SimtSoftmax
 from deepgen.operators import Softmax, gemm, softmax
 from deepgen.operators.softmax import DTYPES, PROBES
 from deepgen.space import parse

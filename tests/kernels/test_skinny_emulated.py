@@ -10,7 +10,7 @@ import mma_emulation as emulation
 import pytest
 
 from deepgen import targets
-from deepgen.kernels.gemm.skinny_gemm.skinny_gemm import SkinnyGemm
+from deepgen.kernels.gemm.skinny_gemm import SkinnyGemm
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SkinnyGemm()

@@ -12,8 +12,8 @@ import pytest
 
 import needs
 from deepgen import generators, targets
+from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, lower, result_line
-from deepgen.kernels.gemm.sm90_gemm.sm90_gemm import Sm90Gemm
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
 from deepgen.run.call.plans import check_shape

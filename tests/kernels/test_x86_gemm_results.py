@@ -12,7 +12,7 @@ from kernel_runs import Runs
 
 import needs
 from deepgen import targets
-from deepgen.kernels.gemm.x86_gemm.fma_gemm import X86Gemm, X86GemmConstant
+from deepgen.kernels.gemm.x86_gemm import X86Gemm, X86GemmConstant
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86

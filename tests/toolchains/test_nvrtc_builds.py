@@ -9,7 +9,7 @@ import pytest
 
 import needs
 from deepgen import targets
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import gemm
 from deepgen.targets import Cuda
 from deepgen.toolchains import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for

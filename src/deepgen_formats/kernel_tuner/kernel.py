@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.kernels.own import declared
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, Array, ScalarArgument, TensorArgument, texture
-from deepgen.kernels.own.description import Description, checked, launch, values_of
-from deepgen.kernels.own.grids import divided
+from deepgen.kernels.own.description import Description, checked, divided, launch, values_of
 from deepgen.kernels.own.own import NO_MODULE, OwnKernel
 from deepgen.operators import Tolerance
 from deepgen.operators.signature import INOUT, INPUT, Size
@@ -143,7 +141,7 @@ def _arguments(
     answers = list(answer) if answer is not None else [None] * len(given)
     if len(answers) != len(given):
         raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(given)}, one for each of the arguments")
-    declarations = declared.parameters(text, entry) or []
+    declarations = reading.parameters(text, entry) or []
     if len(declarations) != len(given):
         declarations = [""] * len(given)
     made: list[Argument] = []
@@ -266,7 +264,7 @@ def _own_macros(text: str, grid: Sequence[Size], names: Sequence[str], block: Se
     known: dict[str, Size] = {"kernel_tuner": 1}
     known |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
     known |= {name: size for name, size in zip(names, block, strict=True) if name != size}
-    used = declared.names([text])
+    used = reading.names([text])
     return {name: value for name, value in known.items() if name in used}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm.simt_gemm import SimtGemm
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Gpu, Target

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.kernels.own import arguments as args
-from deepgen.kernels.own import declared
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, TensorArgument
-from deepgen.kernels.own.description import Description, checked, launch
-from deepgen.kernels.own.grids import divided
+from deepgen.kernels.own.description import Description, checked, divided, launch
 from deepgen.kernels.own.own import NO_MODULE, OwnKernel
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
 from deepgen.space import Space, parse
@@ -217,7 +215,7 @@ class _Reader:
         """
         if not maybe:
             return None
-        parameters = declared.parameters(reading.text_of(file), entry)
+        parameters = reading.parameters(reading.text_of(file), entry)
         if parameters is None or len(parameters) != len(arguments):
             return None
         return tuple(argument.name for argument in arguments)

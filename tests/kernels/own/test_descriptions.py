@@ -9,7 +9,7 @@ import pytest
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.kernels.own import OwnKernel, declared
+from deepgen.kernels.own import OwnKernel, sources
 
 SOURCE = "void k(float *y, const float *x, int n) { y[STEP] = x[n]; }"
 Y, X, N = dg.output("y", "n", "f32"), dg.input("x", "n", "f32"), dg.scalar("n", "i32")
@@ -115,4 +115,4 @@ def test_grids_are_expressions_over_sizes_and_knobs() -> None:
     ],
 )  # fmt: skip
 def test_parameters_are_read_from_the_source(text: str, found: list[str] | None) -> None:
-    assert declared.parameters(text, "k") == found
+    assert sources.parameters(text, "k") == found

@@ -17,7 +17,7 @@ from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgume
 from deepgen.kernels.own.description import Description, Launch, checked
 from deepgen.kernels.own.operator import KernelOperator, class_of
 from deepgen.kernels.own.triton_family import ALL_OPTIONS, TritonFamily
-from deepgen.kernels.own.triton_function import keyed, read
+from deepgen.kernels.own.triton_text import keyed, read
 from deepgen.operators import Operator, Tolerance
 from deepgen.space import Space, parse
 from deepgen.space.expr import const

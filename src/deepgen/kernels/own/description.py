@@ -204,3 +204,11 @@ def values_of(name: str, given: Any) -> tuple[Any, ...]:
     if not values:
         raise BadInput(f"knob {name} has no values", allowed="a list of numbers or texts")
     return tuple(_value(v.item() if hasattr(v, "item") else v) for v in values)
+
+
+def divided(size: Size, divisors: Sequence[Size]) -> Size:
+    """A size over the product of its divisors, rounded up."""
+    if not divisors:
+        return size
+    product = " * ".join(f"({one})" for one in divisors)
+    return f"ceil_div({size}, {product})"

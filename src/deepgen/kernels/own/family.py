@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from deepgen.kernels.own import declared
+from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description, Launch
 from deepgen.operators import Operator
@@ -112,7 +112,7 @@ class KernelFamily:
     def _called(self, entry: str, knobs: Mapping[str, Any]) -> str:
         """The symbol, or the C++ name that a build finds the symbol of."""
         named = _entry(entry, knobs)
-        c_linkage = self.description.language == "c" or any(declared.external(s.text) for s in self.description.sources)
+        c_linkage = self.description.language == "c" or any(reading.external(s.text) for s in self.description.sources)
         return named if c_linkage and named.isidentifier() else f"::{named.removeprefix('::')}"
 
     def _required(self, knobs: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -151,7 +151,7 @@ class KernelFamily:
 
     def _constants(self, knobs: Mapping[str, Any]) -> str:
         """A definition of each `extern const int KERNEL_KNOB` that the sources declare."""
-        found = declared.names(source.text for source in self.description.sources)
+        found = reading.names(source.text for source in self.description.sources)
         wanted = {f"{self.description.name}_{name}": value for name, value in knobs.items()}
         lines = [f"const int {name} = {_macro(value)};\n" for name, value in wanted.items() if name in found]
         if not lines or self.description.language not in ("c", "c++"):

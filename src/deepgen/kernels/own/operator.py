@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from deepgen.kernels.own import fills
+from deepgen.kernels.own import arguments
 from deepgen.kernels.own.arguments import Array, TensorArgument
 from deepgen.kernels.own.description import Description, Reference
 from deepgen.kernels.own.family import NAME, KernelFamily
@@ -38,7 +38,7 @@ class KernelOperator(Operator):
 
     def signature(self) -> Signature:
         tensors = [
-            Param(t.name, t.role, t.dtype, t.shape, range=fills.declared_range(t), checked=t.checked)
+            Param(t.name, t.role, t.dtype, t.shape, range=arguments.declared_range(t), checked=t.checked)
             for t in self.described.tensors
         ]
         scalars = [Param(s.name, SCALAR, s.ctype) for s in self.described.scalars]
@@ -142,7 +142,9 @@ class KernelOperator(Operator):
 
     def probes(self) -> tuple[str, ...]:
         usual = (
-            super().probes() if any(fills.free(t) for t in self.described.tensors if t.role != OUTPUT) else ("normal",)
+            super().probes()
+            if any(arguments.free(t) for t in self.described.tensors if t.role != OUTPUT)
+            else ("normal",)
         )
         return (*usual, *self.described.probes)
 
@@ -155,8 +157,8 @@ class KernelOperator(Operator):
                 continue
             filled = replace(argument, fill=named[tensor.name]) if named and tensor.name in named else argument
             kind = "normal" if named is not None else probe
-            param = replace(signature[tensor.name], range=fills.declared_range(filled))
-            made[tensor.name] = fills.filled(filled, param, tensor, sizes, seed, kind)
+            param = replace(signature[tensor.name], range=arguments.declared_range(filled))
+            made[tensor.name] = arguments.filled(filled, param, tensor, sizes, seed, kind)
         return made
 
     def describe(self) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.kernels.own import declared, fills, triton_function
+from deepgen.kernels.own import arguments, triton_text
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.kernels.own.description import (
@@ -45,7 +45,7 @@ class OwnKernel:
         """Reads the sources, which a study that is read back has a copy of: nothing else needs them."""
         described = replace(self.description, sources=self._read())
         if described.language == "triton":
-            return family_of(triton_function.keyed(described))
+            return family_of(triton_text.keyed(described))
         # Files and scripts for other tools share parameters between kernels: some have one value and no use.
         _check_sources(described, spare_fixed=self._module == NO_MODULE)
         return family_of(described)
@@ -120,7 +120,7 @@ def kernel(
     """
     caller = sys._getframe(1).f_globals
     folder = _folder_of(caller)
-    function = triton_function.found(source, language, entry, folder)
+    function = triton_text.found(source, language, entry, folder)
     if function is None and not isinstance(source, (str, Path)):
         raise BadInput(f"source is {source!r}", allowed="a path, the text of a program, or a @triton.jit function")
     written_in = reading.language_of(source, language) if function is None else "triton"
@@ -131,9 +131,9 @@ def kernel(
     read = partial(reading.read, source, written_in, called, folder, include, sources)
     options: JsonObject = {}
     if function is not None:
-        triton_function.refuse(launches, block, shared, cluster, sources, include, flags, libraries)
-        read = partial(triton_function.read, function)
-        options = triton_function.options(function, arguments, [*(knobs or {}), *(defines or {})])
+        triton_text.refuse(launches, block, shared, cluster, sources, include, flags, libraries)
+        read = partial(triton_text.read, function)
+        options = triton_text.options(function, arguments, [*(knobs or {}), *(defines or {})])
     one = () if launches else (launch(first, grid=grid, block=block, shared=shared, cluster=cluster),)
     description = Description(
         name=called,
@@ -168,9 +168,9 @@ def _check(described: Description, reference: Reference) -> None:
         if not isinstance(argument, (TensorArgument, ScalarArgument, ScratchArgument)):
             raise BadInput(f"an argument is {argument!r}", allowed="dg.input, dg.output, dg.inout, dg.scalar, ...")
         if isinstance(argument, TensorArgument):
-            fills.check(argument)
+            arguments.check(argument)
     expected = not callable(reference) and reference is not None and not isinstance(reference, OwnKernel)
-    loose = next((t.name for t in described.tensors if t.role != "output" and fills.free(t)), None)
+    loose = next((t.name for t in described.tensors if t.role != "output" and arguments.free(t)), None)
     if expected and loose is not None:
         what = f"the reference is made of arrays, and {loose} is drawn by chance"
         raise BadInput(what, allowed=f"fill={loose}'s array, or a function as the reference")
@@ -183,14 +183,14 @@ def _check_sources(described: Description, *, spare_fixed: bool) -> None:
     by_name = {a.name: a for a in described.arguments}
     for one in described.launches:
         chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments]
-        declared.check(one.entry, described.file, text, chosen)
-    found = declared.names(source.text for source in described.sources)
+        reading.check(one.entry, described.file, text, chosen)
+    found = reading.names(source.text for source in described.sources)
     used = " ".join(str(size) for one in described.launches for size in (*one.expressions(), one.entry))
     used += " ".join(map(str, described.defines.values()))
     for knob, values in described.knobs.items():
         names = {knob, f"{described.name}_{knob}"}
         spared = spare_fixed and len(values) == 1
-        if not spared and not names & found and knob not in declared.names([used]):
+        if not spared and not names & found and knob not in reading.names([used]):
             raise BadInput(
                 f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
             )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.vocabulary import BadInput, Source, foreign
 
 LANGUAGES = {
@@ -108,3 +109,121 @@ def text_of(path: Path) -> str:
         return foreign.read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not text in UTF-8") from error
+
+
+_COMMENTS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+_QUALIFIERS = re.compile(r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct|__grid_constant__)\b")
+_TENSORS = {
+    "float": "f32", "double": "f64", "int": "i32", "int32_t": "i32", "int8_t": "i8", "signed char": "i8",
+    "uint8_t": "u8", "unsigned char": "u8", "half": "f16", "__half": "f16", "_Float16": "f16", "__fp16": "f16",
+    "__nv_bfloat16": "bf16", "__bf16": "bf16", "hip_bfloat16": "bf16", "int64_t": "i64", "long long": "i64",
+}  # fmt: skip
+# By kind and bytes: registers do not tell a signed integer from an unsigned one.
+_SCALARS = {
+    "float": "f4", "double": "f8", "int": "i4", "unsigned": "i4", "unsigned int": "i4", "int32_t": "i4",
+    "uint32_t": "i4", "long": "i8", "unsigned long": "i8", "long long": "i8", "unsigned long long": "i8",
+    "int64_t": "i8", "uint64_t": "i8", "size_t": "i8", "ptrdiff_t": "i8", "short": "i2", "int16_t": "i2",
+    "uint16_t": "i2", "char": "i1", "int8_t": "i1", "uint8_t": "i1",
+}  # fmt: skip
+_PASSED = {
+    "f32": "f4", "f64": "f8", "i8": "i1", "u8": "i1", "i16": "i2", "u16": "i2", "i32": "i4", "u32": "i4",
+    "i64": "i8", "u64": "i8",
+}  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """The text without comments and strings."""
+    return _COMMENTS.sub(" ", text)
+
+
+def names(texts: Iterable[str]) -> frozenset[str]:
+    """All identifiers."""
+    return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", plain(text)))
+
+
+def external(text: str) -> bool:
+    """Whether functions are declared with C linkage, as far as a reader can tell."""
+    return re.search(r'extern\s+"C"', text) is not None
+
+
+def parameters(text: str, entry: str) -> list[str] | None:
+    """The declarations of the entry's parameters; None where its definition is not found."""
+    base = re.split(r"[<:]", entry.strip(":"))[0]
+    bare = plain(text)
+    for found in re.finditer(rf"\b{re.escape(base)}\s*\(", bare):
+        inside, end = _balanced(bare, found.end())
+        after = bare[end:].lstrip()
+        before = bare[: found.start()].rstrip()
+        if inside is not None and after.startswith("{") and before and (before[-1].isalnum() or before[-1] in "_*)>"):
+            parts = _split(inside)
+            return [] if parts in ([], ["void"]) else parts
+    return None
+
+
+def check(entry: str, where: str, text: str, arguments: Sequence[Argument]) -> None:
+    """Raises BadInput where the entry's parameters and the arguments differ."""
+    found = parameters(text, entry)
+    if found is None:
+        if re.search(rf"\b{re.escape(re.split(r'[<:]', entry.strip(':'))[0])}\b", plain(text)) is None:
+            raise BadInput(f"{where} has no function {entry}", allowed="the name of the kernel as entry=")
+        return
+    if len(found) != len(arguments):
+        given = ", ".join(a.name for a in arguments) or "none"
+        what = f"{entry} takes {len(found)} parameters in {where}, and {len(arguments)} arguments are given: {given}"
+        raise BadInput(what, allowed="one for each of: " + (", ".join(found) or "none"))
+    for place, (declared, argument) in enumerate(zip(found, arguments, strict=True)):
+        wrong = _mismatch(declared, argument)
+        if wrong is not None:
+            what = f"argument {place} of {entry}, {argument.name}, is {wrong[0]}, and {where} has `{declared}` there"
+            raise BadInput(what, allowed=wrong[1])
+
+
+def _mismatch(declared: str, argument: Argument) -> tuple[str, str] | None:
+    pointer = "*" in declared or "[" in declared
+    kind = _type(declared)
+    if isinstance(argument, ScalarArgument):
+        if pointer:
+            return "a number", "a tensor or a workspace"
+        wanted = _SCALARS.get(kind)
+        if wanted is not None and wanted != _PASSED[argument.ctype]:
+            fitting = [name for name, one in _PASSED.items() if one == wanted]
+            return argument.ctype, f"{' or '.join(fitting)}, for {kind}"
+        return None
+    if not pointer and kind in _SCALARS:
+        return "a tensor" if isinstance(argument, TensorArgument) else "a workspace", "a scalar"
+    stored = _TENSORS.get(kind)
+    if isinstance(argument, TensorArgument) and stored is not None and stored != argument.dtype:
+        tolerated = {stored, argument.dtype} in ({"f32", "tf32"}, {"i32", "u32"}, {"u8", "f8e4m3"}, {"u8", "f8e5m2"})
+        return None if tolerated else (argument.dtype, stored)
+    return None
+
+
+def _type(declared: str) -> str:
+    """The type of a declaration without its name, qualifiers and stars."""
+    bare = _QUALIFIERS.sub(" ", declared.split("=", maxsplit=1)[0])
+    words = bare.replace("*", " ").replace("&", " ").split("[")[0].split()
+    joined = " ".join(words)
+    if joined in _TENSORS or joined in _SCALARS:
+        return joined  # unnamed
+    return " ".join(words[:-1])
+
+
+def _balanced(text: str, start: int) -> tuple[str | None, int]:
+    """What stands between the parenthesis that was opened before `start` and its partner, and where that ends."""
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[start:place], place + 1
+    return None, len(text)
+
+
+def _split(inside: str) -> list[str]:
+    parts, depth, last = [], 0, 0
+    for place, letter in enumerate(inside):
+        depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append(inside[last:place])
+            last = place + 1
+    parts.append(inside[last:])
+    return [" ".join(part.split()) for part in parts if part.strip()]

@@ -1,1 +1,148 @@
 """GEMM in plain C, for any processor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.kernels.shared.x86 import covering, nearest, sources, thread_counts
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
+from deepgen.targets import Cpu, Target
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
+
+_TYPES = {"f32": "float", "f64": "double"}
+_ACTIVATION = ("none", "relu", "gelu", "silu")
+_PARTITION = ("m", "n")
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
+_VECTORS = (1, 2, 3, 4, 6)
+_DEPTHS = (64, 128, 256, 512, 1024)
+_WIDTHS = (64, 128, 256, 512, 1024, 2048)
+_FEW = 32  # rows of C up to which packing B would cost more than reading it where it lies
+_WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing some of these
+_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual processor; of a call that wakes other threads
+_SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+
+
+class CGemm:
+    """Register tiles, cache blocks, packing of B, threads: any M, N, K, all layouts, no instruction by name."""
+
+    name = "c_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cpu):
+            return "it serves CPUs only"
+        if not isinstance(operator, Gemm):
+            return "it serves gemm only"
+        if operator.a not in _TYPES or len({operator.a, operator.b, operator.c, operator.acc}) > 1:
+            return "it computes in f32 or f64 only"
+        return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        gemm, cpu = _served(operator, target)
+        size, lanes = dtype(gemm.a).bytes, _lanes(gemm, cpu)
+        tiles = _tiles(gemm, cpu)
+        s = Space(self.name)
+        rows = s.knob("MR", sorted({r for r, _ in tiles}))
+        vectors = s.knob("NR", sorted({v for _, v in tiles}))
+        depth = s.knob("KC", covering(_DEPTHS, gemm.k))
+        width = s.knob("NC", covering(_WIDTHS, gemm.n))
+        s.knob("PACK_B", _packings(gemm))
+        s.knob("UNROLL", [1, 2, 4, 8])
+        threads = s.knob("THREADS", thread_counts(cpu.cores))
+        s.knob("PARTITION", list(_PARTITION), when=threads > 1)
+        s.knob("TASKS", [1, 2, 4], when=threads > 1)
+        registers = rows * vectors + vectors + 1
+        s.require(registers <= cpu.vector_registers, "a tile, a row of B and a number of A fit in registers")
+        s.require(width >= vectors * lanes, "a block has at least one panel of B")
+        s.require((rows + vectors * lanes) * depth * size <= cpu.l1d_bytes, "a strip and a panel fit in L1")
+        s.require(width * depth * size <= max(cpu.l2_bytes, cpu.l3_bytes // cpu.cores), "a block of B fits in cache")
+        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
+        return s
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, cpu = _served(operator, target)
+        macros = {
+            "REAL": _TYPES[gemm.a],
+            "VECTOR_BYTES": cpu.vector_bytes,
+            "A_T": int(gemm.layout[0] == "t"),
+            "B_T": int(gemm.layout[1] == "t"),
+            **{name: config[name] for name in ("MR", "NR", "KC", "NC", "UNROLL")},
+            "PACK_B": int(config["PACK_B"] == "block"),
+            "PARTITION": _PARTITION.index(config.get("PARTITION", "m")),
+            "TASKS": config.get("TASKS", 1),
+            "BIAS": int(gemm.bias),
+            "ACTIVATION": _ACTIVATION.index(gemm.activation),
+        }
+        columns = config["NR"] * _lanes(gemm, cpu)
+        panels = config["NC"] // columns if config["PACK_B"] == "block" else 1
+        slot = (config["MR"] + panels * columns) * config["KC"] * dtype(gemm.a).bytes
+        arguments = (
+            TensorArg("A"),
+            TensorArg("B"),
+            TensorArg("bias") if gemm.bias else ScalarArg("i64", 0),
+            TensorArg("C"),
+            WorkspaceArg("packed", config["THREADS"] * slot),
+            *(ScalarArg("i64", name) for name in _SIZES),
+            *(ScalarArg(gemm.a, name) for name in ("alpha", "beta")),
+            ScalarArg("i32", config["THREADS"]),
+        )
+        return Kernel(
+            name=self.name,
+            language="c",
+            sources=sources(("gemm.c", "cpu_pool.h", "x86_pool.h"), "gemm/c_gemm", "shared"),
+            flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
+            plan=LaunchPlan((Step("deepgen_gemm", arguments),)),
+        )
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        gemm, cpu = _served(operator, target)
+        lanes = _lanes(gemm, cpu)
+        rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _cost(gemm, lanes, *tile))
+        width = nearest([w for w in covering(_WIDTHS, gemm.n) if w >= vectors * lanes], 512)
+        room = cpu.l1d_bytes // ((rows + vectors * lanes) * dtype(gemm.a).bytes)
+        depth = nearest([d for d in covering(_DEPTHS, gemm.k) if d <= max(room, _DEPTHS[0])], 256)
+        packing = "block" if gemm.layout[1] == "t" or gemm.m > _FEW else "none"
+        config = {"MR": rows, "NR": vectors, "KC": depth, "NC": width, "PACK_B": packing, "UNROLL": 4}
+        if cpu.cores == 1 or gemm.flops() < _WORTH_A_THREAD * cpu.cores:
+            return {**config, "THREADS": 1}
+        partition = "n" if gemm.n > gemm.m else "m"
+        return {**config, "THREADS": cpu.cores, "PARTITION": partition, "TASKS": 2}
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        """Of the busiest thread."""
+        gemm, cpu = _served(operator, target)
+        rows, vectors, threads, lanes = config["MR"], config["NR"], config["THREADS"], _lanes(gemm, cpu)
+        units = -(-gemm.n // (vectors * lanes)) if config.get("PARTITION") == "n" else -(-gemm.m // rows)
+        parts = threads * config.get("TASKS", 1)
+        busiest = -(-parts * gemm.batch // threads) * -(-units // parts) / units
+        clocks = _cost(gemm, lanes, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
+        whole: float = clocks / _CLOCK
+        return whole
+
+
+def _served(operator: Operator, target: Target) -> tuple[Gemm, Cpu]:
+    assert isinstance(operator, Gemm) and isinstance(target, Cpu), "ask refuses() first"
+    return operator, target
+
+
+def _lanes(gemm: Gemm, cpu: Cpu) -> int:
+    return cpu.vector_bytes // dtype(gemm.a).bytes
+
+
+def _packings(gemm: Gemm) -> list[str]:
+    return ["none", "block"] if gemm.layout[1] == "n" else ["block"]
+
+
+def _tiles(gemm: Gemm, cpu: Cpu) -> list[tuple[int, int]]:
+    """The register tiles that the registers, the widest block and a matrix of this size allow: rows and vectors."""
+    lanes = _lanes(gemm, cpu)
+    most = min(-(-gemm.n // lanes), covering(_WIDTHS, gemm.n)[-1] // lanes)
+    rows, vectors = [r for r in _ROWS if r <= gemm.m], [v for v in _VECTORS if v <= most]
+    return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
+
+
+def _cost(gemm: Gemm, lanes: int, rows: int, vectors: int) -> float:
+    """Cycles of one step of K over all of C: two multiply-adds or two loads each, and sums wait for the step before."""
+    tiles = -(-gemm.m // rows) * -(-gemm.n // (vectors * lanes))
+    return tiles * (max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.1 * (rows + vectors))

@@ -1,1 +1,41 @@
 """GEMM on tensor cores by warp-wide products, sm_80 and later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.kernels.gemm.mma_gemm import formats
+from deepgen.kernels.gemm.mma_gemm.defaults import choose, seconds
+from deepgen.kernels.gemm.mma_gemm.lower import lower, plan
+from deepgen.kernels.gemm.mma_gemm.space import mma_space
+from deepgen.operators import Operator
+from deepgen.space import Space
+from deepgen.targets import Target
+from deepgen.vocabulary import Kernel
+
+_OWN = ("gemm_mma.cu", "problem.h", "operands.h", "share.h", "dialect_mma.h")
+
+
+class MmaGemm:
+    """Products by warps, matrix loads, copies ahead: f16, bf16, tf32, i8, 8-bit floats; all layouts."""
+
+    name = "mma_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        return formats.refused(operator, target)
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return mma_space(self.name, *formats.served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, _ = formats.served(operator, target)
+        lowered = lower(gemm, config)
+        sources = {__package__: _OWN, "deepgen.kernels.gemm.simt_gemm": ("work.h",)}
+        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*formats.served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return seconds(*formats.served(operator, target), dict(config))

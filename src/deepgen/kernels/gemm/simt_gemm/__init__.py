@@ -1,1 +1,90 @@
 """GEMM on the plain arithmetic units of GPUs, written once for CUDA and HIP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds
+from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
+from deepgen.kernels.gemm.simt_gemm.space import simt_space
+from deepgen.kernels.shared import dialect
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
+from deepgen.targets import Target
+from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
+from deepgen.vocabulary import Kernel, Source
+
+_SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
+_FOUR_SUMS = "TN % 4 == 0 ? 4 : "  # in schedule.h
+_SERVED = {  # (A and B, sums): C
+    ("f32", "f32"): ("f32",),
+    ("f64", "f64"): ("f64",),
+    ("f16", "f32"): ("f16", "f32"),
+    ("bf16", "f32"): ("bf16", "f32"),
+    ("i8", "i32"): ("i32",),
+}
+
+
+class SimtGemm:
+    """Block, warp and thread tiles, staged copies, split-K and stream-K: any sizes, all layouts, CUDA and HIP."""
+
+    name = "simt_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Gpu):
+            return "it serves GPUs only"
+        if not isinstance(operator, Gemm):
+            return "it serves gemm only"
+        if operator.a != operator.b or operator.c not in _SERVED.get((operator.a, operator.acc), ()):
+            return "it computes f32 and f64, and f16, bf16 and i8 with wider sums"
+        if operator.c == "i32" and not (operator.alpha.is_integer() and operator.beta.is_integer()):
+            return "alpha and beta of integers must be whole"
+        if operator.bias or operator.activation != "none" or operator.scales != "none":
+            return "it has no bias, activation or scales yet"
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return simt_space(self.name, *_served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, gpu = _served(operator, target)
+        lowered = lower(gemm, config, gpu.warp, dots(gpu))
+        language = "hip" if isinstance(gpu, Hip) else "cuda"
+        return Kernel(
+            name=self.name,
+            language=language,
+            sources=(*(Source(name, _text(name, gemm)) for name in _SOURCES), *dialect.sources(language)),
+            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
+            plan=plan(gemm, config, lowered),
+            implied=implied(gemm, config, lowered.macros),
+        )
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*_served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return seconds(*_served(operator, target), dict(config))
+
+
+def dots(gpu: Gpu) -> dict[str, int]:
+    """By dtype, how many products one instruction adds up."""
+    found = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
+    return {**found, "f16": 2} if gpu.has("dot2") else found
+
+
+def source(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text()
+
+
+def _text(name: str, gemm: Gemm) -> str:
+    """Four sums in f64 are wider than one store. All other kernels keep the text, and so the ids, that they have."""
+    text = source(name)
+    return text.replace(_FOUR_SUMS, "") if gemm.dtypes[3].bytes > 4 else text
+
+
+def _served(operator: Operator, target: Target) -> tuple[Gemm, Gpu]:
+    assert isinstance(operator, Gemm) and isinstance(target, Gpu), "ask refuses() first"
+    return operator, target

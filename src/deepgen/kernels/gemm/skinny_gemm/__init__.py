@@ -1,1 +1,81 @@
 """GEMM of a few rows or columns against a large matrix: every byte of it read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deepgen.kernels.gemm.mma_gemm import formats
+from deepgen.kernels.gemm.skinny_gemm.defaults import choose, seconds
+from deepgen.kernels.gemm.skinny_gemm.lower import lower, plan, sides
+from deepgen.kernels.gemm.skinny_gemm.space import skinny_space
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import Kernel, dtype
+
+_OWN = ("gemm_skinny.cu", "large.h")
+_MMA = ("problem.h", "dialect_mma.h")  # of the family of warp-wide products
+_MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
+# What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
+_MOST_TURNED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
+_LEAST_LARGE, _LEAST_K = 1024, 512
+_MOST_AHEAD = 48  # rows up to which it is ahead of warp-wide products, as measured on an H200
+
+
+class SkinnyGemm:
+    """The large matrix streams through registers once: f16, bf16, tf32, i8, 8-bit floats, f32; sm_80 and later."""
+
+    name = "skinny_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        plain = isinstance(operator, Gemm) and (operator.a, operator.b, operator.acc, operator.c) == ("f32",) * 4
+        if not plain or not isinstance(target, Cuda) or not target.has("cp_async"):
+            reason = formats.refused(operator, target)
+            if reason is not None:
+                return reason
+        assert isinstance(operator, Gemm)
+        if operator.a != operator.b:
+            return "A and B must have the same format"
+        side = sides(operator)
+        most = _MOST_PLAIN if plain else _MOST_THIN
+        if side.thin > most:
+            return f"M or N must be at most {most}"
+        if side.thin > _MOST_WIDENED and not side.thin_along and formats.widened(*formats.served(operator, target)):
+            return f"M or N must be at most {_MOST_WIDENED} where it is not contiguous along K in {operator.a}"
+        if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
+            return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
+        if not side.large_along:
+            most = _MOST_TURNED[operator.a]
+            if side.thin > most:
+                return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
+        return None
+
+    def yields(self, operator: Operator, target: Target) -> bool:
+        """To warp-wide products out of shared memory, which do not multiply plain f32."""
+        gemm, _ = formats.served(operator, target)
+        side, size = sides(gemm), dtype(gemm.a).bytes
+        if side.plain:
+            return False
+        # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
+        broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
+        # Bytes and halves are exchanged in registers here, and turned by matrix loads there.
+        exchanged = not side.large_along and size < 4
+        # Sums leave few registers for loads, unless loads have many numbers.
+        crowded = side.thin > _MOST_AHEAD and size > 1
+        return broken or exchanged or crowded
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return skinny_space(self.name, *formats.served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, _ = formats.served(operator, target)
+        lowered = lower(gemm, config)
+        sources = {__package__: _OWN, formats.__package__: _MMA}
+        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*formats.served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return None if self.refuses(operator, target) else seconds(*formats.served(operator, target), dict(config))

@@ -1,1 +1,91 @@
 """GEMM on Hopper's tensor cores: the bulk copy engine feeds warpgroup matrix instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+from deepgen.kernels.gemm.sm90_gemm.defaults import choose, seconds, various, way_of
+from deepgen.kernels.gemm.sm90_gemm.lower import LINE_BYTES, lower, plan, products_header
+from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
+from deepgen.operators import Gemm, Operator
+from deepgen.space import Space
+from deepgen.targets import Cuda, Target
+from deepgen.vocabulary import Kernel, Source, dtype
+
+_SOURCES = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
+_FLOATS = ("bf16", "f16", "f32")
+_SERVED = {  # (A and B, sums): C
+    ("f16", "f32"): ("f16", "f32"),
+    ("bf16", "f32"): ("bf16", "f32"),
+    ("tf32", "f32"): ("tf32", "f32"),
+    ("f8e4m3", "f32"): _FLOATS,
+    ("f8e5m2", "f32"): _FLOATS,
+    ("i8", "i32"): ("i32",),
+}
+
+
+class Sm90Gemm:
+    """Copy engine, barriers and warpgroup products: f16, bf16, tf32, 8-bit floats and integers on sm_90a."""
+
+    name = "sm90_gemm"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Cuda) or not target.has("wgmma", "tma", "setmaxnreg"):
+            return "it serves cuda:sm_90a only"
+        if not isinstance(operator, Gemm):
+            return "it serves gemm only"
+        if operator.a != operator.b or operator.c not in _SERVED.get((operator.a, operator.acc), ()):
+            return "it multiplies f16, bf16, tf32 and 8-bit floats with f32 sums, and i8 with i32 sums"
+        if dtype(operator.a).bytes != 2 and operator.layout != "nt":
+            return f"{operator.a} is multiplied in layout nt only"
+        if operator.acc == "i32":
+            if not (operator.alpha.is_integer() and operator.beta.is_integer()):
+                return "alpha and beta of integers must be whole"
+            if operator.bias or operator.activation != "none" or operator.scales != "none":
+                return "it has no bias, activation or scales of integers"
+        return _unaligned(operator)
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return sm90_space(self.name, *_served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        gemm, gpu = _served(operator, target)
+        lowered = lower(gemm, config)
+        products = Source("products.h", products_header(gemm, config["BN"]))
+        return Kernel(
+            name=self.name,
+            language="cuda",
+            sources=(*(Source(name, source(name)) for name in _SOURCES), products),
+            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
+            plan=plan(gemm, config, lowered, gpu.multiprocessors),
+        )
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*_served(operator, target))
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        return various(*_served(operator, target))
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return seconds(*_served(operator, target), way_of(config))
+
+
+def source(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text()
+
+
+def _unaligned(gemm: Gemm) -> str | None:
+    """The copy engine takes lines of memory that begin at multiples of 16 bytes."""
+    whole = LINE_BYTES // dtype(gemm.a).bytes
+    scalars = gemm.scalars()
+    for name, line in (("A", scalars["lda"]), ("B", scalars["ldb"])):
+        if int(line) % whole:
+            return f"a line of {name} has {line} numbers, which is not a multiple of 16 bytes"
+    return None
+
+
+def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
+    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
+    return operator, target

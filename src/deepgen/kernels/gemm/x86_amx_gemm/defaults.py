@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.kernels.gemm.x86_dot.products import all_cores, sides, swaps
+from deepgen.kernels.shared.x86 import all_cores, sides, swaps
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.gemm.x86_gemm.sizes import (
+from deepgen.kernels.gemm.x86_gemm.space import (
     BLOCK_M,
     BLOCK_N,
     FLOAT,
@@ -19,7 +19,7 @@ from deepgen.kernels.gemm.x86_gemm.sizes import (
     small,
     worth_help,
 )
-from deepgen.kernels.shared.x86_common import covering, nearest
+from deepgen.kernels.shared.x86 import covering, nearest
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 

@@ -1,1 +1,184 @@
 """Softmax on the plain arithmetic units of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+from deepgen.kernels.shared import dialect
+from deepgen.operators import Operator, Softmax
+from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
+from deepgen.targets import Target
+from deepgen.targets.gpu import Gpu
+from deepgen.targets.hip import Hip
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary.dtypes import dtype
+
+WIDEST = 16  # bytes of one load or store
+_TEAMS = (8, 16, 32, 64, 128, 256, 512, 1024)
+_ROWS = (1, 2, 4, 8, 16)
+_KEEPS = ("registers", "shared", "memory")
+_MOST_KEPT = 64  # registers of a thread for its columns
+_RESERVED = 24  # registers for everything else
+_USUAL_THREADS = 128  # of a block, where rows are short
+_USUAL_LOADS = 4  # of a thread
+
+
+def softmax_space(name: str, softmax: Softmax, gpu: Gpu) -> Space:
+    s = Space(name)
+    team, rows = s.knob("TEAM", [n for n in _TEAMS if n <= gpu.threads_per_block]), s.knob("ROWS", list(_ROWS))
+    width = s.knob("WIDTH", _widths(softmax))
+    keep = s.knob("KEEP", list(_KEEPS))
+    s.knob("METHOD", ["two", "online"])
+
+    threads = s.derive("threads", team * rows)
+    s.require(threads <= gpu.threads_per_block, "a block has no more threads than the chip allows")
+    s.require(divides(gpu.warp, threads), "a block is made of whole warps")
+    used = all_of(team * width < 2 * softmax.cols, rows < 2 * softmax.rows)
+    s.require(any_of(threads == gpu.warp, used), "no more than half of a block is idle, but for a single warp")
+    sums = softmax.arithmetic.bytes
+    items = s.derive("items", ceil_div(softmax.cols, team * width))
+    held = items * width * (sums // 4)
+    # Compilers hold the address of each load.
+    needed = held + 2 * items + _RESERVED
+    fits = all_of(held <= _MOST_KEPT, needed * threads <= gpu.registers_per_sm)
+    s.require(implies(keep == "registers", fits), "a thread's columns fit in its registers")
+    # A reduction takes up to four numbers a thread.
+    shared = (items * width + 4) * threads * sums
+    s.require(implies(keep == "shared", shared <= gpu.shared_per_block), "a block's rows fit in shared memory")
+    return s
+
+
+def choose(softmax: Softmax, gpu: Gpu) -> dict[str, Any]:
+    """A few loads of the widest kind a thread; columns are kept where they fit."""
+    space = softmax_space("default", softmax, gpu)
+    return next(config for config in _candidates(softmax, gpu) if not space.explain(config))
+
+
+def _candidates(softmax: Softmax, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """The last one is always admitted."""
+    width = _widths(softmax)[-1]
+    wanted = softmax.cols / (width * _USUAL_LOADS)
+    fitting = [n for n in _TEAMS if n <= gpu.threads_per_block and (n >= wanted or n == gpu.threads_per_block)]
+    for keep in _KEEPS:
+        for team in fitting:
+            for rows in (n for n in reversed(_ROWS) if n == 1 or n * team <= _USUAL_THREADS):
+                yield {"TEAM": team, "ROWS": rows, "WIDTH": width, "KEEP": keep, "METHOD": "two"}
+    yield {"TEAM": gpu.warp, "ROWS": 1, "WIDTH": width, "KEEP": "memory", "METHOD": "two"}
+
+
+def _widths(softmax: Softmax) -> list[int]:
+    """Whole loads must not cross the end of a row, and rows must begin aligned."""
+    most = WIDEST // dtype(softmax.dtype).bytes
+    return [n for n in (1, 2, 4, 8) if n <= most and softmax.cols % n == 0]
+
+
+_OWN = ("softmax_simt.cu", "exponential.h", "team.h")
+_KEEP_MACROS = {"memory": 0, "shared": 1, "registers": 2}
+_MOST_COLS = 1 << 30  # columns are counted in 32 bits
+_MOST_BLOCKS = (1 << 31) - 1
+_MOST_THREADS_HIP = (1 << 32) - 1  # of a whole grid
+
+
+class SimtSoftmax:
+    """A team of threads a row, several rows a block, values kept or read anew: any rows and columns, CUDA and HIP."""
+
+    name = "simt_softmax"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Gpu):
+            return "it serves GPUs only"
+        if not isinstance(operator, Softmax):
+            return "it serves softmax only"
+        if operator.cols > _MOST_COLS:
+            return f"cols must be at most {_MOST_COLS}"
+        return None
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return softmax_space(self.name, *_served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        softmax, gpu = _served(operator, target)
+        hip = isinstance(gpu, Hip)
+        macros: dict[str, int | str] = {
+            "TYPE": softmax.dtype,
+            "TYPE_ACC": softmax.arithmetic.name,
+            "WARP": gpu.warp,
+            **{knob: config[knob] for knob in ("TEAM", "ROWS", "WIDTH")},
+            "PARTS": _parts(config["TEAM"]),
+            "KEEP": _KEEP_MACROS[config["KEEP"]],
+            "ONLINE": int(config["METHOD"] == "online"),
+            "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
+        }
+        language = "hip" if hip else "cuda"
+        own = (Source(name, resources.files(__package__).joinpath(name).read_text()) for name in _OWN)
+        return Kernel(
+            name=self.name,
+            language=language,
+            sources=(*own, *dialect.sources(language)),
+            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items())),
+            plan=_plan(softmax, gpu, config),
+        )
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return choose(*_served(operator, target))
+
+
+def _items(softmax: Softmax, config: Mapping[str, Any]) -> int:
+    """Packs of columns that a thread has."""
+    return -(-softmax.cols // int(config["TEAM"] * config["WIDTH"]))
+
+
+def _parts(team: int) -> int:
+    """As many as each of them has values to join, about: the first power of two whose square reaches the team."""
+    return 1 << (team.bit_length() // 2)
+
+
+def _plan(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any]) -> LaunchPlan:
+    team, rows, width = config["TEAM"], config["ROWS"], config["WIDTH"]
+    threads, sums = team * rows, softmax.arithmetic.bytes
+    reduction = 2 * sums * (threads + rows * _parts(team))  # as in team.h
+    kept = f"ceil_div(cols, {team * width}) * {width * threads * sums}"
+    step = Step(
+        "softmax",
+        (
+            TensorArg("x"),
+            TensorArg("y"),
+            ScalarArg("i64", "rows"),
+            ScalarArg("i32", "cols"),
+            ScalarArg("i64", "stride_x_0"),
+            ScalarArg("i64", "stride_y_0"),
+        ),
+        grid=(f"ceil_div(rows, {rows})", 1, 1),
+        block=(threads, 1, 1),
+        shared_bytes=f"{reduction} + {kept}" if config["KEEP"] == "shared" else reduction,
+    )
+    return LaunchPlan(steps=(step,), requires=_requires(softmax, gpu, config, reduction))
+
+
+def _requires(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any], reduction: int) -> tuple[tuple[str, str], ...]:
+    """`reduction`: bytes of shared memory beside what is kept there."""
+    team, rows, width = config["TEAM"], config["ROWS"], config["WIDTH"]
+    threads = team * rows
+    most_cols = {
+        "registers": _items(softmax, config) * team * width,
+        "shared": (gpu.shared_per_block - reduction) // (width * threads * softmax.arithmetic.bytes) * team * width,
+        "memory": _MOST_COLS,
+    }[config["KEEP"]]
+    most_blocks = _MOST_THREADS_HIP // threads if isinstance(gpu, Hip) else _MOST_BLOCKS
+    out = [
+        (f"cols <= {most_cols}", f"at most {most_cols} columns"),
+        (f"ceil_div(rows, {rows}) <= {most_blocks}", f"at most {most_blocks * rows} rows"),
+    ]
+    if width > 1:
+        out.append((f"cols % {width} == 0", f"a multiple of {width} columns"))
+        for tensor in ("x", "y"):
+            apart = f"rows of {tensor} that begin a multiple of {width} elements apart"
+            out.append((f"stride_{tensor}_0 % {width} == 0", apart))
+    return tuple(out)
+
+
+def _served(operator: Operator, target: Target) -> tuple[Softmax, Gpu]:
+    assert isinstance(operator, Softmax) and isinstance(target, Gpu), "ask refuses() first"
+    return operator, target

@@ -1,13 +1,93 @@
-"""What the families that multiply narrow numbers share, on vectors and on tiles: results, operands, threads."""
+"""What the GEMM families on x86 share: whom they serve, values that their knobs may have, files of source."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
-from deepgen.operators import Gemm
+from deepgen.operators import Gemm, Operator
 from deepgen.space import Expr, Space, implies
-from deepgen.targets import X86
+from deepgen.targets import X86, Target
+from deepgen.vocabulary import Source
+
+HUGE_PAGE = 2 << 20  # bytes, as in x86_pages.h
+
+
+def served(operator: Operator, target: Target) -> tuple[Gemm, X86]:
+    assert isinstance(operator, Gemm) and isinstance(target, X86), "ask refuses() first"
+    return operator, target
+
+
+def covering(values: Sequence[int], size: int) -> list[int]:
+    """The values below a size and the first that covers it: larger ones would give the same kernel."""
+    below = [v for v in values if v < size]
+    return [*below, *[v for v in values if v >= size][:1]]
+
+
+def nearest(values: Sequence[int], wanted: int) -> int:
+    return min(values, key=lambda v: abs(v - wanted))
+
+
+def thread_counts(cores: int) -> list[int]:
+    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
+    return [*doubled, cores]
+
+
+def sources(names: Iterable[str], *folders: str) -> tuple[Source, ...]:
+    """The files of a family: each from the first of these folders, below deepgen/kernels, that has it."""
+    return tuple(Source(name, _text(name, folders)) for name in names)
+
+
+@cache
+def _text(name: str, folders: tuple[str, ...]) -> str:
+    places = [resources.files("deepgen.kernels").joinpath(folder) for folder in folders]
+    return next(file for place in places if (file := place.joinpath(name)).is_file()).read_text()
+
+
+_CLOCK = 2.5e9  # of a usual processor under vectors
+_WAKING_CLOCKS = 2e4  # of a call that wakes other threads
+_PACKING_CLOCKS = 0.25  # of each number that is packed
+_BYTES_PER_CLOCK = 4.0  # that a core gets from memory
+_ADDED_PER_CLOCK = 4.0  # sums of slices of K that are added up
+_DIVIDED = {"m": "left", "n": "right", "mn": "both"}  # other words for what tasks divide
+
+
+class Tile(NamedTuple):
+    """What one turn of the innermost loop computes."""
+
+    rows: int
+    columns: int
+    depth: int  # numbers along K
+    clocks: float
+
+
+def seconds(gemm: Gemm, config: Mapping[str, Any], tile: Tile) -> float:
+    """The arithmetic and the packing of the busiest thread, the memory's time, and waking threads."""
+    left, right = (gemm.n, gemm.m) if config.get("SWAP", False) else (gemm.m, gemm.n)
+    high, wide, deep = -(-left // tile.rows), -(-right // tile.columns), -(-gemm.k // tile.depth)
+    threads = config["THREADS"]
+    parts = threads * config.get("TASKS", 1)
+    divided = config.get("PARTITION", "left")
+    divided = _DIVIDED.get(divided, divided)
+    units = {"left": high, "right": wide, "both": high * wide, "k": deep, "batch": gemm.batch}[divided]
+    share = 1.0 if threads == 1 else _busiest(units, threads, parts)
+    products = high * wide * deep * gemm.batch * tile.clocks * share
+    packs = config.get("PACK_B", "block") not in ("none", "ahead")
+    packed = right * gemm.k * gemm.batch * _PACKING_CLOCKS * (1.0 if divided == "left" else share) if packs else 0.0
+    added = parts * gemm.m * gemm.n * gemm.batch / _ADDED_PER_CLOCK / threads if divided == "k" else 0.0
+    memory = gemm.least_bytes() / (_BYTES_PER_CLOCK * threads)
+    whole: float = (products + packed + added + memory + _WAKING_CLOCKS * (threads > 1)) / _CLOCK
+    return whole
+
+
+def _busiest(units: int, threads: int, parts: int) -> float:
+    """The share of the thread that has most to do, where tasks have whole units and threads draw one by one."""
+    each = -(-units // parts)
+    tasks = -(-units // each)
+    return -(-tasks // threads) * each / units
+
 
 PARTITION = {"left": 0, "right": 1, "both": 2, "batch": 3}
 C_TYPES = {"f32": 0, "bf16": 1, "i32": 2, "f16": 0}  # f16 is made from f32
