@@ -22,7 +22,6 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.named import convolutions
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary import Kernel
-from deepgen.vocabulary.kernel import plan_to_json
 
 FAMILY = Rules()
 
@@ -85,7 +84,7 @@ def test_all_first_loads_of_an_image_are_under_way_before_one_is_waited_for() ->
 
 def test_launches_that_leave_nothing_to_copy_do_not_overlap() -> None:
     (step,) = gpu.kernel(convolution(), "cuda", 32).plan.steps
-    assert not step.overlaps and "overlaps" not in plan_to_json(gpu.kernel(convolution(), "cuda", 32).plan)["steps"][0]
+    assert not step.overlaps and "overlaps" not in gpu.kernel(convolution(), "cuda", 32).plan.to_json()["steps"][0]
 
 
 def test_places_of_images_are_one_axis_where_a_filter_has_one_tap() -> None:

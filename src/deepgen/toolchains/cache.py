@@ -25,7 +25,6 @@ from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, Built, Toolchain
 from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, scratch
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.kernel import plan_to_json
 from deepgen.vocabulary.scratch import Scratch
 
 _FORMAT = 1  # of entries; another number is another key
@@ -95,7 +94,7 @@ class Cache:
             "log": built.log,
         }
         if built.plan is not None:
-            entry["plan"] = plan_to_json(built.plan)
+            entry["plan"] = built.plan.to_json()
         self._keep(key, entry, work, {binary, *(work / name for name in built.beside)})
         artifact = self.get(key)
         if artifact is None:

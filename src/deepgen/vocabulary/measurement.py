@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import exp, log
 from statistics import median
-from typing import Any
 
-from deepgen.vocabulary.json import Json, JsonObject
+from deepgen.vocabulary.codec import Serializable
+from deepgen.vocabulary.json import Json
 
 IMPOSSIBLE = "impossible"  # the condition of a time that the machine's peak does not allow
 
@@ -33,7 +33,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Serializable):
     """What is known of a kernel after it was tried."""
 
     verdict: Verdict
@@ -56,27 +56,6 @@ class Measurement:
     def seconds(self) -> float | None:
         """The median of the samples."""
         return median(self.samples) if self.samples else None
-
-    def to_json(self) -> JsonObject:
-        return {
-            "verdict": self.verdict.value,
-            "detail": self.detail,
-            "samples": list(self.samples),
-            "error": self.error,
-            "counters": dict(self.counters),
-            "conditions": dict(self.conditions),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Measurement:
-        return Measurement(
-            verdict=Verdict(data["verdict"]),
-            detail=data["detail"],
-            samples=tuple(data["samples"]),
-            error=data["error"],
-            counters=data["counters"],
-            conditions=data["conditions"],
-        )
 
 
 def geometric_mean(values: Sequence[float]) -> float:

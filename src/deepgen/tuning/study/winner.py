@@ -12,7 +12,6 @@ from typing import Any
 
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
-from deepgen.vocabulary.kernel import plan_from_json, plan_to_json
 
 WINNER = "winner"  # the folder in a study
 ABOUT = "about.json"
@@ -56,7 +55,7 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
         (fresh / _SIGNATURE).write_text(signature)
     (fresh / _KERNEL).write_text(json.dumps(kernel.to_json()))
     if artifact.plan is not None:
-        (fresh / _PLAN).write_text(json.dumps(plan_to_json(artifact.plan)))
+        (fresh / _PLAN).write_text(json.dumps(artifact.plan.to_json()))
     (fresh / ABOUT).write_text(about)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.replace(folder)
@@ -85,12 +84,12 @@ def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
     data = foreign.read_json(folder / _KERNEL, plain=True)
     completed = foreign.read_json(folder / _PLAN, plain=True) if (folder / _PLAN).exists() else None
     with foreign.shaped(str(folder), "holds no winner"):
-        return Kernel.from_json(data), None if completed is None else plan_from_json(completed)
+        return Kernel.from_json(data), None if completed is None else LaunchPlan.from_json(completed)
 
 
 def _signed(kernel: Kernel, binary: str, plan: LaunchPlan | None) -> JsonObject:
     signed: JsonObject = {"winner": kernel.id, "binary": binary}
-    return signed if plan is None else {**signed, "plan": plan_to_json(plan)}
+    return signed if plan is None else {**signed, "plan": plan.to_json()}
 
 
 def _signature(folder: Path) -> str | None:
