@@ -258,7 +258,7 @@ def sources(families: Iterable[str]) -> dict[str, str]:
     """A digest of what each family compiles, comments left out: it tells whether results are of the kernels at hand."""
     out = {}
     for name in families:
-        folders = [resources.files(f"deepgen.kernels.shared.{one}") for one in _FOLDERS.get(name, (name,))]
+        folders = [resources.files(f"deepgen.kernels.gemm.{one}") for one in _FOLDERS.get(name, (name,))]
         found = [f for folder in folders for f in folder.iterdir() if f.name.endswith((".cu", ".h"))]
         files = sorted(found, key=lambda f: f.name)
         lines = [line.partition("//")[0].strip() for file in files for line in file.read_text().splitlines()]

@@ -144,7 +144,7 @@ def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path:
 )
 def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> None:
     package, name = file.split("/")
-    text = re.sub(r"//.*", "", formats.read(f"deepgen.kernels.shared.{package}", name).text)
+    text = re.sub(r"//.*", "", formats.read(f"deepgen.kernels.gemm.{package}", name).text)
     for forbidden in (r"\basm\b", r"\b__\w+", r"\b(threadIdx|blockIdx|gridDim|blockDim)\b", r"\batomic\w*"):
         assert not re.search(forbidden, text), f"{name} has {forbidden}"
     assert not re.search(r"->|\*\s*reinterpret_cast|(^|[=(,;{])\s*\*\s*\w+\s*=", text, re.MULTILINE)

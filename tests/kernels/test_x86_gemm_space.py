@@ -92,7 +92,7 @@ def test_a_tile_that_needs_too_many_registers_is_named() -> None:
 
 
 def test_every_macro_of_the_source_has_a_default_so_that_it_compiles_alone() -> None:
-    source = resources.files("deepgen.kernels.shared").joinpath("x86_gemm/fma_knobs.h").read_text()
+    source = resources.files("deepgen.kernels.gemm").joinpath("x86_gemm/fma_knobs.h").read_text()
     kernel = FAMILY.emit(gemm(64, 64, 64), MACHINE, FAMILY.default(gemm(64, 64, 64), MACHINE))
     given = {flag[2:].partition("=")[0] for flag in kernel.flags if flag.startswith("-D")}
     assert given == set(re.findall(r"^#ifndef (\w+)", source, re.MULTILINE))

@@ -267,7 +267,7 @@ def test_the_list_tells_states_devices_runs_and_bundles(served: Served, studies:
 DRIVER = """
 import signal, sys
 from pathlib import Path
-from deepgen.tuning import lock
+from deepgen.tuning.study import lock
 held = lock.take(Path(sys.argv[1]) / "driver.lock")
 print("ready", flush=True)
 signal.pause()

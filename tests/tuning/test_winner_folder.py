@@ -9,7 +9,7 @@ from pathlib import Path
 WRITER = """
 import os, sys
 from pathlib import Path
-from deepgen.tuning import trust, winner
+from deepgen.tuning.study import trust, winner
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Source
 folder = Path(sys.argv[1])
 binary = folder / "built"
