@@ -127,7 +127,7 @@ def _built(study: Study, trial: Trial) -> tuple[Kernel, Artifact]:
 
 
 def _toolchain(study: Study) -> str:
-    """What built the winner; older studies did not keep it."""
+    """What built the winner, as the study's folder says."""
     try:
         about = foreign.read_json(study.folder / WINNER / ABOUT, plain=True)
     except DeepgenError:

@@ -59,9 +59,9 @@ class Store:
         )
         if kind != _KIND or not version.isdigit():
             raise BadInput("does not name a library's format", where=str(path), allowed=f"{_KIND} {_VERSION}")
-        if int(version) > _VERSION:
-            what = f"is of format {version}, which a newer deepgen wrote"
-            raise BadInput(what, where=str(self.folder), allowed=f"up to {_VERSION}: update deepgen")
+        if int(version) != _VERSION:
+            what = f"is of format {version}: it was made by another version of deepgen"
+            raise BadInput(what, where=str(self.folder), allowed=f"format {_VERSION}: add the studies to a new library")
 
     @contextmanager
     def changing(self, wait: float = _WAIT_SECONDS) -> Iterator[None]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen import operators
 from deepgen.space import Space
 from deepgen.tuning import search
 from deepgen.tuning.request import Plan, Request
@@ -291,5 +290,4 @@ def _past(row: Mapping[str, Any]) -> Past:
         Trial(i, rank, space.at(rank), "", Measurement(Verdict(verdict), samples=() if seconds is None else (seconds,)))
         for i, (rank, seconds, verdict) in enumerate(row["trials"])
     ]
-    described = row["describe"] if "describe" in row else operators.from_json(row["operator"]).describe()
-    return Past(f"{row['name']} ({described})", space, trials)
+    return Past(f"{row['name']} ({row['describe']})", space, trials)

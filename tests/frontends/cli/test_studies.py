@@ -17,8 +17,8 @@ from deepgen.frontends.cli.studies import check_machine
 from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
-from deepgen.tuning.study import migrations
 from deepgen.tuning.study.journal import FILE
+from deepgen.tuning.study.rows import keep
 from deepgen.vocabulary import DeepgenError
 
 
@@ -51,7 +51,7 @@ def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project:
 
 def test_a_study_whose_space_has_changed_is_read_but_not_gone_on_with(deepgen: Callable, study: Study) -> None:
     with contextlib.closing(sqlite3.connect(study.folder / FILE)) as journal, journal:
-        migrations.keep(journal, "study", {**study.definition, "space": "another"})
+        keep(journal, "study", {**study.definition, "space": "another"})
     said = deepgen("resume", study.folder.name, "--trials", "20")
     assert said.code == 1 and "changed since" in said.err and "tune again" in said.err
     assert deepgen("top", study.folder.name, "--json").code == 0

@@ -20,11 +20,11 @@ _NEEDED: Mapping[str, type] = {
     "options": dict,
     "seed": int,
     "policy": dict,
-}
-_OPTIONAL: Mapping[str, type] = {
     "space": str,
     "deepgen": str,
     "facts": dict,
+}
+_OPTIONAL: Mapping[str, type] = {
     "code": dict,
     "recipe": dict,
     "also": list,

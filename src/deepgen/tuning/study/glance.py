@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen import operators, targets
+from deepgen import targets
 from deepgen.operators import Operator, Recorded
 from deepgen.targets import Target
 from deepgen.tuning.speed import speed
@@ -58,9 +58,7 @@ def known_shapes(definition: Mapping[str, Any], *, glance: bool = False) -> tupl
     """
     also = zip(definition.get("also_facts", ()), definition.get("also", ()), strict=True)
     others = [Recorded({**facts, "operator": operator}).checked(glance=glance) for facts, operator in also]
-    if "facts" in definition:
-        return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(glance=glance), *others
-    return operators.from_json(definition["operator"]), *others  # a study from before facts were recorded
+    return Recorded({**definition["facts"], "operator": definition["operator"]}).checked(glance=glance), *others
 
 
 def described(shapes: Sequence[Operator]) -> str:

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deepgen.tuning.study import migrations
-from deepgen.tuning.study.arrivals import is_complete
 from deepgen.tuning.study.journal_file import EMPTY, FILE, JournalError, JournalFile, holder
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     RESTART,
+    TALLY,
     Ask,
     Damaged,
     Proposal,
@@ -21,6 +20,7 @@ from deepgen.tuning.study.rows import (
     done_values,
     final_of,
     is_sound,
+    keep,
     pack,
     proposal_of,
     sealed,
@@ -108,7 +108,7 @@ class Journal(JournalFile):
         """The definition, the tally and the budget of the newest run, in a single read."""
 
         def read() -> tuple[Any, Tally, Any]:
-            study, tally, run = self._read_meta("study", migrations.TALLY, "run")
+            study, tally, run = self._read_meta("study", TALLY, "run")
             return study, Tally.from_json(tally), run
 
         study, tally, run = self._reading(read)
@@ -170,7 +170,7 @@ class Journal(JournalFile):
             for proposal in proposals:
                 self._insert("trials", asked_row(proposal, now))
             if checkpoint is not None:
-                migrations.keep(self._db, CHECKPOINT, {"asks": after.asks, **checkpoint})
+                keep(self._db, CHECKPOINT, {"asks": after.asks, **checkpoint})
                 after = after.with_key(CHECKPOINT)
             self._settle(after)
 
@@ -254,9 +254,9 @@ class Journal(JournalFile):
             self._settle(after)
 
     def finals(self) -> dict[str, Any] | None:
-        """The newest complete finals: older versions accepted some that lack fields which readers need."""
-        told = [unpack(row[2]) for row in self._table("finals")]
-        return next((dict(finals) for finals in reversed(told) if is_complete(finals)), None)
+        """The newest finals."""
+        rows = self._table("finals")
+        return dict(unpack(rows[-1][2])) if rows else None
 
     def note(self, text: str) -> None:
         """Record something that a reader of the results should know."""

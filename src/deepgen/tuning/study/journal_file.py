@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from deepgen.tuning.study import connections, lock, migrations, pages
-from deepgen.tuning.study.rows import COLUMNS, Damaged, Row, Tally, is_sound, unpack
+from deepgen.tuning.study import connections, lock, pages, rows
+from deepgen.tuning.study.rows import COLUMNS, FORMAT, TALLY, Damaged, Row, Tally, is_sound, unpack
 from deepgen.vocabulary import DeepgenError
 
 FILE = "journal.sqlite"
@@ -93,35 +93,32 @@ class JournalFile:
         if not pages.is_sqlite(head):
             raise Damaged("head")
         self._db = connections.connect_to_read(self._path, self._still)
-        found = pages.user_version(head) if self._still else migrations.version(self._db)
-        if found == 0 and migrations.is_new(self._db):
+        version = pages.user_version(head) if self._still else rows.version(self._db)
+        if version == 0 and rows.is_new(self._db):
             if not self._write:
                 raise JournalError(f"{self.folder}: {EMPTY}")
             return False
-        if found not in (migrations.FORMAT, *migrations.STEPS):
-            self._check_format()
-        elif found != migrations.FORMAT:
-            self._db = migrations.readable(self._db, self.folder)
+        if version != FORMAT:
+            self._refuse(version)
         return True
 
     def _connect_writer(self) -> None:
         if hasattr(self, "_db"):
             self._db.close()
         self._db = connections.connect_to_write(self._path)
-        found = migrations.version(self._db)
-        if found == 0:
-            migrations.create(self._db)
-        elif found != migrations.FORMAT:
-            migrations.migrate(self._db, self.folder)
-            self._db.execute("VACUUM")  # packed rows leave free pages
+        if rows.version(self._db) == 0:
+            rows.create(self._db)
 
-    def _check_format(self) -> None:
-        """An unknown format number: from a newer deepgen, from another program, or damaged."""
+    def _refuse(self, version: int) -> None:
+        """A strange format number is damaged where the rows have today's; otherwise another deepgen wrote it."""
         from deepgen.tuning.study import salvage
 
-        if salvage.format_of(salvage.Content.of(self._path, self._hold)) == migrations.FORMAT:
+        if salvage.format_of(salvage.Content.of(self._path, self._hold)) == FORMAT:
             raise Damaged("format")
-        migrations.migrate(self._db, self.folder)  # raises an error that says what is wrong
+        raise JournalError(
+            f"{self.folder} was made by another version of deepgen, or by another program: its journal has format "
+            f"{version}, and this deepgen reads {FORMAT}; run the study again in a new folder"
+        )
 
     def _logged(self) -> bool:
         """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
@@ -202,7 +199,7 @@ class JournalFile:
     def _keep(self, key: str, value: object) -> None:
         if self._meta(key) != value:
             with self._transaction() as tally:
-                migrations.keep(self._db, key, value)
+                rows.keep(self._db, key, value)
                 self._settle(tally.with_key(key))
 
     def _table(self, table: str) -> list[Row]:
@@ -210,22 +207,22 @@ class JournalFile:
         return self._reading(lambda: self._read(table))
 
     def _read(self, table: str) -> list[Row]:
-        rows = sorted({row[0]: row for row in self._rows(table)}.values())
-        if not all(is_sound(table, row) for row in rows):
+        listed = sorted({row[0]: row for row in self._rows(table)}.values())
+        if not all(is_sound(table, row) for row in listed):
             raise Damaged(table)
         tally = self._read_tally()
         if table == "meta":
-            complete = sorted(row[1] for row in rows) == sorted([*tally.keys, migrations.TALLY])
+            complete = sorted(row[1] for row in listed) == sorted([*tally.keys, TALLY])
         else:
-            complete = len(rows) == getattr(tally, table)
+            complete = len(listed) == getattr(tally, table)
         if table == "trials":
-            complete &= sum(row[5] is not None for row in rows) == tally.ended
+            complete &= sum(row[5] is not None for row in listed) == tally.ended
         if not complete:
             raise Damaged(f"rows of {table} are missing")
-        return rows
+        return listed
 
     def _read_tally(self) -> Tally:
-        [told] = self._read_meta(migrations.TALLY)
+        [told] = self._read_meta(TALLY)
         return Tally.from_json(told)
 
     def _read_meta(self, *keys: str) -> list[Any]:
@@ -236,7 +233,7 @@ class JournalFile:
         return [self._said(key, newest.get(key)) for key in keys]
 
     def _said(self, key: str, row: Row | None) -> Any:
-        if row is None and key != migrations.TALLY and key not in self._read_tally().keys:
+        if row is None and key != TALLY and key not in self._read_tally().keys:
             return None
         if row is None or not is_sound("meta", row):
             raise Damaged(key)
@@ -282,7 +279,7 @@ class JournalFile:
         self._db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
     def _settle(self, tally: Tally) -> None:
-        migrations.keep(self._db, migrations.TALLY, tally.to_json())
+        rows.keep(self._db, TALLY, tally.to_json())
 
     @contextmanager
     def _transaction(self) -> Iterator[Tally]:

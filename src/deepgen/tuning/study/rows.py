@@ -1,4 +1,4 @@
-"""The rows of a journal: how they are packed, and the seal that reveals a damaged one.
+"""The tables and rows of a journal: how rows are packed, and the seal that reveals a damaged one.
 
 A seal is a checksum over the table's name and all values of a row, so that a row is accepted only exactly as it was
 written: not with a flipped bit, and not under another number. It guards against damage, not against forgery.
@@ -7,21 +7,36 @@ written: not with a flipped bit, and not under another number. It guards against
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from statistics import median
 from typing import Any
 
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.measurement import Measurement, Verdict
+from deepgen.vocabulary.measurement import Measurement
 from deepgen.vocabulary.trial import Trial
 
 Row = tuple[Any, ...]
-RESTART, CHECKPOINT = "restart", "checkpoint"  # keys of `meta`
+FORMAT = 2  # of a journal; its number is in the file's header, and in a sealed row of `meta` too
+TALLY, FORMAT_KEY, RESTART, CHECKPOINT = "tally", "format", "restart", "checkpoint"  # keys of `meta`
 _OF_BEST = ("rank", "config", "seconds")
 
+_TABLES = """
+CREATE TABLE meta(seq INTEGER PRIMARY KEY, key TEXT NOT NULL, value BLOB NOT NULL, seal BLOB NOT NULL);
+CREATE TABLE asks(
+    seq INTEGER PRIMARY KEY, told INTEGER NOT NULL, wanted INTEGER NOT NULL,
+    first INTEGER NOT NULL, given INTEGER NOT NULL, seal BLOB NOT NULL
+);
+CREATE TABLE trials(
+    id INTEGER PRIMARY KEY, rank TEXT NOT NULL, config BLOB NOT NULL, asked_at REAL NOT NULL,
+    asked_seal BLOB NOT NULL, verdict TEXT, seconds REAL, outcome BLOB, done_at REAL, seal BLOB
+);
+CREATE TABLE finals(seq INTEGER PRIMARY KEY, at REAL NOT NULL, result BLOB NOT NULL, seal BLOB NOT NULL);
+CREATE TABLE notes(seq INTEGER PRIMARY KEY, at REAL NOT NULL, text TEXT NOT NULL, seal BLOB NOT NULL);
+"""
 # The columns of each table, but for the seal, which comes last. The first one is the row's number.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "meta": ("seq", "key", "value"),
@@ -201,19 +216,51 @@ def final_of(finals: Mapping[str, Any]) -> JsonObject:
     return {**told, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 
 
-# Rows of format 1 have no seals, but hold some values twice, which must agree.
+# The file: its tables, with the format and the tally in them.
 
 
-def outcome_of_1(
-    trial: int, rank: str, config: str, kernel: str, verdict: str, seconds: float | None, told: str, facts: str
-) -> Trial:
-    """A trial as format 1 keeps it; Damaged where its parts do not agree."""
-    try:
-        measured = Measurement.from_json(json.loads(told))
-        numbers = [s for s in measured.samples if type(s) in (int, float) and s > 0]
-        right = median(numbers) if measured.verdict is Verdict.CORRECT else None
-        if measured.verdict.value != verdict or len(numbers) != len(measured.samples) or right != seconds:
-            raise ValueError("its parts do not agree")
-        return Trial(trial, int(rank), dict(json.loads(config)), str(kernel), measured, dict(json.loads(facts)))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Damaged(f"trial {trial}: {error}") from error
+def version(db: sqlite3.Connection) -> int:
+    """The format of a journal; 0 while its tables are not there yet."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def is_new(db: sqlite3.Connection) -> bool:
+    """Whether there is nothing in it yet."""
+    return version(db) == 0 and db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def create(db: sqlite3.Connection, rows: Mapping[str, Sequence[Row]] | None = None) -> None:
+    """Create the tables and insert these rows, in one transaction."""
+    listed = {table: (rows or {}).get(table, ()) for table in COLUMNS}
+    with db:
+        db.execute("BEGIN")
+        for statement in filter(str.strip, _TABLES.split(";")):
+            db.execute(statement)
+        for table, columns in COLUMNS.items():
+            marks = ", ".join("?" * (len(columns) + 1))
+            db.executemany(f"INSERT INTO {table} VALUES ({marks})", listed[table])
+        keep(db, FORMAT_KEY, FORMAT)
+        keep(db, TALLY, _counted(listed).to_json())
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def keep(db: sqlite3.Connection, key: str, value: object) -> None:
+    """Set a key in `meta`, under a higher number than all rows before: of two rows, the newer counts."""
+    [last] = db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
+    db.execute("DELETE FROM meta WHERE key = ?", (key,))
+    db.execute("INSERT INTO meta VALUES (?, ?, ?, ?)", sealed("meta", last + 1, key, pack(value)))
+
+
+def _counted(rows: Mapping[str, Sequence[Row]]) -> Tally:
+    keys = sorted({FORMAT_KEY, *(row[1] for row in rows["meta"])})
+    counts = {table: len(rows[table]) for table in ("asks", "trials", "finals", "notes")}
+    right = [row for row in rows["trials"] if row[5] == "correct"]
+    fastest = sorted(right, key=lambda row: (row[6], int(row[1])))[:1]
+    best = [Tally().with_trial(trial_of(row)).best for row in fastest]
+    return Tally(
+        tuple(keys),
+        **counts,
+        verdicts=dict(Counter(row[5] for row in rows["trials"] if row[5])),
+        best=best[0] if best else None,
+        final=final_of(unpack(rows["finals"][-1][2])) if rows["finals"] else None,
+    )

@@ -14,21 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.space import Space
-from deepgen.tuning.study import migrations, pages
+from deepgen.tuning.study import pages
 from deepgen.tuning.study.connections import Hold
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     COLUMNS,
     FLOATS,
+    FORMAT_KEY,
     RESTART,
+    TALLY,
     Damaged,
     Proposal,
     Row,
     Tally,
     asked_row,
-    done_values,
+    create,
     is_sound,
-    outcome_of_1,
     pack,
     sealed,
     unpack,
@@ -50,7 +51,7 @@ class Salvaged:
     def in_memory(self) -> sqlite3.Connection:
         """A database in memory, for a reader."""
         db = sqlite3.connect(":memory:", check_same_thread=False)
-        migrations.create(db, self.rows)
+        create(db, self.rows)
         return db
 
 
@@ -71,7 +72,7 @@ class _Found:
         return bool(self.meta or self.asks or self.asked or self.done)
 
     def accept(self, number: int, values: pages.Values) -> bool:
-        """A row of today's format, recognised by its seal."""
+        """A row of a journal, recognised by its seal."""
         for table, columns in COLUMNS.items():
             if len(values) == len(columns) + 1:
                 row = (number, *map(_as_column, [*columns[1:], "seal"], values[1:]))
@@ -80,39 +81,6 @@ class _Found:
                 if is_sound(table, row):
                     return self._keep(table, row)
         return False
-
-    def accept_1(self, number: int, values: pages.Values) -> bool:
-        """A row of format 1, which had no seals: recognised by its columns and by values that it holds twice."""
-        try:
-            return self._accept_1(number, values)
-        except (Damaged, TypeError, ValueError, RecursionError):
-            return False
-
-    def _accept_1(self, number: int, values: pages.Values) -> bool:
-        match values:
-            case (str(key), str(value)):
-                plain = key in ("digest", "signature")
-                return self._keep("meta", sealed("meta", number, key, pack(value if plain else json.loads(value))))
-            case (None, int(told), int(wanted), int(first), int(given)):
-                return self._keep("asks", sealed("asks", number, told, wanted, first, given))
-            case (None, float() | int() as at, str(text)) if text.startswith('{"'):
-                return self._keep("finals", sealed("finals", number, float(at), pack(json.loads(text))))
-            case (None, float() | int() as at, str(text)):
-                return self._keep("notes", sealed("notes", number, float(at), text))
-            case (None, str(rank), str(config), asked_at, kernel, verdict, seconds, told, facts, done_at):
-                return self._accept_trial_1(
-                    number, rank, config, asked_at, kernel, verdict, seconds, told, facts, done_at
-                )
-        return False
-
-    def _accept_trial_1(self, number: int, rank: str, config: str, *rest: Any) -> bool:
-        asked_at, kernel, verdict, seconds, told, facts, done_at = rest
-        row = asked_row(Proposal(number, int(rank), json.loads(config)), float(asked_at))
-        self.asked[number] = row[:5]
-        if verdict is not None:
-            trial = outcome_of_1(number, rank, config, kernel, verdict, seconds, told, facts)
-            self.done[number] = (number, rank, *done_values(trial, float(done_at)))
-        return True
 
     def _accept_trial(self, row: Row) -> bool:
         asked, done = verified(row)
@@ -153,7 +121,8 @@ class Content:
 
 def salvage(content: Content) -> Salvaged:
     """Everything that can still be read; raises Damaged if that is nothing."""
-    found = _found(content)
+    found = _Found()
+    pages.scan(content.data, content.log, found.accept)
     if not found.any:
         raise Damaged("holds no row of a journal")
     return _sorted_out(found)
@@ -163,7 +132,7 @@ def format_of(content: Content) -> int | None:
     """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
     found = _Found()
     pages.scan(content.data, content.log, found.accept)
-    known = found.value(migrations.FORMAT_KEY)
+    known = found.value(FORMAT_KEY)
     return known if isinstance(known, int) else None
 
 
@@ -178,14 +147,6 @@ def log_is_cut(content: Content, newest: int) -> bool:
             if len(values) == len(COLUMNS["meta"]) + 1:
                 found.accept(number, values)
     return any(number > newest for number, _ in found.meta.values())
-
-
-def _found(content: Content) -> _Found:
-    found = _Found()
-    pages.scan(content.data, content.log, found.accept)
-    if not found.any:
-        pages.scan(content.data, content.log, found.accept_1)
-    return found
 
 
 def _sorted_out(found: _Found) -> Salvaged:
@@ -225,9 +186,7 @@ def _sorted_out(found: _Found) -> Salvaged:
         losses.append(f"{tally.notes - len(notes)} of {tally.notes} notes cannot be read")
     losses += _missing_keys(found, tally)
     trials = [_trial_row(found, i) for i in sorted(found.asked)]
-    kept = {
-        key: value for key, (_, value) in found.meta.items() if key not in (migrations.TALLY, migrations.FORMAT_KEY)
-    }
+    kept = {key: value for key, (_, value) in found.meta.items() if key not in (TALLY, FORMAT_KEY)}
     rows: dict[str, Sequence[Row]] = {
         "meta": [sealed("meta", n, key, pack(value)) for n, (key, value) in enumerate(kept.items(), 1)],
         "asks": asks,
@@ -239,7 +198,7 @@ def _sorted_out(found: _Found) -> Salvaged:
 
 
 def _tally(found: _Found) -> Tally | None:
-    told = found.value(migrations.TALLY)
+    told = found.value(TALLY)
     try:
         return None if told is None else Tally.from_json(told)
     except Damaged:
@@ -336,7 +295,7 @@ def repair(path: Path, content: Content, salvaged: Salvaged) -> None:
     text = f"the journal was damaged: {'; '.join(salvaged.losses)}; the damaged file is kept as {kept.name}"
     notes = [*salvaged.rows["notes"], sealed("notes", 0, time.time(), text)]
     with closing(sqlite3.connect(unfinished)) as db:
-        migrations.create(db, {**salvaged.rows, "notes": _numbered("notes", notes)})
+        create(db, {**salvaged.rows, "notes": _numbered("notes", notes)})
     kept.write_bytes(content.data)
     if content.log:
         _log(kept).write_bytes(content.log)

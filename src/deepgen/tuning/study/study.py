@@ -226,7 +226,7 @@ class Study:
         trust.require(code, self._signature, trust=self.trusted, origin=self.folder, holds=holds)
 
     def kept_space(self) -> Space | None:
-        """The space as the journal keeps it, which takes no code of the generator; older studies have none."""
+        """The space as the journal keeps it, which takes no code of the generator; None where damage took it."""
         with self._journal() as journal:
             return journal.space()
 
