@@ -21,10 +21,9 @@ from deepgen.operators import gemm
 from deepgen.targets import Vta
 from deepgen.tuning.search.recorded import Contest, Recorded, interval, replay
 from deepgen.vocabulary import Measurement, Verdict
-from deepgen_vta.generator.emit import emit
-from deepgen_vta.generator.product import product
-from deepgen_vta.generator.space import Tiles
-from deepgen_vta.simulator.timeline import timeline
+from deepgen_vta.emit import emit
+from deepgen_vta.simulator import timeline
+from deepgen_vta.space import Tiles, product
 
 RESULTS = Path(__file__).parent / "results" / "rule_search.json"
 SIZES = ((64, 64, 64), (32, 96, 32), (16, 64, 128))

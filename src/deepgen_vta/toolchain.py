@@ -16,7 +16,7 @@ _BINARY = "kernel.vta"
 
 @dataclass(frozen=True)
 class VtaToolchain:
-    """Builds programs as `deepgen_vta/target/program.py` describes them."""
+    """Builds programs as `deepgen_vta/program.py` describes them."""
 
     name: str = "vta"
     version: str = "1"
@@ -28,8 +28,7 @@ class VtaToolchain:
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         # Here: whoever looks for another toolchain does not wait for numpy.
-        from deepgen_vta.target.bounds import check
-        from deepgen_vta.target.program import Program, module
+        from deepgen_vta.program import Program, check, module
 
         if not isinstance(target, Vta):
             raise BadInput(f"programs of VTA do not run on {target.name}", allowed="vta targets")
@@ -45,8 +44,7 @@ class VtaToolchain:
         return Built(_BINARY, "vta", {"code_bytes": 16 * len(program.instructions), **facts})
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
-        from deepgen_vta.target.listing import listing
-        from deepgen_vta.target.program import Program
+        from deepgen_vta.program import Program, listing
 
         return listing(Program.from_text(kernel.sources[0].text, kernel.sources[0].name))
 

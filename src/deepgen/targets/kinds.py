@@ -16,7 +16,7 @@ from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
-from deepgen_vta.target import Vta, parse_vta
+from deepgen_vta.chip import Vta, parse_vta
 
 
 @dataclass(frozen=True)

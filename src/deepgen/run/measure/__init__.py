@@ -38,7 +38,7 @@ def open_runner(
 
         return _whole(SimRunner(task), task, toolchains)
     if task.target.runner == "vta":
-        from deepgen_vta.simulator.runner import VtaRunner
+        from deepgen_vta.runner import VtaRunner
 
         return _whole(VtaRunner(task), task, toolchains)
     if task.target.runner == "riscv":

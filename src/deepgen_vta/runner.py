@@ -15,12 +15,8 @@ from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.targets import Vta
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict
 from deepgen.vocabulary.foreign import read_bytes
-from deepgen_vta.simulator.fault import ProgramFault
-from deepgen_vta.simulator.machine import Array, element, execute
-from deepgen_vta.simulator.races import check_races
-from deepgen_vta.simulator.timeline import Timeline, timeline
-from deepgen_vta.target.bounds import check
-from deepgen_vta.target.program import Program
+from deepgen_vta.program import Program, check
+from deepgen_vta.simulator import Array, ProgramFault, Timeline, check_races, element, execute, timeline
 
 
 class VtaRunner:

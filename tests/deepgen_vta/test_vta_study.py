@@ -11,10 +11,10 @@ from deepgen.operators import gemm
 from deepgen.run.measure import Task, open_runner
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Source, Verdict
-from deepgen_vta.generator.family import VtaRules
-from deepgen_vta.simulator.timeline import timeline
-from deepgen_vta.target import parse_vta
-from deepgen_vta.target.program import Gemm, Program
+from deepgen_vta.chip import parse_vta
+from deepgen_vta.family import VtaRules
+from deepgen_vta.program import Gemm, Program
+from deepgen_vta.simulator import timeline
 
 PYNQ = parse_vta("pynq")
 PRODUCT = gemm(2, 32, 32, dtype="i8", c="i32", layout="nt")

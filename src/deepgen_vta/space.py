@@ -1,15 +1,4 @@
-"""The space of a product on VTA, by rules.
-
-- Multi-level-Tiling: loops over tiles of rows and columns, in either order, around one over pieces of the sum.
-- Add-Multi-scope-SPM: inputs, weights and results each go through a buffer of their own. Where a load is placed decides
-  how much it brings: `sum`, what a piece of the sum needs; `tile`, all that a tile needs; `outer`, the same once for
-  all tiles of the inner loop, for the matrix that this loop does not move along.
-- Virtual threads: tiles of the inner loop that are computed in turns, each in a part of the buffers of its own, so that
-  one is loaded while another is computed.
-
-Constraint rules: tiles divide, buffers hold what is in them at the same time, programs stay short, and of configs that
-make the same program only one is valid.
-"""
+"""The rule Tensorize for VTA: which expressions its matrix instruction computes."""
 
 from __future__ import annotations
 
@@ -17,11 +6,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepgen.compiler.rules.facts import plain
+from deepgen.operators.expr.contraction import plain_contraction
+from deepgen.operators.expr.nodes import Expression, Read, Select, walk
 from deepgen.space import Expr, Space, Value, divides, implies, where
 from deepgen.space.expr import knob_ref
 from deepgen.targets import Vta
-from deepgen_vta.generator.product import Product
-from deepgen_vta.target import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen_vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen_vta.program import Image
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product as VTA sees it: extents in rows and blocks, and the images of its tensors."""
+
+    rows: int
+    columns: int  # blocks of them
+    depth: int  # blocks that are added up
+    left: Image
+    right: Image
+    result: Image
+
+
+def product(expression: Expression, target: Vta) -> Product | None:
+    """The expression as a product of two i8 matrices with sums in i32, in any layout; None: it is something else."""
+    if len(expression.outputs) != 1 or len(expression.tensors) != 2:
+        return None
+    output = expression.outputs[0]
+    found = plain_contraction(expression, output)
+    if found is None or found.formats != ("i8", "i8") or expression.stage(output).dtype != "i32":
+        return None
+    stage = found.stage
+    if any(isinstance(node, Select) for node in walk(stage.value)):  # padding, which images do not have
+        return None
+    if stage.dtype != "i32" or len(stage.axes) != 2 or len(stage.reduced) != 1:
+        return None
+    row, column, over = stage.axes[0], stage.axes[1], stage.reduced[0]
+    given = {one.name for one in expression.tensors}
+    reads = (found.left.read, found.right.read)
+    for left, right in (reads, reads[::-1]):
+        by_rows, by_columns = _axes(left, row.name, over.name), _axes(right, column.name, over.name)
+        if by_rows and by_columns and {left.tensor, right.tensor} == given:
+            rows = -(-row.extent // target.rows)
+            columns, depth = -(-column.extent // target.block), -(-over.extent // target.block)
+            return Product(
+                rows,
+                columns,
+                depth,
+                Image(left.tensor, INPUT, by_rows, rows, depth),
+                Image(right.tensor, WEIGHT, by_columns, columns, depth),
+                Image(output, ACCUMULATOR, (0, 1), rows, columns),
+            )
+    return None
+
+
+def _axes(read: Read, along: str, over: str) -> tuple[int, int] | None:
+    """The dimensions of a matrix that two axes go along, if it is read so."""
+    names = [plain(index) for index in read.indices]
+    return (names.index(along), names.index(over)) if sorted(map(str, names)) == sorted((along, over)) else None
+
 
 SUM, TILE, OUTER = "sum", "tile", "outer"
 ROWS, COLUMNS = "rows", "columns"

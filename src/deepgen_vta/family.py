@@ -11,12 +11,9 @@ from deepgen.operators.expr.nodes import HasExpression
 from deepgen.space import Space
 from deepgen.targets import Target, Vta
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, TensorArg
-from deepgen_vta.generator.emit import emit
-from deepgen_vta.generator.nest import nest
-from deepgen_vta.generator.product import Product, product
-from deepgen_vta.generator.space import MOST_INSTRUCTIONS, Tiles, default, space
-from deepgen_vta.target.listing import listing
-from deepgen_vta.target.program import Program
+from deepgen_vta.emit import emit
+from deepgen_vta.program import Program, listing
+from deepgen_vta.space import MOST_INSTRUCTIONS, OUTER, ROWS, SUM, TILE, Product, Tiles, default, product, space
 
 
 class VtaRules:
@@ -72,3 +69,31 @@ def _served(operator: Operator, target: Target) -> tuple[Product, Vta]:
 def _space(found: Product, target: Vta) -> Space:
     """For looking only: whoever tunes gets one of their own."""
     return space(VtaRules.name, found, target)
+
+
+def nest(product: Product, tiles: Tiles) -> str:
+    """The loops around the instructions, with what each instruction moves or computes."""
+    along = {"rows": product.rows // tiles.rows, "columns": product.columns // tiles.columns}
+    inner = "columns" if tiles.outer == ROWS else ROWS
+    lines = [(0, f"for tile of {tiles.outer} in {along[tiles.outer]}:"), *_loads(product, tiles, OUTER, 1)]
+    lines.append((1, f"for tile of {inner} in {along[inner] // tiles.threads}:"))
+    lines.append((2, f"for virtual thread in {tiles.threads}:"))
+    lines += [*_loads(product, tiles, TILE, 3), (3, f"reset accumulators[{tiles.rows} x {tiles.columns}]")]
+    lines.append((2, f"for piece of the sum in {product.depth // tiles.depth}:"))
+    if moved := _loads(product, tiles, SUM, 4):
+        lines += [(3, f"for virtual thread in {tiles.threads}:"), *moved]
+    lines.append((3, f"for virtual thread in {tiles.threads}:"))
+    lines.append((4, f"gemm {tiles.rows} x {tiles.columns} x {tiles.depth} blocks"))
+    lines.append((2, f"for virtual thread in {tiles.threads}:"))
+    lines.append((3, f"store {product.result.tensor}[{tiles.rows} x {tiles.columns}]"))
+    return "".join(f"{'    ' * depth}{text}\n" for depth, text in lines)
+
+
+def _loads(product: Product, tiles: Tiles, at: str, depth: int) -> list[tuple[int, str]]:
+    length = tiles.depth if at == SUM else product.depth
+    operands = ((tiles.input_at, product.left, tiles.rows), (tiles.weight_at, product.right, tiles.columns))
+    return [
+        (depth, f"load {image.tensor}[{rows} x {length}] to {image.buffer}")
+        for place, image, rows in operands
+        if place == at
+    ]

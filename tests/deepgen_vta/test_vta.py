@@ -13,14 +13,10 @@ from deepgen import generators
 from deepgen.operators import Operator, gemm
 from deepgen.toolchains import BuildError, BuildLimits, Group
 from deepgen.vocabulary import BadInput, Source, Verdict
-from deepgen_vta.generator.family import VtaRules
-from deepgen_vta.simulator.fault import ProgramFault
-from deepgen_vta.simulator.machine import execute
-from deepgen_vta.simulator.races import check_races
-from deepgen_vta.simulator.timeline import timeline
-from deepgen_vta.target import parse_vta
-from deepgen_vta.target.listing import listing
-from deepgen_vta.target.program import Gemm, Load, Program
+from deepgen_vta.chip import parse_vta
+from deepgen_vta.family import VtaRules
+from deepgen_vta.program import Gemm, Load, Program, listing
+from deepgen_vta.simulator import ProgramFault, check_races, execute, timeline
 from deepgen_vta.toolchain import VtaToolchain
 
 PYNQ = parse_vta("pynq")

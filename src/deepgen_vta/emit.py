@@ -6,10 +6,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 from deepgen.targets import Vta
-from deepgen_vta.generator.product import Product
-from deepgen_vta.generator.space import OUTER, ROWS, SUM, TILE, Tiles
-from deepgen_vta.target import MICRO_OP
-from deepgen_vta.target.program import (
+from deepgen_vta.chip import MICRO_OP
+from deepgen_vta.program import (
     MICRO_OPS,
     QUEUES,
     Gemm,
@@ -19,10 +17,11 @@ from deepgen_vta.target.program import (
     MicroOp,
     Program,
     Store,
+    Touched,
     accesses,
     module,
 )
-from deepgen_vta.target.touched import Touched
+from deepgen_vta.space import OUTER, ROWS, SUM, TILE, Product, Tiles
 
 
 def emit(product: Product, tiles: Tiles, target: Vta) -> Program:

@@ -8,7 +8,7 @@ module in each queue that it names, and when it is done it `signals` with a toke
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.foreign import parse, shaped
-from deepgen_vta.target.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen_vta.chip import ACCUMULATOR, BUFFERS, INPUT, MICRO_OP, WEIGHT, Vta
 
 LOAD, COMPUTE, STORE = MODULES = ("load", "compute", "store")
 # The queues of tokens, by who gives and who takes.
@@ -216,3 +216,75 @@ def memory_places(instruction: Load | Store) -> Places:
     rows, columns = np.arange(instruction.rows)[:, None], np.arange(instruction.columns)[None, :]
     places: Places = (instruction.start + rows * instruction.stride + columns).reshape(-1)
     return places
+
+
+# What the simulator may be asked for: turns of all loops of a program, and of those of one instruction.
+_MOST_TURNS, _MOST_AT_ONCE = 1 << 24, 1 << 17
+_MOST_ELEMENTS = 1 << 24  # of an image
+
+
+def check(program: Program, target: Vta) -> None:
+    """Raises BadInput with the number of the first instruction that is wrong."""
+    sizes = {MICRO_OPS: len(program.micro_ops)}
+    for image in program.images:
+        if not 0 < image.size <= _MOST_ELEMENTS or sorted(image.axes) != [0, 1]:
+            raise BadInput(f"image {image.tensor!r} has {image.rows} x {image.columns} elements")
+        sizes[image.tensor] = image.size
+    turns = 0
+    for number, one in enumerate(program.instructions):
+        where = f"instruction {number}"
+        if isinstance(one, Gemm):
+            turns += one.turns
+            inside = one.first < one.last <= len(program.micro_ops)
+            if not (inside and 0 < one.turns <= _MOST_AT_ONCE and turns <= _MOST_TURNS):
+                raise BadInput("its loops or micro-ops are out of range", where=where)
+        else:
+            known = one.image in sizes and getattr(one, "buffer", ACCUMULATOR) in BUFFERS
+            if not known or not 0 < one.rows * one.columns <= sizes[one.image]:
+                raise BadInput(f"moves {one.rows} x {one.columns} elements of image {one.image!r}", where=where)
+            if (getattr(one, "buffer", "") == MICRO_OP) != (one.image == MICRO_OPS):
+                raise BadInput(f"image {one.image!r} does not go to that buffer", where=where)
+            if memory_places(one).max() >= sizes[one.image]:
+                raise BadInput(f"leaves image {one.image!r}", where=where, allowed=f"{sizes[one.image]} elements")
+        for access in accesses(program, one):
+            if access.places.max() >= (depth := target.depth(access.buffer)):
+                raise BadInput(f"leaves the {access.buffer} buffer", where=where, allowed=f"{depth} elements")
+
+
+class Touched:
+    """By which instruction of each module each place was last read and last written."""
+
+    def __init__(self, target: Vta) -> None:
+        self._target = target
+        self._last: dict[tuple[str, str, bool], Places] = {}  # what is not here was never touched
+
+    def last(self, module: str, buffer: str, places: Places, writes: bool) -> int:
+        """The last instruction that must come before one that reads or writes these places; -1: none."""
+        kinds = (False, True) if writes else (True,)
+        found = (self._last.get((module, buffer, kind)) for kind in kinds)
+        return max((int(one[places].max()) for one in found if one is not None), default=-1)
+
+    def note(self, module: str, buffer: str, places: Places, writes: bool, number: int) -> None:
+        if (module, buffer, writes) not in self._last:
+            self._last[module, buffer, writes] = np.full(self._target.depth(buffer), -1)
+        self._last[module, buffer, writes][places] = number
+
+
+def listing(program: Program) -> str:
+    """For people: an instruction a line."""
+    return "\n".join(_line(number, one) for number, one in enumerate(program.instructions)) + "\n"
+
+
+def _line(number: int, one: Instruction) -> str:
+    if isinstance(one, Gemm):
+        what = "reset" if one.reset else "gemm"
+        told = f"{what} {one.outer} x {one.inner} x micro-ops {one.first}..{one.last - 1}"
+    elif isinstance(one, Load):
+        told = f"load {one.image}[{one.start}: {one.rows} x {one.columns}] to {one.buffer}[{one.to}]"
+    else:
+        told = f"store accumulator[{one.at}] to {one.image}[{one.start}: {one.rows} x {one.columns}]"
+    return f"{number:5} {module(one):8}{told}{_queues(' waits ', one.waits)}{_queues(' signals ', one.signals)}"
+
+
+def _queues(word: str, queues: Sequence[str]) -> str:
+    return word + ", ".join(queues) if queues else ""

@@ -1,1 +1,0 @@
-"""Matrix products on VTA: how they are matched, tiled, and written as its instructions."""
