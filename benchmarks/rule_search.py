@@ -18,9 +18,9 @@ from rich.table import Table
 from common import run_main, save
 from deepgen import generators, targets
 from deepgen.operators import gemm
-from deepgen.targets import Vta
 from deepgen.tuning.search.recorded import Contest, Recorded, interval, replay
 from deepgen.vocabulary import Measurement, Verdict
+from deepgen_vta.chip import Vta
 from deepgen_vta.emit import emit
 from deepgen_vta.simulator import timeline
 from deepgen_vta.space import Tiles, product

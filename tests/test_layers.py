@@ -21,7 +21,8 @@ ORDER = (
     ("run",),
     ("tuning",),
     ("libraries", "report"),
-    ("frontends", "extend"),
+    ("frontends",),
+    ("extend",),
     ("jax", "torch", "triton", "triton_cpu"),
     ("__main__",),
 )

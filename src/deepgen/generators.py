@@ -42,7 +42,6 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "rules": "deepgen.compiler.family:Rules",
         # Only taken by name: it takes weights to be constant.
         "rules_constant_weights": "deepgen.compiler.family:RulesConstantWeights",
-        "vta": "deepgen_vta.family:VtaRules",
         "sim_tiles": "deepgen.kernels.sim:SimTiles",
     },
 )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 import tarfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import deepgen
+from deepgen.extend import metadata_files, own_plugins
 
 _LEFT_OUT = ("__pycache__", ".pyc")
-_PACKAGES = ("deepgen", "deepgen_cluster", "deepgen_formats", "deepgen_triton_cpu", "deepgen_vta")
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,20 @@ class Code:
 
 @cache
 def own_code() -> Code:
-    """This installation's packages, sources and kernels; the same content gives the same name."""
+    """This installation's packages, sources and kernels, with its plug-ins; the same content gives the same name."""
     root = Path(deepgen.__file__).parents[1]
-    paths = (path for name in _PACKAGES for path in sorted((root / name).rglob("*")))
-    files = [path for path in paths if path.is_file() and not _left_out(path)]
+    plugins = own_plugins()
+    modules = [__name__, *(place for places in plugins.values() for place in places.values())]
+    packages = sorted({"deepgen", *(re.split(r"[.:]", module)[0] for module in modules)})
+    paths = (path for name in packages for path in sorted((root / name).rglob("*")))
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes() for path in paths if path.is_file() and not _left_out(path)
+    }
+    files |= {name: text.encode() for name, text in metadata_files(plugins, deepgen.__version__).items()}
     content = hashlib.sha256()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
-        for path in files:
-            name = path.relative_to(root).as_posix()
-            data = path.read_bytes()
+        for name, data in files.items():
             content.update(f"{name}\0{len(data)}\0".encode() + data)
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o644

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from deepgen.targets.base import Target
-from deepgen.vocabulary.errors import BadInput
+from deepgen.extend import BadInput, Kind, Target
+
+if TYPE_CHECKING:
+    from deepgen.extend import Runner, RunnerOptions, Task
 
 INPUT, WEIGHT, ACCUMULATOR, MICRO_OP = "input", "weight", "accumulator", "micro_op"
 BUFFERS = (INPUT, WEIGHT, ACCUMULATOR, MICRO_OP)
@@ -74,3 +76,13 @@ def parse_vta(board: str) -> Vta:
     if (board or "pynq") not in BOARDS:
         raise BadInput(f"unknown target vta:{board}", allowed="one of " + ", ".join(f"vta:{name}" for name in BOARDS))
     return BOARDS[board or "pynq"]
+
+
+def kind() -> Kind:
+    return Kind(parse_vta, Vta.from_json)
+
+
+def runner(task: Task, options: RunnerOptions) -> Runner:
+    from deepgen_vta.runner import VtaRunner  # here: whoever asks for the kind does not wait for numpy
+
+    return VtaRunner(task)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from deepgen.targets import Vta
-from deepgen_vta.chip import MICRO_OP
+from deepgen_vta.chip import MICRO_OP, Vta
 from deepgen_vta.program import (
     MICRO_OPS,
     QUEUES,

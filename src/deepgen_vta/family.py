@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from deepgen.operators import Operator
-from deepgen.operators.expr.nodes import HasExpression
-from deepgen.space import Space
-from deepgen.targets import Target, Vta
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, TensorArg
+from deepgen.extend import (
+    BadInput,
+    HasExpression,
+    Kernel,
+    LaunchPlan,
+    Operator,
+    Source,
+    Space,
+    Step,
+    Target,
+    TensorArg,
+)
+from deepgen_vta.chip import Vta
 from deepgen_vta.emit import emit
 from deepgen_vta.program import Program, listing
 from deepgen_vta.space import MOST_INSTRUCTIONS, OUTER, ROWS, SUM, TILE, Product, Tiles, default, product, space

@@ -16,8 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.foreign import parse, shaped
+from deepgen.extend import BadInput, foreign
 from deepgen_vta.chip import ACCUMULATOR, BUFFERS, INPUT, MICRO_OP, WEIGHT, Vta
 
 LOAD, COMPUTE, STORE = MODULES = ("load", "compute", "store")
@@ -124,8 +123,8 @@ class Program:
     @staticmethod
     def from_text(text: str, where: str) -> Program:
         """Raises BadInput for anything but a program. Whether it fits a target is checked in `bounds.py`."""
-        data = parse(text, where)
-        with shaped(where, "is not a program of VTA"):
+        data = foreign.parse(text, where)
+        with foreign.shaped(where, "is not a program of VTA"):
             images = tuple(_checked(Image(**{**row, "axes": tuple(row["axes"])})) for row in data["images"])
             micro_ops = tuple((_address(a), _address(i), _address(w)) for a, i, w in data["micro_ops"])
             return Program(images, micro_ops, tuple(_instruction(row) for row in data["instructions"]))

@@ -8,13 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.operators.base import Answer
-from deepgen.operators.compare import compare, explain
-from deepgen.run.counters.counted import Counted
-from deepgen.run.measure.base import STRIDED, Contender, Task
-from deepgen.targets import Vta
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict
-from deepgen.vocabulary.foreign import read_bytes
+from deepgen.extend import (
+    STRIDED,
+    Answer,
+    Artifact,
+    BadInput,
+    Contender,
+    Counted,
+    DeepgenError,
+    Json,
+    Kernel,
+    Measurement,
+    Task,
+    Verdict,
+    compare,
+    explain,
+    foreign,
+)
+from deepgen_vta.chip import Vta
 from deepgen_vta.program import Program, check
 from deepgen_vta.simulator import Array, ProgramFault, Timeline, check_races, element, execute, timeline
 
@@ -52,7 +63,7 @@ class VtaRunner:
 
     def _tried(self, artifact: Artifact, seed: int, probe: str, shape: int, samples: int) -> Measurement:
         """The verdict on one run, and its time as often as it is wanted: every run takes the same."""
-        text = read_bytes(Path(artifact.binary)).decode()
+        text = foreign.read_bytes(Path(artifact.binary)).decode()
         try:
             program = Program.from_text(text, artifact.binary)
             check(program, self._vta)

@@ -1,4 +1,17 @@
-"""What a program did wrong."""
+"""A simulator of VTA: what a program computes, whether its modules race, and how many cycles it takes.
+
+When each instruction of a program runs (`timeline`): three modules, four queues of tokens, one bus. A module begins an
+instruction when it has finished the one before and has a token from every queue that the instruction waits for; that
+takes `start_cycles`. A transfer then waits `memory_latency`, and for the bus, which moves `bus_bytes` a cycle for one
+transfer at a time, each row in whole cycles. A GEMM takes a cycle for each micro-op of each iteration of its loops.
+Tokens are given at the end. Instructions are fetched in time, and queues have room for all tokens.
+
+Modules race (`check_races`) where two instructions touch a place, one of them writes it, and no tokens put them in
+order. Each instruction has a clock: how far each module had surely come when it began. One that touched a place before
+must lie within the clock of the next that does. So a race is found whichever of the two happened to run first.
+
+What it computes (`execute`): buffers and memory are arrays, and instructions run one after the other, exactly.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deepgen.targets import Vta
-from deepgen_vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen_vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT, Vta
 from deepgen_vta.program import (
     MODULES,
     QUEUES,

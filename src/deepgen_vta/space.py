@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.compiler.rules.facts import plain
-from deepgen.operators.expr.contraction import plain_contraction
-from deepgen.operators.expr.nodes import Expression, Read, Select, walk
-from deepgen.space import Expr, Space, Value, divides, implies, where
-from deepgen.space.expr import knob_ref
-from deepgen.targets import Vta
-from deepgen_vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT
+from deepgen.extend import (
+    Expr,
+    Expression,
+    Read,
+    Select,
+    Space,
+    Value,
+    divides,
+    implies,
+    knob_ref,
+    plain,
+    plain_contraction,
+    walk,
+    where,
+)
+from deepgen_vta.chip import ACCUMULATOR, INPUT, MICRO_OP, WEIGHT, Vta
 from deepgen_vta.program import Image
 
 

@@ -6,10 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.targets import Target, Vta
-from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
-from deepgen.toolchains.group import Group
-from deepgen.vocabulary import BadInput, Kernel, Verdict
+from deepgen.extend import BadInput, BuildError, BuildLimits, Built, Group, Kernel, Recipe, Target, Verdict
+from deepgen_vta.chip import Vta
 
 _BINARY = "kernel.vta"
 

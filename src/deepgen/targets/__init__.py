@@ -19,7 +19,6 @@ from deepgen.targets.riscv import Riscv
 from deepgen.targets.sim import Sim
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
-from deepgen_vta.chip import Vta
 
 PROCESSORS: tuple[type[X86] | type[Arm], ...] = (X86, Arm)
 
@@ -126,7 +125,6 @@ __all__ = [
     "Riscv",
     "Sim",
     "Target",
-    "Vta",
     "best",
     "device_for",
     "devices",

@@ -16,7 +16,7 @@ class Target:
     """
 
     languages: ClassVar[tuple[str, ...]] = ()  # that its kernels are written in; our own helpers use the first
-    runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim or vta
+    runner: ClassVar[str] = ""  # how its kernels are measured: cpu, gpu, riscv, sim, or a plug-in's name
     computes: ClassVar[bool] = True  # whether its kernels give results, so that they can be called
     simulated: ClassVar[bool] = False  # whether its times are a model's
     shares_cores_with_builds: ClassVar[bool] = False  # so that builds are paused while a kernel is timed

@@ -16,7 +16,6 @@ from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
 from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
-from deepgen_vta.chip import Vta, parse_vta
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,8 @@ def sim() -> Kind:
     return Kind(parse_sim, Sim.from_json)
 
 
-def vta() -> Kind:
-    return Kind(parse_vta, Vta.from_json)
-
-
 KINDS: Registry[Callable[[], Kind]] = Registry(
     "deepgen.targets",
     "kind of target",
-    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "riscv", "cuda", "hip", "sim", "vta")},
+    {name: f"deepgen.targets.kinds:{name}" for name in ("x86", "arm", "riscv", "cuda", "hip", "sim")},
 )

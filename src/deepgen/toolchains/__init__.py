@@ -8,6 +8,7 @@ from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, BuildLimits, Built, Toolchain
 from deepgen.toolchains.cache import Cache, cache_key
 from deepgen.toolchains.find import (
+    TOOLCHAINS,
     TOOLS,
     ToolStatus,
     disassembled,
@@ -39,6 +40,7 @@ def build_once(
 
 
 __all__ = [
+    "TOOLCHAINS",
     "TOOLS",
     "BuildError",
     "BuildLimits",

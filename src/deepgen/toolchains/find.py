@@ -14,13 +14,11 @@ from deepgen.toolchains import find_gpu, find_riscv, programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
 from deepgen.toolchains.compilers import disassembly, mix, riscv
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang, zig
-from deepgen.toolchains.compilers.sim import SimToolchain
 from deepgen.toolchains.group import Group
 from deepgen.toolchains.programs import Tool
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missing, Source
 from deepgen.vocabulary.folders import default_cache_folder
-from deepgen_triton_cpu.toolchain import TritonCpu
-from deepgen_vta.toolchain import VtaToolchain
+from deepgen.vocabulary.registry import Registry
 
 _SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 
@@ -55,14 +53,16 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
 
     A compiler whose path the user set comes before those that are merely found, and must work.
     """
-    if language not in target.languages:
+    names = (language, f"{language}.{target.runner}")
+    name = next((name for name in names if name in TOOLCHAINS), None)
+    if language not in target.languages or name is None:
+        others = " or ".join(one for one in target.languages if one != language)
         raise Missing(
             f"a toolchain for {language} on {target.name}",
             blocks="such kernels cannot be built",
-            remedy=f"Kernels for {target.kind} targets are written in {' or '.join(target.languages)}.",
+            remedy=f"Kernels for {target.kind} targets are written in {others}.",
         )
-    given = {name: path for name, path in (paths or {}).items() if path}
-    return _TOOLCHAINS[language](target, given)
+    return TOOLCHAINS.get(name)(target, {program: path for program, path in (paths or {}).items() if path})
 
 
 def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Callable[[str], Toolchain]:
@@ -70,7 +70,7 @@ def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Ca
     return lru_cache(maxsize=None)(lambda language: toolchain_for(target, language, paths))
 
 
-def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
+def c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
     assert isinstance(target, Cpu), "only processors have kernels in C"
     if isinstance(target, Riscv):
@@ -92,21 +92,19 @@ def _c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
     )
 
 
-def _triton(target: Target, given: Mapping[str, str]) -> Toolchain:
-    """For a processor, Triton with the compiler of the C that its kernels become."""
-    found = find_gpu.triton_for(target, given)
-    return TritonCpu(found, _c_compiler(target, given)) if isinstance(target, Cpu) else found
-
-
-# Language -> what chooses its toolchain, from a target that has the language and the paths that the user set.
-_TOOLCHAINS: Mapping[str, Callable[[Target, Mapping[str, str]], Toolchain]] = {
-    "c": _c_compiler,
-    "cuda": find_gpu.nvrtc_for,
-    "hip": find_gpu.hip_for,
-    "triton": _triton,
-    "sim": lambda target, given: SimToolchain(),
-    "vta": lambda target, given: VtaToolchain(),
-}
+# A language, or a language and the runner of targets with a dot between -> what chooses the toolchain, from a target
+# that has the language and the paths that the user set.
+TOOLCHAINS: Registry[Callable[[Target, Mapping[str, str]], Toolchain]] = Registry(
+    "deepgen.toolchains",
+    "toolchain",
+    {
+        "c": "deepgen.toolchains.find:c_compiler",
+        "cuda": "deepgen.toolchains.find_gpu:nvrtc_for",
+        "hip": "deepgen.toolchains.find_gpu:hip_for",
+        "triton.gpu": "deepgen.toolchains.find_gpu:triton_for",
+        "sim": "deepgen.toolchains.compilers.sim:sim_toolchain",
+    },
+)
 
 
 def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:

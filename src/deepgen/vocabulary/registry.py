@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 T = TypeVar("T")
+DISTRIBUTION = "deepgen-kernels"  # whose entry points are plug-ins of our own
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,64 @@ class Registry(Generic[T]):
 
 @lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
 def _entry_points(group: str) -> Mapping[str, Any]:
-    """By name; the first of two installed packages that use the same one."""
+    """By name: those of our own source tree, then the first of two installed packages that use the same one."""
     from importlib import metadata  # here: built-in names do without, and it takes long to import
 
+    places = _declared_in_source_tree().get(group, {})
+    by_name: dict[str, Any] = {name: metadata.EntryPoint(name, place, group) for name, place in places.items()}
     try:
-        found = metadata.entry_points(group=group)
-    except TypeError:  # a Python before 3.10, where bundles run: no plug-ins travel with them
+        installed = metadata.entry_points(group=group)
+    except TypeError:  # a Python before 3.10, where bundles run
+        installed = metadata.entry_points().get(group, ())  # type: ignore[attr-defined]
+    for entry in installed:
+        by_name.setdefault(entry.name, entry)
+    return by_name
+
+
+def own_plugins() -> Mapping[str, Mapping[str, str]]:
+    """The plug-ins of deepgen's own distribution: group -> name -> `module:attribute`."""
+    from importlib import metadata
+
+    declared = _declared_in_source_tree()
+    if declared:
+        return declared
+    by_group: dict[str, dict[str, str]] = {}
+    try:
+        entries = metadata.distribution(DISTRIBUTION).entry_points
+    except metadata.PackageNotFoundError:
+        return by_group
+    for entry in entries:
+        if entry.group.startswith("deepgen."):
+            by_group.setdefault(entry.group, {})[entry.name] = entry.value
+    return by_group
+
+
+def metadata_files(plugins: Mapping[str, Mapping[str, str]], version: str) -> dict[str, str]:
+    """The files that let importlib find these plug-ins in a folder with copies of their packages."""
+    folder = f"{DISTRIBUTION.replace('-', '_')}-{version}.dist-info"
+    groups = ((group, (f"{name} = {place}" for name, place in places.items())) for group, places in plugins.items())
+    return {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {version}\n",
+        f"{folder}/entry_points.txt": "\n".join("\n".join((f"[{group}]", *lines, "")) for group, lines in groups),
+    }
+
+
+@lru_cache(maxsize=None)  # noqa: UP033
+def _declared_in_source_tree() -> Mapping[str, Mapping[str, str]]:
+    """What pyproject.toml declares, where deepgen runs from its source tree: that need not be installed, and the
+    metadata of an editable installation may be older than the file.
+    """
+    source = Path(__file__).parents[2]
+    project = source.parent / "pyproject.toml"
+    if source.name != "src" or not project.is_file():
         return {}
-    out: dict[str, Any] = {}
-    for entry in found:
-        out.setdefault(entry.name, entry)
-    return out
+    try:
+        import tomllib
+    except ImportError:  # before Python 3.11
+        import tomli as tomllib
+    about = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+    groups = about.get("entry-points", {}) if about.get("name") == DISTRIBUTION else {}
+    return {group: places for group, places in groups.items() if group.startswith("deepgen.")}
 
 
 def _package(entry: Any) -> str:

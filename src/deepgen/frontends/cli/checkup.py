@@ -16,10 +16,11 @@ from deepgen.compiler.rules.registry import RULES
 from deepgen.frontends.cli import clocks
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS
+from deepgen.run.measure import RUNNERS
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
-from deepgen.toolchains import survey
+from deepgen.toolchains import TOOLCHAINS, survey
 from deepgen.tuning.search import STRATEGIES
 from deepgen.vocabulary.errors import DeepgenError, install_extra
 
@@ -91,7 +92,7 @@ def _targets() -> list[dict[str, str]]:
 def _plugins() -> list[dict[str, Any]]:
     """What installed packages add to deepgen, and why some of it cannot be used."""
     out = []
-    for registry in (OPERATORS, FAMILIES, RULES, KINDS, BASELINES, STRATEGIES):
+    for registry in (OPERATORS, FAMILIES, RULES, KINDS, RUNNERS, TOOLCHAINS, BASELINES, STRATEGIES):
         why = {broken.name: broken for broken in registry.broken()}
         names = [name for name in registry.names() if name not in registry.own]
         for name in dict.fromkeys((*names, *why)):

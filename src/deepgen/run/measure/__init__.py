@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepgen.operators import Operator
-from deepgen.run.measure.base import Contender, Helper, Policy, Runner, Task, arithmetic
+from deepgen.run.measure.base import Contender, Helper, Policy, Runner, RunnerOptions, Task, arithmetic
 from deepgen.targets import Target, device_for
+from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:
     from deepgen.toolchains import Cache
@@ -27,38 +28,42 @@ def open_runner(
     helpers: Mapping[str, Helper] | None = None,
     arrays: Path | None = None,
 ) -> Runner:
-    """The runner for the task's target. `cache`: where built helpers are kept, a folder or the caller's own;
-    `builds_running`: builds at work now;
-    `least_seconds`: what one run takes at the machine's peak, and `least_again` the same with the peak measured again;
-    `helpers`: the built helpers themselves, where they came from elsewhere;
-    `arrays`: the folder with inputs and answers of an operator whose code is elsewhere.
-    """
-    if task.target.runner == "sim":
-        from deepgen.run.measure.sim import SimRunner
+    """The runner for the task's target; RunnerOptions says what the options mean."""
+    options = RunnerOptions(cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays)
+    return _whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
 
-        return _whole(SimRunner(task), task, toolchains)
-    if task.target.runner == "vta":
-        from deepgen_vta.runner import VtaRunner
 
-        return _whole(VtaRunner(task), task, toolchains)
-    if task.target.runner == "riscv":
-        from deepgen.run.riscv.runner import RiscvRunner
-
-        return _whole(RiscvRunner(task, cache=cache, toolchains=toolchains, arrays=arrays), task, toolchains)
+def on_device(task: Task, options: RunnerOptions) -> Runner:
+    """On a device of this machine, in worker processes."""
     from deepgen.run.measure.supervisor import Supervisor
 
     device_for(task.target)  # raises where there is none
-    runner = Supervisor(
-        task,
-        cache=cache,
-        toolchains=toolchains,
-        builds_running=builds_running,
-        least_seconds=least_seconds,
-        least_again=least_again,
-        helpers=helpers,
-        arrays=arrays,
-    )
-    return _whole(runner, task, toolchains)
+    return Supervisor(task, **vars(options))
+
+
+def on_riscv(task: Task, options: RunnerOptions) -> Runner:
+    from deepgen.run.riscv.runner import RiscvRunner
+
+    return RiscvRunner(task, cache=options.cache, toolchains=options.toolchains, arrays=options.arrays)
+
+
+def simulated(task: Task, options: RunnerOptions) -> Runner:
+    from deepgen.run.measure.sim import SimRunner
+
+    return SimRunner(task)
+
+
+# By the `runner` of a target.
+RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
+    "deepgen.runners",
+    "runner",
+    {
+        "cpu": "deepgen.run.measure:on_device",
+        "gpu": "deepgen.run.measure:on_device",
+        "riscv": "deepgen.run.measure:on_riscv",
+        "sim": "deepgen.run.measure:simulated",
+    },
+)
 
 
 def _whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
@@ -96,4 +101,14 @@ def bandwidth(
     return measured(operator, target, cache=cache, toolchains=toolchains)
 
 
-__all__ = ["Contender", "Policy", "Runner", "Task", "bandwidth", "open_runner", "peak_gflops"]
+__all__ = [
+    "RUNNERS",
+    "Contender",
+    "Policy",
+    "Runner",
+    "RunnerOptions",
+    "Task",
+    "bandwidth",
+    "open_runner",
+    "peak_gflops",
+]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
@@ -13,6 +13,9 @@ from deepgen.run.counters.counted import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import Source
+
+if TYPE_CHECKING:
+    from deepgen.toolchains import Cache
 
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
@@ -131,6 +134,19 @@ class Helper:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Helper:
         return Helper(Kernel.from_json(data["kernel"]), Path(data["binary"]))
+
+
+@dataclass(frozen=True)
+class RunnerOptions:
+    """What a runner may use beside its task."""
+
+    cache: Cache | Path | None = None  # where built helpers are kept, a folder or the caller's own
+    toolchains: Mapping[str, str] | None = None  # the paths of programs that the user set
+    builds_running: Callable[[], int] = lambda: 0  # builds at work now
+    least_seconds: float | None = None  # what one run takes at the machine's peak
+    least_again: Callable[[], float | None] | None = None  # the same, with the peak measured again
+    helpers: Mapping[str, Helper] | None = None  # the built helpers themselves, where they came from elsewhere
+    arrays: Path | None = None  # the folder with inputs and answers of an operator whose code is elsewhere
 
 
 class Runner(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,3 +50,7 @@ class SimToolchain:
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
         return None
+
+
+def sim_toolchain(target: Target, paths: Mapping[str, str]) -> SimToolchain:
+    return SimToolchain()

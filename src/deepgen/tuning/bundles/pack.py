@@ -1,7 +1,8 @@
 """Packing a bundle: built kernels, what to measure, and the part of deepgen that measures, in one archive.
 
-The code that travels is deepgen's own, found by following imports from the runner and the worker. The packages in
-_STUBS travel with a shorter `__init__`, so that the measuring code does not pull in the search.
+The code that travels is deepgen's own, found by following imports from the runner, the worker, and the plug-in of ours
+that brings the target, if one does. The packages in _STUBS travel with a shorter `__init__`, so that the measuring code
+does not pull in the search.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import deepgen
 from deepgen.run.measure.base import Helper, Task
+from deepgen.targets import Target
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles.runner import ARRAYS
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Source, Trial
+from deepgen.vocabulary.registry import metadata_files, own_plugins
 
 _ENTRIES = ("deepgen.tuning.bundles.runner", "deepgen.run.measure.worker")
 _STUBS = {
@@ -37,6 +41,7 @@ _STUBS = {
 _BUILT_THERE = tuple(f"run/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h"))
 START = "run.py"
 _PLACE = re.compile(r"deepgen(\.\w+)+:\w+")
+_EXTEND = "deepgen.extend"  # imports nothing by itself: whoever imports a name from it imports where that is
 
 
 def write(
@@ -56,7 +61,7 @@ def write(
     """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
     of the config that the search began with; `arrays`: inputs and answers of an operator whose code stays here.
     """
-    files: dict[str, bytes | Path] = {**travelling(), START: _text("start.py")}
+    files: dict[str, bytes | Path] = {**travelling(task.target), START: _text("start.py")}
     for trial, _, artifact in (*trials, *known):
         files[_binary(trial, artifact)] = Path(artifact.binary)
     files |= {f"{ARRAYS}/{name}": content for name, content in arrays.items()}
@@ -79,18 +84,21 @@ def write(
     return bundle_archive.write(archive, manifest, files, trust.sign)
 
 
-def travelling() -> dict[str, bytes]:
-    """The source files that go along, by their path in the bundle."""
-    root = Path(deepgen.__file__).parent
-    texts = {f"deepgen/{name}": (root / name).read_bytes() for name in _BUILT_THERE}
-    waiting = list(_ENTRIES)
+def travelling(target: Target) -> dict[str, bytes]:
+    """The source files that go along to measure on this target, by their path in the bundle."""
+    root = Path(deepgen.__file__).parents[1]
+    texts = {f"deepgen/{name}": (root / "deepgen" / name).read_bytes() for name in _BUILT_THERE}
+    plugins = _plugins(target)
+    waiting = [*_ENTRIES, *(place.partition(":")[0] for places in plugins.values() for place in places.values())]
+    if plugins:
+        texts |= {name: text.encode() for name, text in metadata_files(plugins, deepgen.__version__).items()}
     seen: set[str] = set()
     while waiting:
         module = waiting.pop()
         if module in seen:
             continue
         seen.add(module)
-        path = root.joinpath(*module.split(".")[1:])
+        path = root.joinpath(*module.split("."))
         if path.is_dir():
             path = path / "__init__.py"
         elif path.with_suffix(".py").is_file():
@@ -98,23 +106,40 @@ def travelling() -> dict[str, bytes]:
         else:
             continue  # a name inside a module
         text = _STUBS[module].encode() if module in _STUBS else path.read_bytes()
-        texts[f"deepgen/{path.relative_to(root).as_posix()}"] = text
-        waiting += _imports(text)
+        texts[path.relative_to(root).as_posix()] = text
+        waiting += _imports(text) if module != _EXTEND else []
     return texts
 
 
+def _plugins(target: Target) -> dict[str, dict[str, str]]:
+    """What a plug-in of deepgen's own distribution brings to measure on this target."""
+    needed = {"deepgen.targets": target.kind, "deepgen.runners": target.runner}
+    own = own_plugins()
+    return {group: {name: own[group][name]} for group, name in needed.items() if name in own.get(group, {})}
+
+
 def _imports(text: bytes) -> list[str]:
-    """The modules of deepgen that a text imports anywhere, and the packages that they lie in."""
+    """The modules of deepgen and its plug-ins that a text imports anywhere, and the packages that they lie in."""
     found: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            places = _extended() if node.module == _EXTEND else {}
+            for alias in node.names:
+                found += [node.module, f"{places.get(alias.name, node.module)}.{alias.name}"]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
             found.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
-    ours = [name.split(".") for name in found if name.split(".")[0] == "deepgen"]
+    ours = [name.split(".") for name in found if name.split(".")[0].startswith("deepgen")]
     return [".".join(parts[: i + 1]) for parts in ours for i in range(len(parts))]
+
+
+@cache
+def _extended() -> dict[str, str]:
+    """Where the names of `deepgen.extend` come from."""
+    tree = ast.parse((Path(deepgen.__file__).parent / "extend.py").read_bytes())
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 def _row(trial: Trial, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""What makes kernels for VTA, as deepgen finds it by entry points; `chip.py` has what bundles need, which measure only.
+
+Imports little until it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deepgen.extend import Generator, Target, Toolchain
+
+
+def family() -> Generator:
+    from deepgen_vta.family import VtaRules
+
+    return VtaRules()
+
+
+def toolchain(target: Target, paths: Mapping[str, str]) -> Toolchain:
+    from deepgen_vta.toolchain import VtaToolchain
+
+    return VtaToolchain()
