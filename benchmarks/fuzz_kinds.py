@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import settings
-from deepgen.frontends.cli import config_file, requests
+from deepgen.frontends.cli import requests
 from deepgen.frontends.cli.main import main
 from deepgen.run.measure.base import Policy
 from deepgen.tuning import Study
@@ -148,9 +148,8 @@ def _tuning(shared: None, folder: Path, rng: random.Random) -> None:
         example = rng.choice(sorted((DATA / "deepgen").glob("Tuning*/*.json")))
         path = folder / "t.json"
         path.write_bytes(changed_json(example.read_text(), rng))
-    config_file.read_older(path)
-    found, _ = requests.from_words([str(path)], {**_NO_OPTIONS, "target": "sim"}, settings.Settings(), Policy())
-    for request in found:
+    wanted = requests.from_words([str(path)], {**_NO_OPTIONS, "target": "sim"}, settings.Settings(), Policy())
+    for request in wanted.requests:
         request.operator.describe(), request.budget()
 
 

@@ -35,8 +35,8 @@ from deepgen.kernels.own.own import from_recipe  # noqa: E402
 from deepgen.run.measure.base import Policy  # noqa: E402
 from deepgen.space import parse  # noqa: E402
 from deepgen.targets import resolve  # noqa: E402
+from deepgen.tuning import formats  # noqa: E402
 from deepgen.vocabulary import Missing  # noqa: E402
-from deepgen_formats.t1 import kernels as t1  # noqa: E402
 from gpu_bench import conditions  # noqa: E402
 
 FILES = ("convolution", "hotspot", "gemm", "dedispersion")
@@ -56,7 +56,8 @@ def main() -> None:
     resolve(TARGET)  # says at once that there is no GPU
     rows = []
     for name in given.only:
-        kernel = t1.read(REPO / "examples" / "t1" / f"{name}.T1.json").kernel
+        kernel = formats.read(REPO / "examples" / "t1" / f"{name}.T1.json").kernel
+        assert kernel is not None
         row: dict[str, Any] = {"file": name, "evaluations": given.evaluations, "seed": given.seed}
         row["deepgen"] = ours = tuned(kernel, given.evaluations, given.seed)
         if not given.without_kernel_tuner:

@@ -62,6 +62,33 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import Trial
     # Programs that run elsewhere
     from deepgen.vocabulary.registry import metadata_files, own_plugins
+    # Files of other tools, and kernels that are described elsewhere
+    from deepgen import __version__, tune
+    from deepgen.kernels.base import Scheduled
+    from deepgen.kernels.gemm.simt_gemm import SimtGemm
+    from deepgen.kernels.gemm.simt_gemm.space import WIDEST as WIDEST_ACCESS
+    from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument, scalar, texture
+    from deepgen.kernels.own.description import Description, checked as checked_description, divided, launch, values_of
+    from deepgen.kernels.own.own import NO_MODULE, OwnKernel
+    from deepgen.kernels.own.sources import (
+        LANGUAGES as LANGUAGE_OF, SUFFIXES as SUFFIX_OF, names as names_in, parameters as declared_parameters,
+        read as read_source, text_of,
+    )
+    from deepgen.operators import OPERATORS, Gemm, gemm
+    from deepgen.operators.named.base import FORMATS as NAMED_FORMATS
+    from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
+    from deepgen.run.call.loaded import load
+    from deepgen.run.measure.base import Policy
+    from deepgen.space import parse
+    from deepgen.space.definition import value_from_json, value_to_json
+    from deepgen.space.expr import Config, Requirement, all_of, const, maximum, points, table
+    from deepgen.space.parse import parse_values
+    from deepgen.tuning import Study
+    from deepgen.tuning.formats import Document, Format, MeasuredConfig, TuningFile, write_results
+    from deepgen.tuning.search import DEFAULT as DEFAULT_STRATEGY, make as make_strategy, settle as settle_options
+    from deepgen.tuning.search.recorded import read as read_recorded
+    from deepgen.vocabulary import JsonObject
+    from deepgen.vocabulary.dtypes import our_name
 
 # The same for when it runs: module -> names. Imported when first used: an operator does not load what strategies need.
 _NAMES = {
@@ -92,24 +119,65 @@ _NAMES = {
     "deepgen.vocabulary.dtypes": "narrow widen",
     "deepgen.vocabulary.registry": "metadata_files own_plugins",
 }
+# The same for files of other tools; `name=other` is called `other` here.
+_FOR_FILES = {
+    "deepgen": "__version__ tune",
+    "deepgen.kernels.base": "Scheduled",
+    "deepgen.kernels.gemm.simt_gemm": "SimtGemm",
+    "deepgen.kernels.gemm.simt_gemm.space": "WIDEST=WIDEST_ACCESS",
+    "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
+    "deepgen.kernels.own.description": "Description checked=checked_description divided launch values_of",
+    "deepgen.kernels.own.own": "NO_MODULE OwnKernel",
+    "deepgen.kernels.own.sources": (
+        "LANGUAGES=LANGUAGE_OF SUFFIXES=SUFFIX_OF names=names_in "
+        "parameters=declared_parameters read=read_source text_of"
+    ),
+    "deepgen.operators": "OPERATORS Gemm gemm",
+    "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
+    "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
+    "deepgen.run.call.loaded": "load",
+    "deepgen.run.measure.base": "Policy",
+    "deepgen.space": "parse",
+    "deepgen.space.definition": "value_from_json value_to_json",
+    "deepgen.space.expr": "Config Requirement all_of const maximum points table",
+    "deepgen.space.parse": "parse_values",
+    "deepgen.tuning": "Study",
+    "deepgen.tuning.formats": "Document Format MeasuredConfig TuningFile write_results",
+    "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY make=make_strategy settle=settle_options",
+    "deepgen.tuning.search.recorded": "read=read_recorded",
+    "deepgen.vocabulary": "JsonObject",
+    "deepgen.vocabulary.dtypes": "our_name",
+}
 _MODULES = {
     "foreign": "deepgen.vocabulary.foreign",
     "targets": "deepgen.targets",
 }
 __all__ = [  # noqa: RUF022
-    "Answer", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built", "Contender",
-    "Counted", "Cpu", "DeepgenError", "DescriptorArg", "Expr", "Expression", "Generator", "Gpu", "Group",
-    "HasExpression", "Json", "Kernel", "Kind", "LaunchPlan", "Measurement", "Missing", "NewResult", "Operator",
-    "Param", "Past", "Read", "Recipe", "Runner", "RunnerOptions", "STRIDED", "ScalarArg", "Select", "Setting",
-    "Signature", "Source", "Space", "Step", "Strategy", "Target", "Task", "Tensor", "TensorArg", "TensorFacts",
-    "Tolerance", "Toolchain", "Trial", "Triton", "Value", "Verdict", "Word", "Work", "WorkspaceArg", "Yielding",
-    "build_once", "checked_unit", "compare", "divides", "dtype", "explain", "foreign", "implies", "knob_ref",
-    "least_work", "metadata_files", "narrow", "own_plugins", "plain", "plain_contraction", "run_judged", "targets",
-    "toolchain_for", "torchs_threads", "triton_for", "walk", "where", "widen", "write_sources",
+    "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
+    "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
+    "Document", "Expr", "Expression", "Format", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "INOUT",
+    "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "MeasuredConfig", "Measurement",
+    "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "OwnKernel", "Param",
+    "Past", "Policy", "Read", "Recipe", "Requirement", "Runner", "RunnerOptions", "STRIDED", "SUFFIX_OF",
+    "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting", "Signature", "SimtGemm", "Size", "Source",
+    "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
+    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WIDEST_ACCESS", "Word", "Work",
+    "WorkspaceArg", "Yielding", "__version__", "all_of", "build_once", "checked_description", "checked_unit",
+    "compare", "const", "declared_parameters", "divided", "divides", "dtype", "explain", "foreign", "gemm",
+    "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum", "metadata_files",
+    "names_in", "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain", "plain_contraction",
+    "points", "read_recorded", "read_source", "run_judged", "scalar", "settle_options", "table", "targets",
+    "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "tune", "value_from_json",
+    "value_to_json", "values_of", "walk", "where", "widen", "write_results", "write_sources",
 ]
 # fmt: on
 # isort: on
-_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
+_WHERE = {
+    name.rpartition("=")[2]: (module, name.partition("=")[0])
+    for table in (_NAMES, _FOR_FILES)
+    for module, names in table.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -117,12 +185,13 @@ def __getattr__(name: str) -> Any:
         return import_module(_MODULES[name])
     if name not in _WHERE:
         raise AttributeError(f"module 'deepgen.extend' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
+    module, attribute = _WHERE[name]
+    return getattr(import_module(module), attribute)
 
 
 def place_of(name: str) -> str:
     """The module that a name of `__all__` comes from."""
-    return _MODULES.get(name) or _WHERE[name]
+    return _MODULES.get(name) or _WHERE[name][0]
 
 
 def __dir__() -> list[str]:

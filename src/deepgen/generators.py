@@ -45,6 +45,10 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "sim_tiles": "deepgen.kernels.sim:SimTiles",
     },
 )
+# Generators that are made from data, by the names that studies keep of them.
+RECIPES: Registry[Callable[[Mapping[str, Any]], Generator]] = Registry(
+    "deepgen.recipes", "generator", {"own kernel": f"{_KERNELS}.own.triton_family:from_recipe"}
+)
 
 
 def families() -> tuple[Generator, ...]:
@@ -98,17 +102,9 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
-    if recipe is not None:
-        from deepgen.kernels.own.description import Description
-        from deepgen.kernels.own.family import NAME as OWN
-        from deepgen.kernels.own.triton_family import family_of
-        from deepgen_formats.older.generator import NAME, OlderGenerator
-
-        if name == NAME:
-            return OlderGenerator.from_recipe(recipe)
-        if name == OWN:
-            return family_of(Description.from_json(recipe))
+    if recipe is not None and name in RECIPES:
+        return RECIPES.get(name)(recipe)
     return FAMILIES.get(name)()
 
 
-__all__ = ["FAMILIES", "Generator", "by_name", "families", "find", "on_threads", "serves", "serving"]
+__all__ = ["FAMILIES", "RECIPES", "Generator", "by_name", "families", "find", "on_threads", "serves", "serving"]

@@ -15,7 +15,7 @@ import pwd
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,10 @@ class Settings:
     def programs(self) -> dict[str, str]:
         """The toolchains that are named, as engines and builds take them."""
         return {name: str(path) for name, path in self.toolchains.items()}
+
+    def with_build_limit(self, seconds: float | None) -> Settings:
+        """The settings with this limit on builds; None: as they are."""
+        return self if seconds is None else replace(self, limits=replace(self.limits, build_seconds=seconds))
 
     def build_limits(self) -> BuildLimits:
         from deepgen.toolchains import BuildLimits

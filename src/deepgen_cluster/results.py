@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deepgen.tuning import Study
+from deepgen.tuning.formats import write_results
 from deepgen.vocabulary import Json, Trial
 from deepgen_cluster.machines import reach
 from deepgen_cluster.model import WorkGroup
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen_formats.older.study_results import write_results
 
 ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's folder
 

@@ -8,14 +8,23 @@ triangular matrix; here a case is the running sum of a tensor of that shape alon
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from deepgen.operators import OPERATORS, Operator, gemm
-from deepgen.operators.named.base import FORMATS
-from deepgen.vocabulary.dtypes import our_name
-from deepgen.vocabulary.errors import BadInput
+from deepgen.extend import (
+    NAMED_FORMATS,
+    OPERATORS,
+    BadInput,
+    Document,
+    Format,
+    Operator,
+    Scheduled,
+    Study,
+    TuningFile,
+    gemm,
+    our_name,
+)
 
 _FILTER = ("k", "kh", "kw")  # one size in deepgen: those of a case must be equal
 _IMAGE = ("N", "H", "W", "CI", "CO", "k", "kw", "stride", "pad", "dilation")
@@ -36,25 +45,20 @@ _COUNTS = ("max_trials", "runner_number", "runner_repeat", "runner_timeout", "bu
 _KNOWN = ("out_name", "method", *_COUNTS, *_NEEDED)
 
 
-@dataclass(frozen=True)
-class HeronFile:
-    """What deepgen takes from a file; None where it says nothing."""
+class HeronFormat(Format):
+    """Files that list operators and shapes under `config.cases`."""
 
-    operators: tuple[Operator, ...]
-    strategy: str | None
-    trials: int | None
-    runs: int | None  # of a kernel that is timed
-    run_seconds: int | None
-    build_seconds: int | None
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        config = data.get("config")
+        return isinstance(config, dict) and isinstance(config.get("cases"), dict)
 
-
-def is_heron(data: Mapping[str, Any]) -> bool:
-    """Whether a file lists operators and shapes under `config.cases`."""
-    config = data.get("config")
-    return isinstance(config, dict) and isinstance(config.get("cases"), dict)
+    def tuning(self, document: Document, space_strategy: int) -> TuningFile:
+        return read(document)
 
 
-def read(data: Mapping[str, Any], where: str) -> HeronFile:
+def read(document: Document) -> TuningFile:
+    """The cases as operators, and what the file says of their tuning."""
+    data, where = document.data, document.name
     config = data["config"]
     for key in _NEEDED:
         if key not in config:
@@ -72,7 +76,16 @@ def read(data: Mapping[str, Any], where: str) -> HeronFile:
     trials, number, repeat, run_seconds, build_seconds = (_count(config, key, where) for key in _COUNTS)
     # Heron times `repeat` times `number` runs in a row; here each run is timed.
     runs = None if number is None and repeat is None else (number or 1) * (repeat or 1)
-    return HeronFile(operators, _METHODS.get(str(method)), trials, runs, run_seconds, build_seconds)
+    return TuningFile(
+        document.path,
+        operators,
+        strategy=_METHODS.get(str(method)),
+        trials=trials,
+        runs=runs,
+        run_seconds=run_seconds,
+        build_seconds=build_seconds,
+        after=write_case,
+    )
 
 
 def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> Operator:
@@ -94,9 +107,9 @@ def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> Operato
 def _operator(kind: str, sizes: dict[str, int], of: str, out: str) -> Operator:
     if kind in ("gemm", "bmm"):
         return gemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes.get("B", 1), dtype=of, c=out, layout="nt")
-    if of not in FORMATS or FORMATS[of][1] != out:
-        told = ", ".join(f"{one} and {result}" for one, (_, result) in FORMATS.items())
-        raise BadInput(f"in_dtype and out_dtype are {of} and {out}", allowed=f"one of {told}")
+    if of not in NAMED_FORMATS or NAMED_FORMATS[of][1] != out:
+        served = ", ".join(f"{one} and {result}" for one, (_, result) in NAMED_FORMATS.items())
+        raise BadInput(f"in_dtype and out_dtype are {of} and {out}", allowed=f"one of {served}")
     filters = {sizes.pop(side) for side in _FILTER if side in sizes}
     if len(filters) > 1:
         raise BadInput(f"{kind}: a filter of {'x'.join(map(str, filters))}", allowed="the same size in each dimension")
@@ -112,3 +125,27 @@ def _count(config: Mapping[str, Any], key: str, where: str) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise BadInput(f"config.{key} is {value!r}", where=where, allowed="an integer of at least 1")
     return value
+
+
+def write_case(study: Study) -> None:
+    """Copies for other programs of what the journal holds, in the folder `case` of a study.
+
+    They are constraints.json, records.jsonl, statistics.json and, where rules made the winner, schedule.txt.
+    """
+    summary = study.summary()
+    files = {
+        "constraints.json": json.dumps(study.space.to_json(), indent=2) + "\n",
+        "records.jsonl": "".join(json.dumps(row) + "\n" for row in study.rows()),
+        "statistics.json": json.dumps(summary, indent=2) + "\n",
+    }
+    family = study.generator
+    if summary["winner"] is not None and isinstance(family, Scheduled):
+        config = study.best().trial.config
+        files["schedule.txt"] = family.schedule_text(study.operator, study.target, config)
+    folder = study.folder / "case"
+    try:
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written: {error.strerror}", allowed="a folder with room") from error

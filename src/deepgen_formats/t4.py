@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.targets import Target
-from deepgen.tuning.study.study import Study
-from deepgen.vocabulary import Json, JsonObject, Trial, Verdict
+from deepgen.extend import Json, JsonObject, Study, Target, Trial, Verdict
 
 VERSION = "1.0.0"
 _INVALIDITY = {
@@ -31,8 +29,8 @@ _TIMES = {
 }
 
 
-def of_study(study: Study) -> JsonObject:
-    """All ended trials of a study, in their order."""
+def of_study(study: Study, count: int = 0) -> JsonObject:
+    """All ended trials of a study, in their order, however many of the best are asked for."""
     return document([_of_trial(trial, study.target) for trial in study.trials()])
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from deepgen.frontends.cli.space_files import read_space
 from deepgen.space import Space
-from deepgen.vocabulary import BadInput
+from deepgen.tuning.formats import Document, space_of
+from deepgen.vocabulary import BadInput, foreign
 from deepgen_formats.older.files import full_config, own_config, points_space, to_space_file, tuning_space
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -39,6 +39,10 @@ RECORDED = {
     "gemm": (663_552, 116_928),
     "hotspot": (4_440_000, 82_984),
 }
+
+
+def read_space(text: str, name: str) -> Space:
+    return space_of(Document(Path(name), foreign.parse(text, name), name))
 
 
 def load(name: str) -> Any:

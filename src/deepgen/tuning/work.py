@@ -107,10 +107,6 @@ def ordered(target: str, parts: Sequence[Part]) -> Work:
     return Work(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))))
 
 
-def is_work(data: Mapping[str, Any]) -> bool:
-    return str(data.get("format", "")).startswith("deepgen work")
-
-
 def from_json(data: Mapping[str, Any], where: str) -> Work:
     if data.get("format") != FORMAT:
         raise BadInput(f"its format is {data.get('format')!r:.60}", where=where, allowed=FORMAT)

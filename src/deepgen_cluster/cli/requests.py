@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deepgen.frontends.cli import config_file
+from deepgen.generators import Generator
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
-from deepgen.tuning import Request
+from deepgen.tuning import Request, formats
 from deepgen.vocabulary import BadInput, foreign
 from deepgen_cluster.fetch import Fetched
 from deepgen_cluster.model import WorkGroup
-from deepgen_formats.older.files import is_space_file
-from deepgen_formats.older.generator import OlderGenerator
 
 FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
 
@@ -32,26 +30,25 @@ def requests_of(
     said = {**group.tuning, **{name: value for name, value in options.items() if value is not None}}
     common: dict[str, Any] = {"target": fetched.target, "policy": policy, "out": out}
     common["keep_top"] = min(group.keep_top, FINALISTS)
-    older = config_file.read_older(config)
-    if older is not None:
-        generator = OlderGenerator(_points(older, fetched, group), group.space_strategy, fetched.name)
-        return [Request(operator=generator.operator, generator=generator, **common, **said)]
-    own = config_file.read(config)
+    own = formats.read(config, group.space_strategy, fetched.name)
+    if own.generator is not None:
+        return [Request(operator=own.operators[0], generator=_points(own, fetched, group), **common, **said)]
     for name in ("trials", "time_budget", "seed", "strategy", "counters"):
         if getattr(own, name) is not None:
             said.setdefault(name, getattr(own, name))
     return [Request(operator=operator, domains=own.knobs, **common, **said) for operator in own.operators]
 
 
-def _points(config: Mapping[str, Any], fetched: Fetched, group: WorkGroup) -> Mapping[str, Any]:
+def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> Generator | None:
     """As in the older tool: a space file that exists is the space, and must be of the same problem."""
     if fetched.space is None:
-        return config
+        return config.generator
     where = f"group {group.name}: the space file of {fetched.name}"
-    space = foreign.parse(fetched.space, where)
-    if not is_space_file(space):
+    space = formats.Document(config.file, foreign.parse(fetched.space, where), where)
+    if not formats.FORMATS.get("older_points")().claims(space.items):
         raise BadInput("is not a space file", where=where, allowed='{"template": a tuning config, "cfgs": [numbers]}')
-    problem, other = (OlderGenerator(data, group.space_strategy, where).operator for data in (config, space))
+    listed = formats.tuning_of(space, group.space_strategy)
+    problem, other = config.operators[0], listed.operators[0]
     if problem != other:
         raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)
-    return dict(space)
+    return listed.generator

@@ -8,8 +8,7 @@ from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
-from deepgen.space.expr import Expr, knob_ref
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput, Expr, knob_ref
 
 Knobs: TypeAlias = "Mapping[str, Sequence[Any]]"
 MOST_ROWS = 100_000  # of a look-up: a second or so of calls

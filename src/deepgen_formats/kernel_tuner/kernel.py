@@ -10,13 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.kernels.own import sources as reading
-from deepgen.kernels.own.arguments import Argument, Array, ScalarArgument, TensorArgument, texture
-from deepgen.kernels.own.description import Description, checked, divided, launch, values_of
-from deepgen.kernels.own.own import NO_MODULE, OwnKernel
-from deepgen.operators import Tolerance
-from deepgen.operators.signature import INOUT, INPUT, Size
-from deepgen.vocabulary import BadInput, Source
+from deepgen.extend import (
+    INOUT,
+    INPUT,
+    LANGUAGE_OF,
+    NO_MODULE,
+    SUFFIX_OF,
+    Argument,
+    Array,
+    BadInput,
+    Description,
+    OwnKernel,
+    ScalarArgument,
+    Size,
+    Source,
+    TensorArgument,
+    Tolerance,
+    checked_description,
+    declared_parameters,
+    divided,
+    launch,
+    names_in,
+    read_source,
+    text_of,
+    texture,
+    values_of,
+)
 from deepgen_formats.kernel_tuner.functions import expression_of
 
 BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
@@ -60,7 +79,7 @@ def kernel_of(
     for name in texmem_args or ():
         texture(name)
     source, more = _files(kernel_source)
-    text = source if isinstance(source, str) else reading.text_of(source)
+    text = source if isinstance(source, str) else text_of(source)
     language = _language(lang, source, text)
     knobs = {name: values_of(name, values) for name, values in tune_params.items()}
     names = (*(block_size_names or ()), *BLOCK_NAMES[len(block_size_names or ()) :])
@@ -87,7 +106,7 @@ def kernel_of(
     )
     called = description.name
     read = partial(_read, source, text, language, called, more, include)
-    return OwnKernel(checked(description), _expected(taken, arguments, answer or ()), NO_MODULE, read)
+    return OwnKernel(checked_description(description), _expected(taken, arguments, answer or ()), NO_MODULE, read)
 
 
 def _files(kernel_source: Any) -> tuple[str | Path, list[Path]]:
@@ -114,7 +133,7 @@ def _is_file(text: str) -> bool:
 def _language(lang: str | None, source: str | Path, text: str) -> str:
     """As Kernel Tuner takes it: what is not CUDA, HIP or OpenCL by its words is C, which a C++ compiler reads."""
     if lang is None:
-        by_name = reading.LANGUAGES.get(source.suffix) if isinstance(source, Path) else None
+        by_name = LANGUAGE_OF.get(source.suffix) if isinstance(source, Path) else None
         hip = by_name == "hip" or "hip/hip_runtime.h" in text
         lang = "HIP" if hip else "CUDA" if "__global__" in text else "OpenCL" if "__kernel" in text else "C"
     found = _LANGUAGES.get(str(lang).upper())
@@ -128,10 +147,10 @@ def _read(
 ) -> tuple[Source, ...]:
     folders = [*dict.fromkeys(path.parent for path in more), *include]
     if isinstance(source, Path):
-        found = reading.read(source, language, called, source.parent, folders, ())
+        found = read_source(source, language, called, source.parent, folders, ())
         # Under a suffix that compilers know the language by.
-        return Source(called + reading.SUFFIXES[language], found[0].text), *found[1:]
-    return reading.read(text, language, called, Path.cwd(), folders, ())
+        return Source(called + SUFFIX_OF[language], found[0].text), *found[1:]
+    return read_source(text, language, called, Path.cwd(), folders, ())
 
 
 def _arguments(
@@ -141,7 +160,7 @@ def _arguments(
     answers = list(answer) if answer is not None else [None] * len(given)
     if len(answers) != len(given):
         raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(given)}, one for each of the arguments")
-    declarations = reading.parameters(text, entry) or []
+    declarations = declared_parameters(text, entry) or []
     if len(declarations) != len(given):
         declarations = [""] * len(given)
     made: list[Argument] = []
@@ -264,7 +283,7 @@ def _own_macros(text: str, grid: Sequence[Size], names: Sequence[str], block: Se
     known: dict[str, Size] = {"kernel_tuner": 1}
     known |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
     known |= {name: size for name, size in zip(names, block, strict=True) if name != size}
-    used = reading.names([text])
+    used = names_in([text])
     return {name: value for name, value in known.items() if name in used}
 
 

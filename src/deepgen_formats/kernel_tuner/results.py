@@ -11,11 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from deepgen import __version__
-from deepgen.space import parse
-from deepgen.targets import Target
-from deepgen.tuning import Study
-from deepgen.vocabulary import BadInput, Trial, Verdict
+from deepgen.extend import BadInput, Study, Target, Trial, Verdict, __version__, parse
 from deepgen_formats import t4
 
 _TIMINGS = ("framework", "strategy", "compile", "verification", "benchmark")

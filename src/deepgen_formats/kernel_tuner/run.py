@@ -7,11 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen import targets
-from deepgen.kernels.own.arguments import TensorArgument
-from deepgen.operators.signature import INPUT
-from deepgen.run.call.loaded import load
-from deepgen.vocabulary import BadInput
+from deepgen.extend import INPUT, BadInput, TensorArgument, load, targets
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 
 

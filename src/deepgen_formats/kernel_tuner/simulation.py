@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.kernels.own import OwnKernel
-from deepgen.space import Space
-from deepgen.targets import Target
-from deepgen.tuning import search as strategies
-from deepgen.tuning.search import recorded
-from deepgen.tuning.search.base import Setting
-from deepgen.vocabulary import BadInput, Trial
+from deepgen.extend import (
+    BadInput,
+    OwnKernel,
+    Setting,
+    Space,
+    Target,
+    Trial,
+    make_strategy,
+    read_recorded,
+    settle_options,
+)
 from deepgen_formats.kernel_tuner import results as made
 
 
@@ -35,9 +39,9 @@ def simulated(cache: Path | None, search: Search, names: Sequence[str], metrics:
     """The rows that a strategy asks for, out of a cache file."""
     if cache is None or not cache.is_file():
         raise BadInput("simulation_mode has no cache", allowed="cache, a file of an earlier run")
-    known = recorded.read(cache)
-    options = strategies.settle(search.strategy, {})
-    strategy = strategies.make(search.strategy, Setting(known.space, search.seed, options=options))
+    known = read_recorded(cache)
+    options = settle_options(search.strategy, {})
+    strategy = make_strategy(search.strategy, Setting(known.space, search.seed, options=options))
     rows: list[dict[str, Any]] = []
     while len(rows) < search.trials:
         configs = strategy.ask(1)

@@ -9,13 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepgen import targets
-from deepgen.frontends.api import tune
-from deepgen.kernels.own import OwnKernel
-from deepgen.run.measure.base import Policy
-from deepgen.targets import Target
-from deepgen.tuning.search import DEFAULT
-from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.extend import DEFAULT_STRATEGY, BadInput, DeepgenError, OwnKernel, Policy, Target, targets, tune
 from deepgen_formats.kernel_tuner import results as made
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 from deepgen_formats.kernel_tuner.simulation import Search, simulated
@@ -145,7 +139,7 @@ def _search(
         most = max(1, int(share * count))
     usual = count if named == "brute_force" else _USUAL_TRIALS
     trials = min(count, usual if most is None else int(most))
-    return Search(kernel, target, space, _STRATEGIES.get(named, DEFAULT), trials, seconds, iterations, seed)
+    return Search(kernel, target, space, _STRATEGIES.get(named, DEFAULT_STRATEGY), trials, seconds, iterations, seed)
 
 
 def _tuned(

@@ -1,1 +1,54 @@
-"""The files of the older GEMM tool: its tuning configs and space files as spaces and kernels, and its results."""
+"""The older tool's files: tuning configs, lists of points, and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deepgen.extend import Document, Format, MeasuredConfig, Space, TuningFile
+
+
+class TuningConfigFormat(Format):
+    """Each key with its candidates."""
+
+    space_file = "a tuning config (BLOCK_SIZE_M, ...)"
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return "BLOCK_SIZE_M" in data
+
+    def tuning(self, document: Document, space_strategy: int) -> TuningFile:
+        from deepgen_formats.older.generator import OlderGenerator
+
+        generator = OlderGenerator(document.data, space_strategy, document.name)
+        return TuningFile(document.path, (generator.operator,), generator=generator)
+
+    def space(self, document: Document, space_strategy: int) -> Space:
+        from deepgen_formats.older.files import tuning_space
+
+        return tuning_space(document.data, space_strategy, document.name)
+
+
+class PointsFormat(TuningConfigFormat):
+    """A tuning config, and the points that are the space."""
+
+    space_file = "an older space file (template and cfgs)"
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return "template" in data and "cfgs" in data
+
+    def space(self, document: Document, space_strategy: int) -> Space:
+        from deepgen_formats.older.files import points_space
+
+        return points_space(document.data, document.name)
+
+
+class ResultsFormat(Format):
+    """What was measured of each config."""
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return isinstance(data.get("results"), list)
+
+    def results(self, document: Document) -> Sequence[MeasuredConfig]:
+        from deepgen_formats.older.results import read_results
+
+        return read_results(document.data, document.name)

@@ -9,9 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deepgen.space.expr import Config, Expr, Requirement, Value, all_of, divides, maximum, points, table, where
-from deepgen.space.space import Space
-from deepgen.vocabulary import BadInput, JsonObject
+from deepgen.extend import (
+    BadInput,
+    Config,
+    Expr,
+    JsonObject,
+    Requirement,
+    Space,
+    Value,
+    all_of,
+    divides,
+    maximum,
+    points,
+    table,
+    where,
+)
 
 KEYS = (
     "BLOCK_SIZE_M",

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm import SimtGemm
-from deepgen.operators import Gemm, Operator
-from deepgen.space import Space
-from deepgen.targets import Gpu, Target
-from deepgen.vocabulary import BadInput, JsonObject, Kernel
+from deepgen.extend import BadInput, Gemm, Gpu, JsonObject, Kernel, Operator, SimtGemm, Space, Target
 from deepgen_formats.older import files
 from deepgen_formats.older.kernels import older_operator, simt_config
 
@@ -21,6 +17,7 @@ class OlderGenerator:
     """Its recipe, which a study keeps, is the file's content and the rule by which it becomes a space."""
 
     name = NAME
+    results_file = True  # beside the journal of its studies
 
     def __init__(self, data: Mapping[str, Any], strategy: int = 1, where: str = "tuning config") -> None:
         self.recipe: JsonObject = {"data": dict(data), "strategy": strategy}

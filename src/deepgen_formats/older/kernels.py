@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from math import gcd, lcm
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm.space import WIDEST
-from deepgen.operators import Gemm
-from deepgen.targets import Gpu
-from deepgen.vocabulary import BadInput
+from deepgen.extend import WIDEST_ACCESS, BadInput, Gemm, Gpu
 from deepgen_formats.older.files import DTYPE_CODES
 
 _SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
@@ -35,9 +32,9 @@ def simt_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, An
     if c["WARP_SIZE"] != gpu.warp:
         raise BadInput(f"WARP_SIZE is {c['WARP_SIZE']} on {gpu.name}", allowed=str(gpu.warp))
     size, split_u = gemm.dtypes[0].bytes, c["LOCAL_SPLIT_U"]
-    wide_c = WIDEST // max(gemm.dtypes[2].bytes, gemm.dtypes[3].bytes)
+    wide_c = WIDEST_ACCESS // max(gemm.dtypes[2].bytes, gemm.dtypes[3].bytes)
     tile = {"A": c["THREAD_SIZE_M"], "B": c["THREAD_SIZE_N"]}
-    run = {side: gcd(c[f"THREAD_SCATTER_WIDTH_{side}"], gcd(tile[side], WIDEST // size)) for side in "AB"}
+    run = {side: gcd(c[f"THREAD_SCATTER_WIDTH_{side}"], gcd(tile[side], WIDEST_ACCESS // size)) for side in "AB"}
     store = c["GLOB_STORE_WIDTH"] if split_u > 1 else run["B"]
     return {
         "BM": c["BLOCK_SIZE_M"], "BN": c["BLOCK_SIZE_N"], "BK": lcm(c["BLOCK_SIZE_K"], split_u),
@@ -63,7 +60,7 @@ def _load(c: Mapping[str, Any], gemm: Gemm, side: str) -> int:
     along_k = gemm.layout["AB".index(side)] == ("n" if side == "A" else "t")
     line = c["BLOCK_SIZE_K"] if along_k else c["BLOCK_SIZE_M" if side == "A" else "BLOCK_SIZE_N"]
     stride = int(scalars[f"stride_{low}"]) if gemm.batch > 1 else 0
-    most = gcd(WIDEST // gemm.dtypes[0].bytes, gcd(line, gcd(int(scalars[f"ld{low}"]), stride)))
+    most = gcd(WIDEST_ACCESS // gemm.dtypes[0].bytes, gcd(line, gcd(int(scalars[f"ld{low}"]), stride)))
     return gcd(c[f"GLOB_LOAD_WIDTH_{side}"], most)
 
 

@@ -4,70 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from deepgen.operators import Gemm, Operator
-from deepgen.space import Space
-from deepgen.space.definition import value_from_json, value_to_json
-from deepgen.space.expr import Config
-from deepgen.vocabulary import BadInput, Json, JsonObject, foreign
+from deepgen.extend import (
+    BadInput,
+    Config,
+    Gemm,
+    Json,
+    JsonObject,
+    MeasuredConfig,
+    Operator,
+    Study,
+    value_from_json,
+    value_to_json,
+)
 from deepgen_formats.older.files import DTYPE_CODES
 
 _FORM = '{"results": [{"correct": true, "acc": 1.1, "torchMs": 1.1, "kcgMs": 1.0, "config": {"KEY": value}}]}'
+_TORCH = ("torch", "torch-gpu")
 
 
-@dataclass(frozen=True)
-class Result:
-    """One config as the older tool measured it. A wrong one has no time."""
-
-    config: Config
-    correct: bool
-    ms: float | None
-    torch_ms: float | None
-
-    @property
-    def speedup(self) -> float | None:
-        """Over torch."""
-        return self.torch_ms / self.ms if self.ms and self.torch_ms else None
-
-    @property
-    def gflops(self) -> float | None:
-        """None where the config does not tell the problem's sizes."""
-        sizes = [self.config.get(f"{axis}_SIZE") for axis in "MNK"] + [self.config.get("BATCH_SIZE", 1)]
-        if self.ms is None or not all(type(size) is int and size > 0 for size in sizes):
-            return None
-        return 2.0 * math.prod(size for size in sizes if isinstance(size, int)) / self.ms / 1e6
-
-    def to_json(self) -> JsonObject:
-        return {
-            "config": {key: value_to_json(value) for key, value in self.config.items()},
-            "correct": self.correct,
-            "ms": self.ms,
-            "torch_ms": self.torch_ms,
-            "speedup": self.speedup,
-            "gflops": self.gflops,
-        }
-
-
-def read_results(text: bytes | str, name: str) -> list[Result]:
+def read_results(data: Any, name: str) -> list[MeasuredConfig]:
     """The results of a file, the fastest against torch first."""
-    data: Any = foreign.parse(text, name)
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise BadInput("key 'results' holds no list", where=name, allowed=_FORM)
     if not data["results"]:
         raise BadInput("key 'results' is empty", where=name, allowed="at least one result")
-    found = [_result(entry, f"{name}: results[{i}]") for i, entry in enumerate(data["results"])]
-    return sorted(found, key=lambda r: (not r.correct, -(r.speedup or 0.0), r.ms or math.inf))
+    results = [_result(entry, f"{name}: results[{i}]") for i, entry in enumerate(data["results"])]
+    return sorted(results, key=lambda r: (not r.correct, -(r.speedup or 0.0), r.ms or math.inf))
 
 
-def results_space(results: Sequence[Result], name: str) -> Space:
-    """A space of exactly the configs that were right."""
-    right = [r.config for r in results if r.correct]
-    if not right:
-        raise BadInput("no result is correct, so there is no space of them", where=name)
-    return Space.from_points(Path(name).stem, right)
+def of_study(study: Study, count: int) -> JsonObject:
+    """The best of a study as such a file; times of the finals are preferred."""
+    finals = study.finals() or {}
+    raced = {row["trial"]: row["seconds"] for row in finals.get("finalists", [])}
+    torch = next((row["seconds"] for row in finals.get("baselines", []) if row["name"] in _TORCH), None)
+    best = study.top(count)
+    if not best:
+        raise BadInput(f"{study.folder} has no correct kernel yet")
+    times = [(dict(trial.config), raced.get(trial.id) or trial.seconds or 0.0) for trial in best]
+    return to_json(study.operator, times, torch)
 
 
 def to_json(operator: Operator, times: Sequence[tuple[Config, float]], torch: float | None) -> JsonObject:
@@ -102,7 +78,7 @@ def _problem(operator: Operator) -> dict[str, Json]:
     return problem
 
 
-def _result(entry: Any, where: str) -> Result:
+def _result(entry: Any, where: str) -> MeasuredConfig:
     if not isinstance(entry, Mapping):
         raise BadInput(f"{entry!r} is not a result", where=where, allowed=_FORM)
     config = entry.get("config")
@@ -111,7 +87,7 @@ def _result(entry: Any, where: str) -> Result:
     correct = entry.get("correct")
     if not isinstance(correct, bool):
         raise BadInput(f"key 'correct' is {_shown(correct)}", where=where, allowed="true or false")
-    return Result(
+    return MeasuredConfig(
         config={str(key): _value(key, value, where) for key, value in config.items()},
         correct=correct,
         ms=_milliseconds("kcgMs", entry.get("kcgMs"), where, needed=True) if correct else None,

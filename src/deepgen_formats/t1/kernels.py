@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.kernels.own import arguments as args
-from deepgen.kernels.own import sources as reading
-from deepgen.kernels.own.arguments import Argument, TensorArgument
-from deepgen.kernels.own.description import Description, checked, divided, launch
-from deepgen.kernels.own.own import NO_MODULE, OwnKernel
-from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
-from deepgen.space import Space, parse
-from deepgen.space.expr import const
-from deepgen.vocabulary import BadInput, foreign
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.extend import (
+    INOUT,
+    INPUT,
+    NO_MODULE,
+    OUTPUT,
+    Argument,
+    BadInput,
+    Description,
+    Document,
+    OwnKernel,
+    Size,
+    Space,
+    TensorArgument,
+    TuningFile,
+    checked_description,
+    const,
+    declared_parameters,
+    divided,
+    dtype,
+    foreign,
+    launch,
+    parse,
+    read_source,
+    scalar,
+    text_of,
+)
 from deepgen_formats.t1.space import t1_space
 
 _LANGUAGES = {"CUDA": "cuda", "HIP": "hip", "C": "c", "C++": "c++"}
@@ -33,39 +48,28 @@ _OVER_VALUES = re.compile(r"\b(max|min)\(\s*([A-Za-z_]\w*)\s*\)")
 AXES = ("X", "Y", "Z")
 
 
-@dataclass(frozen=True)
-class T1:
-    """A kernel of a T1 file, with what the file asks of a run and what was passed over in it."""
-
-    kernel: OwnKernel
-    trials: int | None = None
-    time_budget: float | None = None
-    notes: tuple[str, ...] = ()
-
-
-def read(path: Path) -> T1:
-    """The kernel of a T1 file. Its source is looked for beside it."""
+def read(document: Document) -> TuningFile:
+    """The kernel of a T1 file, and what the file asks of a run. The kernel's source is looked for beside the file."""
     try:
-        with foreign.shaped(str(path), "is not a T1 file that can be used"):
-            return _Reader(foreign.read_json(path), path).read()
+        with foreign.shaped(document.name, "is not a T1 file that can be used"):
+            return _Reader(document).read()
     except BadInput as error:
         if error.where is not None:
             raise
-        raise BadInput(error.what, where=str(path), allowed=error.allowed) from error
+        raise BadInput(error.what, where=document.name, allowed=error.allowed) from error
 
 
 class _Reader:
     """One file, and where it lies."""
 
-    def __init__(self, data: Mapping[str, Any], path: Path) -> None:
-        self.path, self.where = path, str(path)
-        self.space: Space = t1_space(data, self.where)
-        self.data = data
+    def __init__(self, document: Document) -> None:
+        self.path, self.where, self.data = document.path, document.name, document.data
+        self.space: Space = t1_space(self.data, self.where)
         self.specification: Mapping[str, Any] = self._section("KernelSpecification")
         self.knobs = {knob.name: tuple(knob.values) for knob in self.space.knobs}
         self.notes: list[str] = []
 
-    def read(self) -> T1:
+    def read(self) -> TuningFile:
         self._refuse_contradictions()
         language = _LANGUAGES[str(self.specification["Language"])]
         entry = self._text("KernelName")
@@ -92,8 +96,10 @@ class _Reader:
         )
         if self.specification.get("ReferenceArguments"):
             self.notes.append("KernelSpecification.ReferenceArguments is not used")
-        load = partial(reading.read, file, language, entry, file.parent, (), ())
-        return T1(OwnKernel(checked(description), None, NO_MODULE, load), *self._budget(), tuple(self.notes))
+        load = partial(read_source, file, language, entry, file.parent, (), ())
+        kernel = OwnKernel(checked_description(description), None, NO_MODULE, load)
+        trials, seconds = self._budget()
+        return TuningFile(self.path, kernel=kernel, trials=trials, time_budget=seconds, notes=tuple(self.notes))
 
     def _refuse_contradictions(self) -> None:
         """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
@@ -158,7 +164,7 @@ class _Reader:
             value = one.get("FillValue")
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise self._bad(f"{key}.FillValue", value, "a number")
-            return args.scalar(name, stored, value)
+            return scalar(name, stored, value)
         if memory not in ("Vector", "Symbol"):
             raise self._bad(f"{key}.MemoryType", memory, "Scalar, Vector or Symbol")
         stored = _SIGNED.get(stored, stored)
@@ -215,7 +221,7 @@ class _Reader:
         """
         if not maybe:
             return None
-        parameters = reading.parameters(reading.text_of(file), entry)
+        parameters = declared_parameters(text_of(file), entry)
         if parameters is None or len(parameters) != len(arguments):
             return None
         return tuple(argument.name for argument in arguments)

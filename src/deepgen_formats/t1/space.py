@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.space.expr import Expr
-from deepgen.space.parse import parse, parse_values
-from deepgen.space.space import Space
-from deepgen.vocabulary import BadInput
-
-
-def is_t1(data: object) -> bool:
-    return isinstance(data, Mapping) and "ConfigurationSpace" in data
+from deepgen.extend import BadInput, Expr, Space, parse, parse_values
 
 
 def t1_space(data: Mapping[str, Any], name: str = "T1 file") -> Space:

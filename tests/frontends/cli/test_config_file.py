@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.frontends.cli import config_file
 from deepgen.operators import gemm
+from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput
 
 FULL = """
@@ -34,8 +34,8 @@ time = 1.5
 def test_everything_a_file_can_say(project: Path) -> None:
     path = project / "my.toml"
     path.write_text(FULL)
-    found = config_file.read(path)
-    assert found == config_file.TuningConfig(
+    found = formats.read(path)
+    assert found == formats.TuningFile(
         file=path,
         operators=(
             gemm(64, 64, 64, dtype="f64", layout="nt"),
@@ -55,8 +55,8 @@ def test_everything_a_file_can_say(project: Path) -> None:
 def test_json_says_the_same(project: Path) -> None:
     path = project / "my.json"
     path.write_text(json.dumps({"operator": "gemm", "shapes": {"MN": 8, "K": 4}, "budget": {"trials": 9}}))
-    found = config_file.read(path)
-    assert found == config_file.TuningConfig(file=path, operators=(gemm(8, 8, 4),), trials=9)
+    found = formats.read(path)
+    assert found == formats.TuningFile(file=path, operators=(gemm(8, 8, 4),), trials=9)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_mistakes_name_file_key_and_what_is_allowed(
     path = project / "my.json"
     path.write_text(json.dumps({"operator": "gemm", "shapes": {"MNK": 8}, **change}))
     with pytest.raises(BadInput) as caught:
-        config_file.read(path)
+        formats.read(path)
     assert str(path) in str(caught.value)
     assert key in str(caught.value)
     assert allowed in str(caught.value)
@@ -104,7 +104,7 @@ def test_operator_and_shapes_are_needed(project: Path, missing: str) -> None:
     path = project / "my.json"
     path.write_text(json.dumps({k: v for k, v in {"operator": "gemm", "shapes": {"MNK": 8}}.items() if k != missing}))
     with pytest.raises(BadInput, match=f"{missing} is not given"):
-        config_file.read(path)
+        formats.read(path)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_operator_and_shapes_are_needed(project: Path, missing: str) -> None:
 def test_a_file_that_is_no_config_is_named(project: Path, name: str, content: bytes) -> None:
     (project / name).write_bytes(content)
     with pytest.raises(BadInput, match=name):
-        config_file.read(project / name)
+        formats.read(project / name)
 
 
 def test_a_file_that_is_not_there_is_named(project: Path) -> None:
     with pytest.raises(BadInput, match=r"none\.toml"):
-        config_file.read(Path("none.toml"))
+        formats.read(Path("none.toml"))

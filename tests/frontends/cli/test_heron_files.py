@@ -14,8 +14,8 @@ from deepgen.frontends.cli import engines
 from deepgen.settings import Settings
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine
+from deepgen.tuning.formats import Document, TuningFile, tuning_of
 from deepgen.vocabulary import BadInput
-from deepgen_formats import heron as heron_file
 
 # The first case of each of Heron's files, and what it is.
 CASES = {
@@ -39,8 +39,12 @@ def content(cases: dict[str, Any], **changed: Any) -> dict[str, Any]:
     return {"config": {**usual, **changed}}
 
 
+def read(data: dict[str, Any]) -> TuningFile:
+    return tuning_of(Document(Path("x.json"), data, "x.json"))
+
+
 def test_the_numbers_of_every_case_are_understood() -> None:
-    told = heron_file.read(content({kind: [kind, numbers] for kind, (numbers, _) in CASES.items()}), "x.json")
+    told = read(content({kind: [kind, numbers] for kind, (numbers, _) in CASES.items()}))
     assert [operator.describe() for operator in told.operators] == [says for _, says in CASES.values()]
     assert (told.strategy, told.trials, told.runs) == ("constrained_ga", 4, 6)
     assert (told.run_seconds, told.build_seconds) == (50, 50)
@@ -106,5 +110,5 @@ def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Call
 def test_a_mistake_is_told_by_its_place(changed: dict[str, Any], says: str) -> None:
     data = content(**{"cases": {"G1": ["gemm", [64, 64, 64]]}, **changed})
     with pytest.raises(BadInput, match=r"x\.json") as told:
-        heron_file.read(data, "x.json")
+        read(data)
     assert says in str(told.value)

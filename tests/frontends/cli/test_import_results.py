@@ -12,9 +12,9 @@ import pytest
 from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
+from deepgen.tuning.formats import write_results
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput
-from deepgen_formats.older import study_results as older_results
 
 CONFIG = {
     "BLOCK_SIZE_M": 64,
@@ -141,12 +141,12 @@ def test_torch_is_told_where_it_was_measured(project: Path, study: Study) -> Non
     with Journal(study.folder, write=True) as journal:
         row = {"name": "torch", "seconds": 0.5, "ratio": 1.0, "interval": [1.0, 1.0]}
         journal.add_finals({**finals, "baselines": [{**row, "name": "numpy", "seconds": 9.0}, row]})
-    path = older_results.write_results(study, project / "with", 0)
+    path = write_results(study, project / "with", 0)
     [first, *_] = json.loads(path.read_text())["results"]
     assert first["torchMs"] == 500.0
     assert first["acc"] == pytest.approx(500.0 / first["kcgMs"])
     with pytest.raises(BadInput, match="cannot be written"):
-        older_results.write_results(study, project / "absent" / "x", 0)
+        write_results(study, project / "absent" / "x", 0)
 
 
 @pytest.mark.parametrize(

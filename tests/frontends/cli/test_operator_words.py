@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from row_norms import Plain, RowNorms
 
 import deepgen as dg
-from deepgen.frontends.cli import config_file
 from deepgen.frontends.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
 from deepgen.operators.words import MOST_DIGITS, Word
-from deepgen.tuning import Study
+from deepgen.tuning import Study, formats
 from deepgen.vocabulary import BadInput, registry
 
 
@@ -109,7 +108,7 @@ def test_a_number_is_one_of_the_choices_that_are_numbers() -> None:
 def test_a_file_says_shapes_and_other_words(project: Path) -> None:
     path = project / "norms.toml"
     path.write_text('operator = "row_norms"\nshapes = [{ rows = 8, cols = 4 }, { R = 2, cols = 1 }]\ndtype = "f64"\n')
-    assert config_file.read(path).operators == (RowNorms(8, 4, "f64"), RowNorms(2, 1, "f64"))
+    assert formats.read(path).operators == (RowNorms(8, 4, "f64"), RowNorms(2, 1, "f64"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_mistakes_of_a_file_name_what_is_known(project: Path, change: dict[str, 
     path = project / "norms.json"
     path.write_text(json.dumps({"operator": "row_norms", "shapes": {"rows": 8, "cols": 8}, **change}))
     with pytest.raises(registry.DeepgenError) as caught:
-        config_file.read(path)
+        formats.read(path)
     assert told in str(caught.value)
 
 

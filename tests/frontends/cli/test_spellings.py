@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
-from deepgen.frontends.cli import config_file, words
+from deepgen.frontends.cli import words
+from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.dtypes import DTYPES
 
@@ -45,7 +46,7 @@ def test_layouts_in_capitals() -> None:
 def test_a_config_file_may_use_them(tmp_path: Path) -> None:
     file = tmp_path / "layers.toml"
     file.write_text('operator = "gemm"\nshapes = [{ MNK = 64 }]\ndtype = "float16"\nlayout = "NT"\n')
-    assert config_file.read(file).operators == (dg.gemm(64, 64, 64, dtype="f16", layout="nt"),)
+    assert formats.read(file).operators == (dg.gemm(64, 64, 64, dtype="f16", layout="nt"),)
 
 
 def test_formats_of_single_tensors() -> None:

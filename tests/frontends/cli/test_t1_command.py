@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.tuning import Study
-from deepgen_formats.t1 import kernels as t1
+from deepgen.tuning import Study, formats
 from t1_files import written
 
 
@@ -18,7 +17,7 @@ def test_a_t1_file_is_tuned_and_its_study_needs_the_file_no_more(deepgen: Callab
     said = deepgen("tune", "scale.json", "--target", "cpu", "--trials", "2", "--out", "s")
     assert said.code == 0, said.err
     assert "agrees with config 0" in said.out and "correct" not in said.out, "there is no reference to be right by"
-    before = t1.read(project / "scale.json").kernel.operator()
+    before = formats.read(project / "scale.json").kernel.operator()
     for file in ("scale.json", "scale.c"):
         (project / file).unlink()
     study = Study.open(next((project / "s").iterdir()))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from deepgen import targets
 from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument
+from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, ScalarArg, TensorArg
-from deepgen_formats.t1 import kernels as t1
 from t1_files import SCALE, SOURCE, written
 
 
@@ -28,7 +28,7 @@ HUB, EXAMPLES = REPO / "data" / "recorded", REPO / "examples" / "t1"
 
 
 def test_a_file_says_all_that_tuning_takes(tmp_path: Path) -> None:
-    found = t1.read(written(tmp_path))
+    found = formats.read(written(tmp_path))
     assert (found.trials, found.time_budget, found.notes) == (3, None, ())
     assert found.kernel.description.arguments == (
         TensorArgument("y", "output", (4096,), "f32"),
@@ -43,7 +43,7 @@ def test_a_file_says_all_that_tuning_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "count"), [("convolution", 4362), ("hotspot", 82984)])
 def test_files_of_the_hub_are_taken_as_they_are(name: str, count: int) -> None:
     assert (EXAMPLES / f"{name}.T1.json").read_bytes() == (HUB / f"{name}.T1.json").read_bytes()
-    found = t1.read(EXAMPLES / f"{name}.T1.json")
+    found = formats.read(EXAMPLES / f"{name}.T1.json")
     target, operator = targets.resolve("cuda:sm_90a"), found.kernel.operator()
     space = found.kernel.family.space(operator, target)
     assert space.count() == count
@@ -54,7 +54,7 @@ def test_files_of_the_hub_are_taken_as_they_are(name: str, count: int) -> None:
 
 
 def test_what_lies_in_constant_memory_is_copied_there_and_passed_where_the_kernel_takes_it() -> None:
-    kernel = t1.read(EXAMPLES / "convolution.T1.json").kernel
+    kernel = formats.read(EXAMPLES / "convolution.T1.json").kernel
     target, operator = targets.resolve("cuda:sm_90a"), kernel.operator()
     plan = kernel.family.emit(operator, target, kernel.family.default(operator, target)).plan
     assert plan.constants == (ConstantCopy("d_filter", "d_filter"),)
@@ -62,7 +62,7 @@ def test_what_lies_in_constant_memory_is_copied_there_and_passed_where_the_kerne
 
 
 def test_numbers_are_passed_by_value() -> None:
-    kernel = t1.read(EXAMPLES / "gemm.T1.json").kernel
+    kernel = formats.read(EXAMPLES / "gemm.T1.json").kernel
     target, operator = targets.resolve("cuda:sm_90a"), kernel.operator()
     plan = kernel.family.emit(operator, target, kernel.family.default(operator, target)).plan
     assert plan.steps[0].args[:3] == (ScalarArg("i32", "m"), ScalarArg("i32", "n"), ScalarArg("i32", "k"))
@@ -71,7 +71,7 @@ def test_numbers_are_passed_by_value() -> None:
 
 def test_a_file_that_contradicts_itself_is_told_by_its_keys() -> None:
     with pytest.raises(BadInput) as error:
-        t1.read(HUB / "gemm.T1.json")
+        formats.read(HUB / "gemm.T1.json")
     for part in (
         "gemm.T1.json",
         "Language is 'OpenCL'",
@@ -108,7 +108,7 @@ def argument(place: int, **fields: Any) -> Callable[[dict[str, Any]], object]:
 )
 def test_what_is_wrong_in_a_file_is_named(change: Any, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
-        t1.read(written(tmp_path, change))
+        formats.read(written(tmp_path, change))
     assert sentence in str(error.value) and "scale.json" in str(error.value)
 
 
@@ -123,11 +123,13 @@ def test_what_is_wrong_in_a_file_is_named(change: Any, sentence: str, tmp_path: 
 )
 def test_a_source_that_does_not_fit_the_file_is_told_apart(source: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=sentence):
-        _ = t1.read(written(tmp_path, source=source)).kernel.family
+        _ = formats.read(written(tmp_path, source=source)).kernel.family
 
 
 def test_defaults_that_are_no_config_are_passed_over_in_words(tmp_path: Path) -> None:
-    found = t1.read(written(tmp_path, lambda data: data["ConfigurationSpace"]["TuningParameters"][0].update(Default=8)))
+    found = formats.read(
+        written(tmp_path, lambda data: data["ConfigurationSpace"]["TuningParameters"][0].update(Default=8))
+    )
     assert found.kernel.description.default is None
     assert found.notes == ("the Defaults break 'UNROLL <= 4': no Default is used",)
 
@@ -153,7 +155,7 @@ def test_junk_anywhere_is_told_in_words(folder: Path, path: tuple[Any, ...], jun
 
     file = written(folder, change)
     try:
-        kernel = t1.read(file).kernel
+        kernel = formats.read(file).kernel
         operator, target = kernel.operator(), targets.resolve("cpu")
         emitted = kernel.family.emit(operator, target, kernel.family.default(operator, target))
     except DeepgenError as error:

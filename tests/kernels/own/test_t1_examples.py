@@ -14,8 +14,8 @@ import pytest
 
 from deepgen import targets
 from deepgen.operators.base import Array
+from deepgen.tuning import formats
 from deepgen.vocabulary import TensorArg
-from deepgen_formats.t1 import kernels as t1
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "t1"
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
@@ -83,7 +83,7 @@ CASES: dict[str, Any] = {
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed, so kernels cannot be emulated")
 @pytest.mark.parametrize("name", CASES)
 def test_every_config_computes_the_same_right_answer(name: str, tmp_path: Path) -> None:
-    kernel = t1.read(EXAMPLES / f"{name}.T1.json").kernel
+    kernel = formats.read(EXAMPLES / f"{name}.T1.json").kernel
     where, operator = targets.resolve("cuda:sm_90a"), kernel.operator()
     configs = kernel.family.space(operator, where).sample(CONFIGS, 3)
     for config in configs:

@@ -178,16 +178,17 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
 
 
 def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
-    from deepgen.frontends.cli import config_file, requests, studies
-    from deepgen.frontends.cli.words import names_a_file
+    from deepgen.frontends.cli import requests, studies
+    from deepgen.frontends.cli.words import names_code
     from deepgen.run.measure.base import Policy
+    from deepgen.tuning.formats import is_file_name
     from deepgen.vocabulary.errors import BadInput
 
     one = words[0] if len(words) == 1 else None
-    if one is not None and "=" not in one and not config_file.is_config_file(one) and not names_a_file(one):
+    if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
         return requests.from_study(studies.open_study(one, current, trust=trust), given)
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
-    wanted, _ = requests.from_words(words, given, current, policy)
+    wanted = requests.from_words(words, given, current, policy).requests
     if len(wanted) > 1:
         raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")
     return wanted[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,10 @@ from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
 from deepgen.run.counters import names as counter_names
-from deepgen.settings import read_json, read_toml
 from deepgen.tuning import search
+from deepgen.tuning.formats import Document, Format, TuningFile
 from deepgen.vocabulary.errors import BadInput
-from deepgen_formats import heron as heron_file
-from deepgen_formats.older import files as older
 
-SUFFIXES = (".toml", ".json")
 WHAT = ("operator", "shapes")
 RUN = (
     "target",
@@ -39,30 +36,14 @@ OF_A_RUN = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters",
 CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
-@dataclass(frozen=True)
-class TuningConfig:
-    """A checked config file; None where it says nothing."""
+class ConfigFile(Format):
+    """deepgen's own. It is asked last, and reports what the file lacks."""
 
-    file: Path
-    operators: tuple[Operator, ...]  # one study each, or all in one
-    one_kernel: bool = False  # one kernel for all of them
-    target: str | None = None
-    family: str | None = None
-    threads: int | None = None
-    knobs: Mapping[str, list[Any]] = field(default_factory=dict)
-    trials: int | None = None
-    time_budget: float | None = None
-    seed: int | None = None
-    strategy: str | None = None
-    keep_top: int | None = None
-    counters: str | list[str] | None = None
-    out: Path | None = None
-    runs: int | None = None  # of a kernel that is timed
-    run_seconds: float | None = None  # of one run of a kernel
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return True
 
-
-def is_config_file(word: str) -> bool:
-    return word.endswith(SUFFIXES)
+    def tuning(self, document: Document, space_strategy: int) -> TuningFile:
+        return read(document)
 
 
 @dataclass(frozen=True)
@@ -104,27 +85,19 @@ class _Table:
         return value
 
 
-def read(path: Path) -> TuningConfig:
+def read(document: Document) -> TuningFile:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
-    where = str(path)
-    top = _Table(where, read_toml(path) if path.suffix == ".toml" else read_json(path, allowed=CONTENT))
-    if heron_file.is_heron(top.items):
-        told = heron_file.read(top.items, where)
-        return TuningConfig(
-            path,
-            told.operators,
-            strategy=told.strategy,
-            trials=told.trials,
-            runs=told.runs,
-            run_seconds=told.run_seconds,
-        )
+    where = document.name
+    if not isinstance(document.data, dict):
+        raise BadInput("holds no object", where=where, allowed=CONTENT)
+    top = _Table(where, document.data)
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
     top.known(*WHAT, *shared, *RUN)
     budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
     budget.known("trials", "time")
-    return TuningConfig(
-        file=path,
+    return TuningFile(
+        file=document.path,
         operators=_operators(top, operator, shared),
         one_kernel=top.get("one_kernel", lambda v: v if isinstance(v, bool) else None, "true or false", default=False),
         target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
@@ -138,16 +111,8 @@ def read(path: Path) -> TuningConfig:
         keep_top=top.get("keep_top", _whole, "must be an integer of at least 1"),
         counters=top.get("counters", _words, counter_names.ALLOWED, check=counter_names.given),
         # As in the settings file, a relative path is relative to the file that names it.
-        out=top.get("out", lambda v: path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
+        out=top.get("out", lambda v: document.path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )
-
-
-def read_older(path: Path) -> Mapping[str, Any] | None:
-    """The content of a tuning config or space file of the older tool; None for any other file."""
-    if path.suffix != ".json":
-        return None
-    data = read_json(path, allowed=CONTENT)
-    return data if older.is_tuning_config(data) or older.is_space_file(data) else None
 
 
 def _operator_kind(top: _Table) -> type[Operator]:

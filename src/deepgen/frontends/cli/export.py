@@ -61,10 +61,8 @@ def export(
     from deepgen import settings
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen.tuning import reuse
+    from deepgen.tuning import formats, reuse
     from deepgen.vocabulary.errors import BadInput
-    from deepgen_formats import t4
-    from deepgen_formats.older import study_results as older_results
 
     table = as_csv or as_perf_stats
     if [as_space, as_config, as_results is not None, as_csv, as_perf_stats, as_t4].count(True) != 1:
@@ -83,12 +81,12 @@ def export(
             return
         write_text(output, text)
     elif as_results is not None:
-        kind, output = "results", older_results.write_results(found, as_results, device, top)
+        kind, output = "results", formats.write_results(found, as_results, device, top)
         use = f"; use it with: deepgen import {shown(output)}"
     elif as_t4:
         assert output is not None
         kind = "T4"
-        write_text(output, json.dumps(t4.of_study(found), indent=1) + "\n")
+        write_text(output, json.dumps(formats.EXPORTERS.get("t4")(found, top), indent=1) + "\n")
         use = f"; use it with: deepgen replay {shown(output)}"
     else:
         assert output is not None

@@ -12,7 +12,8 @@ import typer
 from deepgen.frontends.cli import options
 
 if TYPE_CHECKING:
-    from deepgen_formats.older.results import Result
+    from deepgen.space import Space
+    from deepgen.tuning.formats import MeasuredConfig
 
 File = Annotated[
     Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool; with --as-study, a recording.")
@@ -41,9 +42,8 @@ def import_results(
 ) -> None:
     """Read a result file of the older tool, or make a study of a recording."""
     from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen.vocabulary import foreign
+    from deepgen.tuning import formats
     from deepgen.vocabulary.errors import BadInput
-    from deepgen_formats.older.results import read_results, results_space
 
     if as_study:
         _import_study(file, output, target, as_json=as_json)
@@ -52,10 +52,10 @@ def import_results(
         raise BadInput(f"--target {target} is given", allowed="with --as-study")
     if as_space and output is None:
         raise BadInput("--as-space writes a file", allowed="name it with -o FILE")
-    results = read_results(foreign.read_bytes(file), str(file))
+    results = formats.results_of(formats.opened(file), "older_results")
     about = {"file": str(file), "results": [result.to_json() for result in results]}
     if output is not None:
-        data = results_space(results, str(file)).to_json() if as_space else about
+        data = _space(results, file).to_json() if as_space else about
         write_text(output, json.dumps(data, indent=2) + "\n")
     if as_json:
         print_json(about | ({} if output is None else {"written": str(output)}))
@@ -82,7 +82,18 @@ def _import_study(file: Path, output: Path | None, target: str | None, *, as_jso
     print(f"report   deepgen report {shown(study.folder)}")
 
 
-def _print(results: Sequence[Result], file: Path) -> None:
+def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
+    """A space of exactly the configs that were right."""
+    from deepgen.space import Space
+    from deepgen.vocabulary.errors import BadInput
+
+    right = [result.config for result in results if result.correct]
+    if not right:
+        raise BadInput("no result is correct, so there is no space of them", where=str(file))
+    return Space.from_points(file.stem, right)
+
+
+def _print(results: Sequence[MeasuredConfig], file: Path) -> None:
     from deepgen.frontends.cli.output import config_text, labelled, table
     from deepgen.tuning.study.text import seconds_text
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from deepgen import generators, targets
-from deepgen.frontends.cli import config_file, words, work_file
+from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.frontends.cli.options import OF_OPERATOR
 from deepgen.operators import Operator
@@ -16,49 +16,51 @@ from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
-from deepgen.tuning import Request, Study
+from deepgen.tuning import Request, Study, formats
+from deepgen.tuning.formats import TuningFile
 from deepgen.tuning.request import generator_of, narrow, on_threads
 from deepgen.tuning.work import Work
 from deepgen.vocabulary.errors import BadInput
-from deepgen_formats.older.generator import OlderGenerator
 
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
     "patience", "keep_top", "counters", "out",
 )  # fmt: skip
+OF_A_FILE = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters", "out")  # those that a file may set
 PLACEMENT = ("family", "threads")
 
 
-def from_words(
-    given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
-) -> tuple[list[Request], bool]:
-    """The requests, one per study, and whether to detach. `options` holds None where nothing was given."""
-    said: Mapping[str, Any] = {}
-    if given and words.names_a_t1_file(given[0]):
-        said = _told_by_t1(given[0])
-    elif given and config_file.is_config_file(given[0]):
-        return _from_file(given, options, settings, policy), False
+@dataclass(frozen=True)
+class Wanted:
+    """The requests, one per study, and how they are carried out."""
+
+    requests: list[Request]
+    file: TuningFile | None = None  # what they were read from
+    detach: bool = False
+
+
+def from_words(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> Wanted:
+    """What the words of a command ask for. `options` holds None where nothing was given."""
+    file = None
+    if given and formats.is_file_name(given[0]):
+        file = formats.read(Path(given[0]), options.get("space_strategy"))
+        for sentence in file.notes:
+            note(f"note: {file.file}: {sentence}")
+        if file.kernel is None:
+            return Wanted(_from_file(file, given, options, settings, policy), file)
     _no_space_strategy(options)
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
-    operator, extras = words.parse(given, **fields)
+    operator, extras = words.parse(given, None if file is None else file.kernel, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
-    trials = said.get("trials") if extras.trials is None else extras.trials
-    chosen = _chosen({**said, "trials": trials}, options)
+    from_file = {} if file is None else {"trials": file.trials, "time_budget": file.time_budget}
+    chosen = _chosen(from_file if extras.trials is None else {**from_file, "trials": extras.trials}, options)
     target = _target(options, settings.target)
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
     chosen = {"out": settings.studies, **chosen, **_named_baselines(options)}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
-    return _placed([request], options), bool(extras.detach)
-
-
-def _told_by_t1(file: str) -> Mapping[str, Any]:
-    """What a T1 file says of a run. What it says in vain is told to the user."""
-    found = words.t1_file(Path(file))
-    for sentence in found.notes:
-        note(f"note: {file}: {sentence}")
-    return {"trials": found.trials, "time_budget": found.time_budget}
+    return Wanted(_placed([request], options), file, bool(extras.detach))
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
@@ -92,7 +94,9 @@ def _baselines(study: Study) -> bool | list[Any]:
     return [own.get(name, name) for name in named]
 
 
-def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
+def _from_file(
+    file: TuningFile, given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> list[Request]:
     if len(given) > 1:
         raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
     for name in (*OF_OPERATOR, "also"):
@@ -100,37 +104,35 @@ def _from_file(given: Sequence[str], options: Mapping[str, Any], settings: Setti
             option = f"--{name.replace('_', '-')}"
             key = "one_kernel and the shapes" if name == "also" else name
             raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
-    work = work_file.read(given)
-    if work is not None:
-        return _from_work(work, given[0], options, settings, policy)
-    older = config_file.read_older(Path(given[0]))
-    if older is not None:
-        return _placed([_from_older(older, given[0], options, settings, policy)], options)
-    _no_space_strategy(options)
-    config = config_file.read(Path(given[0]))
-    if config.run_seconds is not None:
-        policy = replace(policy, timeout_seconds=config.run_seconds)
-    if config.runs is not None:
-        policy = replace(policy, min_samples=config.runs, max_samples=config.runs)
-    target = _target(options, config.target or settings.target)
-    said = {name: getattr(config, name) for name in config_file.OF_A_RUN}
-    chosen = {"out": settings.studies, **_chosen(said, options), **_named_baselines(options)}
-    groups = [config.operators] if config.one_kernel else [(operator,) for operator in config.operators]
-    wanted = [
-        Request(operator=first, also=tuple(others), target=target, policy=policy, domains=config.knobs, **chosen)
-        for first, *others in groups
-    ]
-    placement = {name: getattr(config, name) if options.get(name) is None else options[name] for name in PLACEMENT}
+    if file.generator is None:
+        _no_space_strategy(options)
+    if file.work is not None:
+        return _from_work(file.work, given[0], options, settings, policy)
+    if file.run_seconds is not None:
+        policy = replace(policy, timeout_seconds=file.run_seconds)
+    if file.runs is not None:
+        policy = replace(policy, min_samples=file.runs, max_samples=file.runs)
+    common = {
+        "target": _target(options, file.target or settings.target),
+        "policy": policy,
+        "domains": file.knobs,
+        "generator": file.generator,
+        "out": settings.studies,
+        **_chosen({name: getattr(file, name) for name in OF_A_FILE}, options),
+        **_named_baselines(options),
+    }
+    groups = [file.operators] if file.one_kernel else [(operator,) for operator in file.operators]
+    wanted = [Request(operator=first, also=tuple(others), **common) for first, *others in groups]
+    placement = {name: getattr(file, name) if options.get(name) is None else options[name] for name in PLACEMENT}
     wanted = _placed(wanted, placement)
-    for request in wanted:
+    for request in wanted if file.generator is None else ():
         for operator in (request.operator, *request.also):
-            _check_knobs(replace(request, operator=operator, also=()), config)
+            _check_knobs(replace(request, operator=operator, also=()), file)
     return wanted
 
 
 def _from_work(work: Work, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
     """One for each operator that was recorded and that some family serves."""
-    _no_space_strategy(options)
     target = _target(options, work.target)
     chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
     wanted = []
@@ -147,23 +149,12 @@ def _from_work(work: Work, where: str, options: Mapping[str, Any], settings: Set
     return wanted
 
 
-def _check_knobs(request: Request, config: config_file.TuningConfig) -> None:
+def _check_knobs(request: Request, file: TuningFile) -> None:
     try:
         narrow(generator_of(request).space(request.operator, request.target), request.domains)
     except BadInput as error:
-        where = f"{config.file}: {request.operator.describe()}"
+        where = f"{file.file}: {request.operator.describe()}"
         raise BadInput(f"knobs: {error.what}", where=where, allowed=error.allowed) from error
-
-
-def _from_older(
-    data: Mapping[str, Any], where: str, options: Mapping[str, Any], settings: Settings, policy: Policy
-) -> Request:
-    """The older tool's files say what to tune and over which space; the rest comes from options and settings."""
-    strategy = options.get("space_strategy")
-    generator = OlderGenerator(data, 1 if strategy is None else strategy, where)
-    target = _target(options, settings.target)
-    chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
-    return Request(operator=generator.operator, target=target, policy=policy, generator=generator, **chosen)
 
 
 def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:

@@ -20,11 +20,10 @@ from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
+from deepgen.tuning.formats import write_results
 from deepgen.tuning.request import plan
 from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing
-from deepgen_formats.older.generator import NAME as OLDER
-from deepgen_formats.older.study_results import write_results
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,8 @@ def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
 
 def write_older_results(study: Study) -> None:
     """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
-    if study.definition["generator"] == OLDER and study.finals() is not None:
+    made_from_data = "recipe" in study.definition
+    if made_from_data and getattr(study.generator, "results_file", False) and study.finals() is not None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
 

@@ -98,15 +98,13 @@ def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, 
 
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
-    from deepgen.frontends.cli.space_files import read_space
-    from deepgen.vocabulary import foreign
+    from deepgen.tuning import formats
     from deepgen.vocabulary.errors import BadInput
 
     if len(words) != 2:
         raise BadInput("show takes one file", allowed="deepgen space show FILE")
-    path = Path(words[1])
-    text = foreign.read_bytes(path)
-    return lambda: read_space(text, str(path), strategy)
+    document = formats.opened(Path(words[1]))
+    return lambda: formats.space_of(document, strategy)
 
 
 def _generator(

@@ -58,7 +58,7 @@ def tune(
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
-    from deepgen.frontends.cli import bundle, case_files, engines, requests, session, work_file
+    from deepgen.frontends.cli import bundle, engines, requests, session, work_file
     from deepgen.frontends.cli.detach import start
     from deepgen.run.measure.base import Policy
     from deepgen.tuning.work import LEAST_SECONDS
@@ -89,17 +89,19 @@ def tune(
         "baselines": baseline,
         "out": out,
     }
-    wanted, words_detach = requests.from_words(words, given, current, policy)
-    recorded = work_file.read(words)
-    work = session.jobs_of(wanted, **({} if recorded is None else {"gain": work_file.gain_of(recorded, library)}))
-    cases = case_files.read(words)
-    if cases is not None:
-        current = case_files.limited(current, cases)
-    if detach or words_detach:
+    wanted = requests.from_words(words, given, current, policy)
+    recorded = None if wanted.file is None else wanted.file.work
+    gain = {} if recorded is None else {"gain": work_file.gain_of(recorded, library)}
+    work = session.jobs_of(wanted.requests, **gain)
+    if wanted.file is not None:
+        current = current.with_build_limit(wanted.file.build_seconds)
+    if detach or wanted.detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
         with session.offering(bundle.command(words, given, warm=warm)):
             again = engines.words(engine, address)
-            after = [*([] if cases is None else [case_files.write]), *work_file.filling(library, recorded)]
+            after = work_file.filling(library, recorded)
+            if wanted.file is not None and wanted.file.after is not None:
+                after = [wanted.file.after, *after]
             least = 0.0 if recorded is None else LEAST_SECONDS
             session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, after=after, least=least)

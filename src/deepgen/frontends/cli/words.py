@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 from deepgen.operators import OPERATORS, Operator, Word, words_of
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator, is_expression
 from deepgen.operators.words import usage
-from deepgen.vocabulary import finding, foreign
+from deepgen.vocabulary import finding
 from deepgen.vocabulary.errors import BadInput
-from deepgen_formats.t1.space import is_t1
 
 if TYPE_CHECKING:
     from deepgen.kernels.own import OwnKernel
-    from deepgen_formats.t1.kernels import T1
 
 # The short options, unless the operator has such a word: they are whole numbers.
 _SHORT = {
@@ -38,12 +36,15 @@ class Extras:
     detach: bool | None = None
 
 
-def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
-    """The operator that the words and the `options` named like its words describe, and what else the words ask for."""
+def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any) -> tuple[Operator, Extras]:
+    """The operator that the words and the `options` named like its words describe, and what else the words ask for.
+
+    `held` is the kernel of the file that the first word names, where that has been read.
+    """
     if not words:
         raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
-    held = _held_in(words[0]) if names_a_file(words[0]) else None
-    kind = _kind_of(held) if held is not None else OPERATORS.get(words[0])
+    named = held or _held_in(words[0])
+    kind = OPERATORS.get(words[0]) if named is None else _kind_of(named)
     known, said = words_of(kind), _Said(kind)
     short: dict[str, int] = {}
     for word in words[1:]:
@@ -60,7 +61,7 @@ def parse(words: Sequence[str], **options: Any) -> tuple[Operator, Extras]:
     for name, value in options.items():
         said.option(name, value)
     extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
-    return (held if isinstance(held, Operator) else said.operator()), extras
+    return (named if isinstance(named, Operator) else said.operator()), extras
 
 
 def another_shape(of: Operator, text: str) -> Operator:
@@ -83,19 +84,27 @@ def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
 
 def find_operator(word: str) -> type[Operator]:
     """The class of operators that a word names."""
-    return _kind_of(_held_in(word)) if names_a_file(word) else OPERATORS.get(word)
+    held = _held_in(word)
+    return OPERATORS.get(word) if held is None else _kind_of(held)
 
 
 def _kind_of(held: OwnKernel | ExpressionOperator) -> type[Operator]:
     return type(held) if isinstance(held, Operator) else held.kind
 
 
-def _held_in(word: str) -> OwnKernel | ExpressionOperator:
-    """What is tuned of a file: the kernel of `vadd.py` or of a T1 file, or the kernel or expression `vadd.py:name`."""
+def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
+    """What is tuned of a file: the kernel of `vadd.py` or of a T1 file, or the kernel or expression `vadd.py:name`.
+
+    None where the word names no such file.
+    """
     from deepgen.kernels.own import OwnKernel
 
-    if word.endswith(".json"):
-        return t1_file(Path(word)).kernel
+    if word.endswith(".json") and Path(word).is_file():
+        from deepgen.tuning import formats
+
+        return formats.kernel_of(formats.opened(Path(word)))
+    if not names_code(word):
+        return None
     file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     held = vars(finding.module_at(Path(file)))
     kernels = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
@@ -113,21 +122,9 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator:
     return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
 
 
-def t1_file(path: Path) -> T1:
-    """The kernel of a T1 file, and what the file says of a run."""
-    from deepgen_formats.t1 import kernels as t1
-
-    return t1.read(path)
-
-
-def names_a_file(word: str) -> bool:
-    """Whether a word names what is the user's own: `vadd.py`, `vadd.py:kernel` for one object of it, a T1 file."""
-    return word.endswith(".py") or ".py:" in word or names_a_t1_file(word)
-
-
-def names_a_t1_file(word: str) -> bool:
-    """JSON files are told apart by what is in them."""
-    return word.endswith(".json") and Path(word).is_file() and is_t1(foreign.read_json(Path(word)))
+def names_code(word: str) -> bool:
+    """Whether a word names what is the user's own: `vadd.py`, or `vadd.py:kernel` for one object of it."""
+    return word.endswith(".py") or ".py:" in word
 
 
 class _Said:

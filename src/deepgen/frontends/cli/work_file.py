@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from deepgen.frontends.cli import config_file
 from deepgen.frontends.cli.library import DEFAULT
 from deepgen.report.view.text import note
-from deepgen.settings import read_json
-from deepgen.tuning import Request, Study, work
+from deepgen.tuning import Request, Study
 from deepgen.tuning.work import Work
 
 _AGAIN = 0.02  # of what a first study gains: what another one may
-
-
-def read(words: Sequence[str]) -> Work | None:
-    """The work that a command is given; None where it is given something else."""
-    if not words or not words[0].endswith(".json"):
-        return None
-    data = read_json(Path(words[0]), allowed=config_file.CONTENT)
-    return work.from_json(data, words[0]) if work.is_work(data) else None
 
 
 def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:

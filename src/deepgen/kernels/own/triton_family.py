@@ -186,6 +186,11 @@ def _type(argument: Argument) -> str:
     return "*i8"
 
 
+def from_recipe(recipe: Mapping[str, Any]) -> KernelFamily:
+    """The generator that a study kept."""
+    return family_of(Description.from_json(recipe))
+
+
 def family_of(described: Description) -> KernelFamily:
     """The generator of a description."""
     return TritonFamily(described) if described.language == "triton" else KernelFamily(described)

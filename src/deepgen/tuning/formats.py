@@ -1,0 +1,247 @@
+"""Input files: each is opened once, parsed once within limits, and read by the first format that claims it.
+
+A format is found by the entry points `deepgen.formats`, one that studies are written in by `deepgen.exporters`. What a
+file asks for is a `TuningFile`, whichever format it is in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepgen.settings import read_toml
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, foreign
+from deepgen.vocabulary.registry import Registry
+
+if TYPE_CHECKING:
+    from deepgen.generators import Generator
+    from deepgen.kernels.own import OwnKernel
+    from deepgen.operators import Operator
+    from deepgen.space import Space
+    from deepgen.space.expr import Config
+    from deepgen.tuning.study.study import Study
+    from deepgen.tuning.work import Work
+
+SUFFIXES = (".toml", ".json")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file."""
+
+    path: Path
+    data: Any
+    name: str  # what messages call it
+
+    @property
+    def items(self) -> Mapping[str, Any]:
+        """Of a file that is an object or a table; of any other there are none."""
+        return self.data if isinstance(self.data, dict) else {}
+
+
+@dataclass(frozen=True)
+class TuningFile:
+    """What a file asks to be tuned, checked; None where it says nothing."""
+
+    file: Path
+    operators: tuple[Operator, ...] = ()  # one study each, or all in one
+    one_kernel: bool = False  # one kernel for all of them
+    kernel: OwnKernel | None = None  # in place of operators: words and options may say more of it
+    work: Work | None = None  # in place of operators: what a model computes
+    generator: Generator | None = None  # with a space of its own, for the only operator
+    target: str | None = None
+    family: str | None = None
+    threads: int | None = None
+    knobs: Mapping[str, list[Any]] = field(default_factory=dict)
+    trials: int | None = None
+    time_budget: float | None = None
+    seed: int | None = None
+    strategy: str | None = None
+    keep_top: int | None = None
+    counters: str | list[str] | None = None
+    out: Path | None = None
+    runs: int | None = None  # of a kernel that is timed
+    run_seconds: float | None = None  # of one run of a kernel
+    build_seconds: float | None = None  # of one build
+    notes: tuple[str, ...] = ()  # what the file says in vain
+    after: Callable[[Study], None] | None = None  # done with each study when it has ended
+
+
+@dataclass(frozen=True)
+class MeasuredConfig:
+    """One config as another tool measured it. A wrong one has no time."""
+
+    config: Config
+    correct: bool
+    ms: float | None
+    torch_ms: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """Over torch."""
+        return self.torch_ms / self.ms if self.ms and self.torch_ms else None
+
+    @property
+    def gflops(self) -> float | None:
+        """None where the config does not name the problem's sizes."""
+        sizes = [self.config.get(f"{axis}_SIZE") for axis in "MNK"] + [self.config.get("BATCH_SIZE", 1)]
+        if self.ms is None or not all(type(size) is int and size > 0 for size in sizes):
+            return None
+        return 2.0 * prod(size for size in sizes if isinstance(size, int)) / self.ms / 1e6
+
+    def to_json(self) -> JsonObject:
+        from deepgen.space.definition import value_to_json
+
+        return {
+            "config": {key: value_to_json(value) for key, value in self.config.items()},
+            "correct": self.correct,
+            "ms": self.ms,
+            "torch_ms": self.torch_ms,
+            "speedup": self.speedup,
+            "gflops": self.gflops,
+        }
+
+
+class Format:
+    """A format of files. What it cannot give it leaves to these methods, which give None."""
+
+    space_file = ""  # what a message calls such a file where a space is wanted
+    holds_kernel = False  # whether `tuning` gives a kernel, so that the file's name stands for an operator
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        """Whether a parsed file is of this format. Whatever is wrong with it otherwise, the format reports."""
+        raise NotImplementedError
+
+    def tuning(self, document: Document, space_strategy: int) -> TuningFile | None:
+        """What the file asks to be tuned."""
+        return None
+
+    def space(self, document: Document, space_strategy: int) -> Space | None:
+        """The space that the file describes; `space_strategy` says how an older tuning config becomes one."""
+        return None
+
+    def results(self, document: Document) -> Sequence[MeasuredConfig] | None:
+        """What was measured elsewhere, the best first."""
+        return None
+
+
+class SpaceFile(Format):
+    """deepgen's own space files."""
+
+    space_file = "a space file (deepgen.space/1)"
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return str(data.get("format", "")).startswith("deepgen.space/")
+
+    def space(self, document: Document, space_strategy: int) -> Space:
+        from deepgen.space import Space
+
+        try:
+            return Space.from_json(document.data)
+        except BadInput as error:
+            raise BadInput(str(error), where=document.name) from error
+
+
+class WorkFile(Format):
+    """What `deepgen.torch.record` wrote."""
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        return str(data.get("format", "")).startswith("deepgen work")
+
+    def tuning(self, document: Document, space_strategy: int) -> TuningFile:
+        from deepgen.tuning import work
+
+        recorded = work.from_json(document.data, document.name)
+        return TuningFile(document.path, work=recorded, target=recorded.target)
+
+
+_LAST = "config"  # claims whatever is left, to report what it lacks
+FORMATS: Registry[Callable[[], Format]] = Registry(
+    "deepgen.formats",
+    "file format",
+    {
+        "space": "deepgen.tuning.formats:SpaceFile",
+        "work": "deepgen.tuning.formats:WorkFile",
+        _LAST: "deepgen.frontends.cli.config_file:ConfigFile",
+    },
+)
+EXPORTERS: Registry[Callable[[Study, int], JsonObject]] = Registry("deepgen.exporters", "export format", {})
+
+
+def is_file_name(word: str) -> bool:
+    return word.endswith(SUFFIXES)
+
+
+def opened(path: Path, name: str | None = None) -> Document:
+    """The file, parsed."""
+    return Document(path, read_toml(path) if path.suffix == ".toml" else foreign.read_json(path), name or str(path))
+
+
+def read(path: Path, space_strategy: int | None = None, name: str | None = None) -> TuningFile:
+    """What the file asks to be tuned."""
+    return tuning_of(opened(path, name), space_strategy)
+
+
+def kernel_of(document: Document) -> OwnKernel | None:
+    """The kernel that a file holds; None where it holds something else."""
+    for claimant in _claiming(document):
+        if claimant.holds_kernel and (tuning := claimant.tuning(document, 1)) is not None:
+            return tuning.kernel
+    return None
+
+
+def tuning_of(document: Document, space_strategy: int | None = None) -> TuningFile:
+    """What a file asks to be tuned."""
+    strategy = 1 if space_strategy is None else space_strategy
+    readings = (claimant.tuning(document, strategy) for claimant in _claiming(document))
+    return next(tuning for tuning in readings if tuning is not None)
+
+
+def space_of(document: Document, space_strategy: int = 1) -> Space:
+    """The space that a file describes."""
+    for claimant in _claiming(document):
+        if (space := claimant.space(document, space_strategy)) is not None:
+            return space
+    *first, last = [each.space_file for each in _formats() if each.space_file]
+    raise BadInput(
+        "this file describes no space",
+        where=document.name,
+        allowed=f"{', '.join(first)} or {last}" if first else last,
+    )
+
+
+def results_of(document: Document, name: str) -> Sequence[MeasuredConfig]:
+    """What a file of the named format says was measured."""
+    results = FORMATS.get(name)().results(document)
+    if results is None:
+        raise BadInput("holds no results", where=document.name)
+    return results
+
+
+def write_results(study: Study, prefix: str | Path, device: int = 0, count: int = 10) -> Path:
+    """Write the best of a study to `<prefix>_card<device>.json`, as the older tool did."""
+    content = EXPORTERS.get("older_results")(study, count)
+    path = Path(f"{prefix}_card{device}.json")
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}", allowed="a folder that exists") from error
+    return path
+
+
+def _claiming(document: Document) -> Iterator[Format]:
+    return (each for each in _formats() if each.claims(document.items))
+
+
+def _formats() -> Iterator[Format]:
+    """One after the other, deepgen's own first: what is claimed early does not import the rest."""
+    for name in (*(name for name in FORMATS.names() if name != _LAST), _LAST):
+        try:
+            make = FORMATS.get(name)
+        except DeepgenError:  # a plug-in that cannot be loaded
+            continue
+        yield make()
