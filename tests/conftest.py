@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from deepgen.baselines import torch_cpu
 from deepgen.targets.host import usable_cores
 
 TESTS = Path(__file__).parent
@@ -38,6 +40,10 @@ ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
          "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
 
+# Here torch is not what a test is about, so it is not installed: a study on this processor races it wherever it can,
+# and importing it takes longer than all the rest of a short study. `baselines`, `docs` and `deepgen_torch` race it.
+WITHOUT_TORCH = ("chaos", "cli", "cluster", "engines", "examples/test_examples.py", "examples/test_own_operator.py",
+                 "faults", "generators/kernels", "libraries", "measure", "report", "tuning")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long.
@@ -51,6 +57,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Hundreds of processes import the same modules: without bytecode files each would compile all of them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# The collected tests and the modules that they import are hundreds of thousands of objects that live to the end.
+# Looking through them for garbage again and again took a fifth of collecting; of running tests, nothing that shows.
+gc.set_threshold(50_000, 20, 20)
 
 # The same examples on every machine, however slow it is just now.
 settings.register_profile("deepgen", deadline=None, derandomize=True, database=None)
@@ -85,6 +95,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _alone(item.nodeid):
             item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: (_turn(item.nodeid), item.path))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+_PATH, _FIND = os.environ.get("PYTHONPATH"), torch_cpu.find_spec
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures of a module, which start processes too."""
+    hidden = _among(WITHOUT_TORCH, item.nodeid)
+    path = [str(TESTS / "without_torch")] if hidden else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([*path, *([_PATH] if _PATH else [])])
+    if not os.environ["PYTHONPATH"]:
+        del os.environ["PYTHONPATH"]
+    torch_cpu.find_spec = (lambda _: None) if hidden else _FIND  # where other tests have imported it into this process
 
 
 @pytest.hookimpl(optionalhook=True)
