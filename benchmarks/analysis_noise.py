@@ -21,17 +21,14 @@ Planted: data sets in which the time follows something, which must be found:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from common import run_main, save
 from deepgen.report.analysis import LEVEL, Report, analyze
+from harness import parser, run_main, save, table
 
 Row = dict[str, Any]
 ALLOWED, FOUND = 0.05, 0.95
@@ -49,42 +46,42 @@ EVENTS = ("l2_miss", "l1d_miss", "branch-misses", "vector_inst", "dram__bytes_re
 
 def rows(rng: np.random.Generator, trials: int = TRIALS) -> list[Row]:
     """Trials in which everything is drawn independently."""
-    found = []
+    results = []
     for number in range(trials):
         row: Row = {"trial": number, "verdict": "correct", "seconds": float(np.exp(rng.normal(-7.0, 0.3)))}
         row |= {f"knob.{name}": values[rng.integers(len(values))] for name, values in KNOBS.items()}
         row |= {f"fact.{name}": int(rng.integers(16, 256)) for name in ("registers", "spill_bytes", "shared_bytes")}
         row |= {f"event.{name}": float(rng.lognormal(12.0, 1.0)) for name in EVENTS}
-        found.append(row)
-    return found
+        results.append(row)
+    return results
 
 
 def _tails(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         row["seconds"] = float(np.exp(-7.0 + 0.1 * rng.standard_t(1.5)))
         row |= {f"event.{name}": float(10.0 ** rng.uniform(0.0, 9.0)) for name in EVENTS}
-    return found
+    return results
 
 
 def _related(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         base = float(np.log2(row["knob.BLOCK_M"]) - np.log2(row["knob.BLOCK_K"]) + rng.normal(0.0, 0.2))
         row |= {f"event.{name}": float(np.exp(8.0 + base + rng.normal(0.0, 0.1))) for name in EVENTS}
         row["fact.registers"] = row["knob.BLOCK_M"] + row["knob.BLOCK_N"]
-    return found
+    return results
 
 
 def _sparse(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng, 25)
-    for row in found:
+    results = rows(rng, 25)
+    for row in results:
         row["seconds"] = round(row["seconds"], 4)
         row |= {f"event.{name}": int(rng.integers(0, 3)) for name in EVENTS}
         for name in EVENTS[:3]:
             if rng.random() < 0.1:
                 del row[f"event.{name}"]
-    return found
+    return results
 
 
 NOISE: dict[str, Callable[[np.random.Generator], list[Row]]] = {
@@ -100,44 +97,44 @@ def _set(row: Row, log_time: float) -> None:
 
 
 def _linear(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         _set(row, 0.5 * np.log(row["event.l2_miss"]) + rng.normal(0.0, 0.2))
-    return found
+    return results
 
 
 def _monotone(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         row["event.l2_miss"] = float(rng.uniform(1.0, 100.0))
         _set(row, (row["event.l2_miss"] / 40.0) ** 4 + rng.normal(0.0, 0.2))
-    return found
+    return results
 
 
 def _interaction(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         same = (row["knob.BLOCK_M"] > 32) == (row["knob.STAGES"] > 2)
         _set(row, 0.3 * same + rng.normal(0.0, 0.1))
-    return found
+    return results
 
 
 def _confounded(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         level = float(np.log2(row["knob.BLOCK_K"]))
         row["event.l2_miss"] = float(np.exp(8.0 - level + rng.normal(0.0, 0.2)))
         _set(row, -0.4 * level + rng.normal(0.0, 0.1))
-    return found
+    return results
 
 
 def _masked(rng: np.random.Generator) -> list[Row]:
-    found = rows(rng)
-    for row in found:
+    results = rows(rng)
+    for row in results:
         level, own = float(np.log2(row["knob.BLOCK_K"])), rng.normal(0.0, 0.4)
         row["event.l2_miss"] = float(np.exp(8.0 + level + own))
         _set(row, own - 0.2 * level + rng.normal(0.0, 0.1))
-    return found
+    return results
 
 
 def _follows(report: Report) -> bool:
@@ -151,14 +148,16 @@ def _both_knobs(report: Report) -> bool:
 
 def _knob_behind_it(report: Report) -> bool:
     """The event goes along with the time, but not with the knobs held fixed; the knob is named."""
-    found = next((one for one in report.findings if one.name == "event.l2_miss"), None)
-    held = found is not None and found.partial is not None and found.partial.p > LEVEL
+    results = next((one for one in report.findings if one.name == "event.l2_miss"), None)
+    held = results is not None and results.partial is not None and results.partial.p > LEVEL
     return held and report.important[:1] != () and report.important[0].knob == "BLOCK_K"
 
 
 def _shown_when_fixed(report: Report) -> bool:
-    found = next((one for one in report.findings if one.name == "event.l2_miss"), None)
-    return found is not None and found.partial is not None and found.partial.p <= LEVEL and found.partial.r > 0.8
+    results = next((one for one in report.findings if one.name == "event.l2_miss"), None)
+    return (
+        results is not None and results.partial is not None and results.partial.p <= LEVEL and results.partial.r > 0.8
+    )
 
 
 PLANTED: dict[str, tuple[Callable[[np.random.Generator], list[Row]], Callable[[Report], bool]]] = {
@@ -184,30 +183,30 @@ def finds(kind: str, seed: int) -> bool:
     return good(analyze(make(rng), seed=seed))
 
 
+@dataclass(frozen=True)
+class Sets:
+    """Data sets of one kind, and how many led to a finding."""
+
+    kind: str
+    sets: int
+    reported: int
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=200, help="data sets of noise, all kinds together")
-    parser.add_argument("--planted", type=int, default=40, help="data sets of each planted relation")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/analysis_noise.json"))
-    options = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--sets", type=int, default=200, help="data sets of noise, all kinds together")
+    words.add_argument("--planted", type=int, default=40, help="data sets of each planted relation")
+    options = words.options()
     each = max(1, options.sets // len(NOISE))
-    noise = [
-        {"kind": kind, "sets": each, "reported": sum(says_something(kind, seed) for seed in range(each))}
-        for kind in NOISE
-    ]
-    planted = [
-        {"kind": kind, "sets": options.planted, "found": sum(finds(kind, seed) for seed in range(options.planted))}
-        for kind in PLANTED
-    ]
-    table = Table("data", "sets", "reported or found", title="Analysis of synthetic data")
-    for row in noise:
-        table.add_row(f"noise, {row['kind']}", str(row["sets"]), f"{row['reported']}")
-    for row in planted:
-        table.add_row(f"planted, {row['kind']}", str(row["sets"]), f"{row['found']}")
-    Console().print(table)
-    share = sum(int(row["reported"]) for row in noise) / (each * len(NOISE))
+    noise = [Sets(kind, each, sum(says_something(kind, seed) for seed in range(each))) for kind in NOISE]
+    count = options.planted
+    planted = [Sets(kind, count, sum(finds(kind, seed) for seed in range(count))) for kind in PLANTED]
+    named = [*(("noise", row) for row in noise), *(("planted", row) for row in planted)]
+    rows = [(f"{what}, {row.kind}", row.sets, row.reported) for what, row in named]
+    print(table(("data", "sets", "with a finding"), rows))
+    share = sum(row.reported for row in noise) / (each * len(NOISE))
     save(options.json, {"noise": noise, "share reported in noise": share, "planted": planted})
-    return int(share > ALLOWED or any(int(row["found"]) < FOUND * options.planted for row in planted))
+    return int(share > ALLOWED or any(row.reported < FOUND * count for row in planted))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ On Ray clocks are set back by seconds only: Ray's own timers stand still for as 
 
 It runs in namespaces of its own (`unshare`), with small disks of its own; nothing outside is touched.
 
-    python benchmarks/chaos.py --engine local --minutes 30 --faults 200 --seed 1 --out FILE
+    python benchmarks/chaos.py --engine local --minutes 30 --faults 200 --seed 1 --json FILE
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -35,12 +34,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import run_main, save
 from faults.kinds import EVERYWHERE, ON_RAY
 from faults.nodes import Nodes
 from faults.place import Place, apart
 from faults.schedule import Schedule
 from faults.studies import SPECS, Bench, calm
+from harness import RESULTS, Options, parser, run_main, save
 
 _INSIDE = "DEEPGEN_CHAOS_PLACE"
 OVERTIME = 0.5  # of the time given, beyond it, for faults that found nobody to strike
@@ -49,31 +48,29 @@ WRAP_UP = LAST_STUDY + 600.0  # beside the time of the faults: the calm studies 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--nodes", type=int, default=2, help="of the Ray cluster, beside its head")
-    parser.add_argument("--minutes", type=float, default=30.0, help="over which the faults are spread")
-    parser.add_argument("--faults", type=int, default=200, help="that hit")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--study", choices=[spec.name for spec in SPECS], help="this one only; all in turn otherwise")
-    parser.add_argument("--trials", type=int, help="of each study")
+    words = parser(__doc__, seed=1, json=RESULTS / "chaos.json")
+    words.add_argument("--engine", choices=("local", "ray"), default="local")
+    words.add_argument("--nodes", type=int, default=2, help="of the Ray cluster, beside its head")
+    words.add_argument("--minutes", type=float, default=30.0, help="over which the faults are spread")
+    words.add_argument("--faults", type=int, default=200, help="that hit")
+    words.add_argument("--study", choices=[spec.name for spec in SPECS], help="this one only; all in turn otherwise")
+    words.add_argument("--trials", type=int, help="of each study")
     names = sorted(kind.name for kind in (*EVERYWHERE, *ON_RAY))
-    parser.add_argument("--kind", choices=names, action="append", help="of faults, these only; all otherwise")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/chaos.json"))
-    given = parser.parse_args()
+    words.add_argument("--kind", choices=names, action="append", help="of faults, these only; all otherwise")
+    options = words.options()
     if _INSIDE in os.environ:
-        return inside(given, Place(Path(os.environ.pop(_INSIDE))))
-    return outside(given)
+        return inside(options, Place(Path(os.environ.pop(_INSIDE))))
+    return outside(options)
 
 
-def outside(given: argparse.Namespace) -> int:
+def outside(options: Options) -> int:
     """Make the place and go there; however that ends, nothing of it stays."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Ray's sockets need a folder with a short name.
     root = Path(tempfile.mkdtemp(prefix="dgc-", dir="/tmp"))
     process = subprocess.Popen(apart(sys.argv), env={**os.environ, _INSIDE: str(root)})
     try:
-        return process.wait(given.minutes * 60.0 * (1.0 + OVERTIME) + WRAP_UP)
+        return process.wait(options.minutes * 60.0 * (1.0 + OVERTIME) + WRAP_UP)
     except subprocess.TimeoutExpired:
         print(f"not over {WRAP_UP:.0f} seconds after its time: given up", file=sys.stderr)
         return 1
@@ -83,19 +80,21 @@ def outside(given: argparse.Namespace) -> int:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def inside(given: argparse.Namespace, place: Place) -> int:
+def inside(options: Options, place: Place) -> int:
     place.prepare()
-    chance = Random(given.seed)
-    evidence = given.out.with_suffix(".evidence")
-    kinds = [*EVERYWHERE, *(ON_RAY if given.engine == "ray" else [])]
-    kinds = [kind for kind in kinds if given.kind is None or kind.name in given.kind]
-    specs = [replace(spec, trials=given.trials or spec.trials) for spec in SPECS if given.study in (None, spec.name)]
+    chance = Random(options.seed)
+    evidence = options.file.with_suffix(".evidence")
+    kinds = [*EVERYWHERE, *(ON_RAY if options.engine == "ray" else [])]
+    kinds = [kind for kind in kinds if options.kind is None or kind.name in options.kind]
+    specs = [
+        replace(spec, trials=options.trials or spec.trials) for spec in SPECS if options.study in (None, spec.name)
+    ]
     undisturbed = {spec.name: calm(place, spec) for spec in specs}
-    nodes = Nodes(place.root, place.environment(), given.nodes) if given.engine == "ray" else None
+    nodes = Nodes(place.root, place.environment(), options.nodes) if options.engine == "ray" else None
     started = time.monotonic()
-    seconds = given.minutes * 60.0
+    seconds = options.minutes * 60.0
     overtime = OVERTIME * seconds
-    schedule = Schedule(kinds, given.faults, seconds, overtime, chance)
+    schedule = Schedule(kinds, options.faults, seconds, overtime, chance)
     bench = Bench(place, schedule, chance, evidence, started + seconds + overtime + LAST_STUDY, nodes)
     while not bench.schedule.over:
         spec = specs[bench.report.studies % len(specs)]
@@ -103,9 +102,9 @@ def inside(given: argparse.Namespace, place: Place) -> int:
         say(bench, started)
     if bench.nodes is not None:
         bench.nodes.close()
-    results = summary(given, bench, started)
+    results = summary(options, bench, started)
     show(results)
-    save(given.out, results)
+    save(options.json, results)
     return 1 if results["violations"] else 0
 
 
@@ -118,15 +117,15 @@ def say(bench: Bench, started: float) -> None:
     )
 
 
-def summary(given: argparse.Namespace, bench: Bench, started: float) -> dict[str, Any]:
+def summary(options: Options, bench: Bench, started: float) -> dict[str, Any]:
     schedule, report = bench.schedule, bench.report
     left = bench.left_behind()
     report.violations += [
         f"left behind, {where}: {what}" for where, what in left.items() if what and where != "removed by clean"
     ]
     return {
-        "engine": given.engine,
-        "seed": given.seed,
+        "engine": options.engine,
+        "seed": options.seed,
         "seconds": round(time.monotonic() - started, 1),
         "faults": sum(schedule.hits.values()),
         "asked_for": schedule.count,
@@ -136,7 +135,7 @@ def summary(given: argparse.Namespace, bench: Bench, started: float) -> dict[str
         "studies": report.studies,
         "runs": report.runs,
         "exit_codes": dict(report.codes.most_common()),
-        "errors_said": dict(report.said.most_common()),
+        "errors_said": dict(report.errors.most_common()),
         "removed_by_clean": len(left["removed by clean"]),
         "violations": report.violations,
     }

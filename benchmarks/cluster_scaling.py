@@ -11,21 +11,16 @@ the next kernel as soon as it is free, every device the next built one, and noth
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import json
 import resource
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from common import run_main, save
 from deepgen import targets
 from deepgen.kernels.sim import SimTiles
 from deepgen.operators import gemm
@@ -35,6 +30,7 @@ from deepgen.vocabulary import Kernel
 from deepgen.vocabulary.json import canonical
 from deepgen_cluster.ray import RayEngine
 from deepgen_cluster.ray.session import RaySession
+from harness import RESULTS, parser, read, run_main, save, table
 
 BAR = 0.9
 SLOTS, TESTERS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
@@ -42,7 +38,6 @@ BUILD, MEASURE = 1.0, 0.25
 IDEAL_SECONDS = 20.0  # that a point is to take: the more trials, the less its beginning and end count
 ZERO = 20_000
 BINS = 10
-RESULTS = Path("benchmarks/results/cluster_scaling.json")
 OPERATOR = gemm(256, 256, 256)
 FAMILY = SimTiles()
 
@@ -72,13 +67,13 @@ def ideal_seconds(builds: list[float], measures: list[float], slots: int, tester
     return last
 
 
-def run(session: RaySession, given: Iterator[Kernel], heard: Callable[[int], None] = lambda ended: None) -> int:
+def run(session: RaySession, inputs: Iterator[Kernel], heard: Callable[[int], None] = lambda ended: None) -> int:
     """As the tuner does: as many under way as the session takes, until all have ended. Gives how many."""
     submitted = ended = 0
     exhausted = False
     while not exhausted or ended < submitted:
         while not exhausted and submitted - ended < session.slots:
-            kernel = next(given, None)
+            kernel = next(inputs, None)
             exhausted = kernel is None
             if kernel is not None:
                 session.submit(submitted, kernel)
@@ -102,16 +97,39 @@ def warm_up(session: RaySession, slots: int, supply: Iterator[tuple[dict[str, An
 
 def workers() -> int:
     """Ray's processes that build, or wait to."""
-    found = 0
+    hits = 0
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            found += (place / "cmdline").read_bytes().startswith((b"ray::build", b"ray::IDLE"))
+            hits += (place / "cmdline").read_bytes().startswith((b"ray::build", b"ray::IDLE"))
         except OSError:
             continue
-    return found
+    return hits
 
 
-def point(slots: int, testers: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Point:
+    """Build slots and devices, and what they gave beside the ideal."""
+
+    slots: int
+    testers: int
+    trials: int
+    seconds: float
+    per_second: float
+    ideal_per_second: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Zero:
+    """Trials that take no time: milliseconds of each, and how much the driver grew."""
+
+    trials: int
+    ms: float
+    grown_mib: float
+    bins: list[dict[str, float]]
+
+
+def point(slots: int, testers: int) -> Point:
     task = Task(OPERATOR, targets.resolve(f"sim:build_seconds={BUILD},measure_seconds={MEASURE}"))
     count = max(20, round(IDEAL_SECONDS * min(slots / BUILD, testers / MEASURE)))
     supply = kernels()
@@ -129,18 +147,10 @@ def point(slots: int, testers: int) -> dict[str, Any]:
     builds = [duration(BUILD, kernel.id) for _, kernel in chosen]
     measures = [duration(MEASURE, canonical([task.seed, "takes", config])) for config, _ in chosen]
     ideal = ideal_seconds(builds, measures, slots, testers)
-    return {
-        "slots": slots,
-        "testers": testers,
-        "trials": count,
-        "seconds": seconds,
-        "per_second": count / seconds,
-        "ideal_per_second": count / ideal,
-        "share": ideal / seconds,
-    }
+    return Point(slots, testers, count, seconds, count / seconds, count / ideal, ideal / seconds)
 
 
-def zero(trials: int) -> dict[str, Any]:
+def zero(trials: int) -> Zero:
     """Trials that take no time: what is left is the engine, Ray, and the files of the cache."""
     task = Task(OPERATOR, targets.resolve("sim"))
     marks: deque[tuple[int, float, int]] = deque()
@@ -162,53 +172,50 @@ def zero(trials: int) -> dict[str, Any]:
     ]
     first, last = bins[0]["resident_mib"], bins[-1]["resident_mib"]
     mean = (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0]) * 1e3
-    return {"trials": trials, "ms": mean, "grown_mib": last - first, "bins": bins}
+    return Zero(trials, mean, last - first, bins)
 
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def show(results: dict[str, Any]) -> None:
-    table = Table("slots", "testers", "trials", "a second", "ideal", "share", title="Throughput of the Ray engine")
-    for row in results["points"]:
-        rates = f"{row['per_second']:.2f}", f"{row['ideal_per_second']:.2f}", f"{row['share']:.3f}"
-        table.add_row(*(str(row[key]) for key in ("slots", "testers", "trials")), *rates)
-    Console().print(table)
-    if results["points"]:
-        worst = min(row["share"] for row in results["points"])
-        print(f"worst {worst:.3f} of the ideal, over {len(results['points'])} points (bar: {BAR:g})")
-    if results["zero"]:
-        row = results["zero"]
-        grown = f"the driver grew by {row['grown_mib']:.1f} MiB"
-        print(f"{row['trials']} zero-length trials: {row['ms']:.2f} ms each; {grown}")
+def show(points: Sequence[Point], zeros: Zero | None) -> None:
+    heads = ("slots", "testers", "trials", "a second", "ideal", "share")
+    cells = [(p.slots, p.testers, p.trials, p.per_second, p.ideal_per_second, p.share) for p in points]
+    print(table(heads, cells))
+    if points:
+        worst = min(row.share for row in points)
+        print(f"worst {worst:.3f} of the ideal, over {len(points)} points (bar: {BAR:g})")
+    if zeros:
+        print(
+            f"{zeros.trials} zero-length trials: {zeros.ms:.2f} ms each; the driver grew by {zeros.grown_mib:.1f} MiB"
+        )
 
 
-def merged(path: Path, points: list[dict[str, Any]], zeros: dict[str, Any] | None) -> dict[str, Any]:
+def merged(path: Path, points: Sequence[Point], zeros: Zero | None) -> tuple[list[Point], Zero | None]:
     """These figures, and those of earlier runs that they do not replace."""
-    before = json.loads(path.read_text())["results"] if path.exists() else {"points": [], "zero": None}
-    rows = {(row["slots"], row["testers"]): row for row in [*before["points"], *points]}
-    return {"points": [rows[key] for key in sorted(rows)], "zero": zeros or before["zero"]}
+    before = read(path) or {"points": [], "zero": None}
+    rows = {(row.slots, row.testers): row for row in [*(Point(**row) for row in before["points"]), *points]}
+    return [rows[key] for key in sorted(rows)], zeros or (Zero(**before["zero"]) if before["zero"] else None)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slots", type=int, nargs="+", help="build slots of the points to run")
-    parser.add_argument("--testers", type=int, nargs="+", help="devices of the points to run")
-    parser.add_argument("--zero", type=int, help="run so many zero-length trials, and no points")
-    parser.add_argument("--json", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    points: list[dict[str, Any]] = []
+    words = parser(__doc__, json=RESULTS / "cluster_scaling.json")
+    words.add_argument("--slots", type=int, nargs="+", help="build slots of the points to run")
+    words.add_argument("--testers", type=int, nargs="+", help="devices of the points to run")
+    words.add_argument("--zero", type=int, help="run so many zero-length trials, and no points")
+    options = words.options()
+    points: list[Point] = []
     if options.zero is None:
         for slots in options.slots or SLOTS:
             for testers in options.testers or TESTERS:
                 row = point(slots, testers)
-                print(f"{slots} slots, {testers} testers: {row['share']:.3f} of the ideal", flush=True)
+                print(f"{slots} slots, {testers} testers: {row.share:.3f} of the ideal", flush=True)
                 points.append(row)
     zeros = zero(options.zero or ZERO) if options.zero or not (options.slots or options.testers) else None
-    results = merged(options.json, points, zeros)
-    show(results)
-    save(options.json, {**results, "bar": BAR})
+    every, zeros = merged(options.file, points, zeros)
+    show(every, zeros)
+    save(options.json, {"points": every, "zero": zeros, "bar": BAR})
 
 
 if __name__ == "__main__":

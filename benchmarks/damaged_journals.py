@@ -9,26 +9,23 @@ with.
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import struct
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import deepgen as dg
-from common import run_main, save
 from deepgen.tuning.study.glance import glance
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.tuning.study.pages import PAGE
 from deepgen.vocabulary import DeepgenError, Trial
+from harness import parser, run_main, save, table
 
 LOG = f"{FILE}-wal"
 TRIALS = 60
@@ -147,13 +144,13 @@ def one(original: Original, scratch: Path, harm: str, seed: int, *, go_on: bool 
     for write in (False, True):
         try:
             with Journal(folder, write=write) as journal:
-                found = {trial.id: trial for trial in journal.trials()}
+                results = {trial.id: trial for trial in journal.trials()}
                 journal.check()
-                named, kept = bool(journal.damage) or named, len(found)
+                named, kept = bool(journal.damage) or named, len(results)
             if not write and (folder / name).read_bytes() != data:
                 faults.append("a reader wrote")
-            faults += [f"trial {i} is told otherwise" for i, t in found.items() if t != original.trials[i]]
-            faults += [f"trial {i} is lost" for i in sorted(undamaged - found.keys())]
+            faults += [f"trial {i} is told otherwise" for i, t in results.items() if t != original.trials[i]]
+            faults += [f"trial {i} is lost" for i in sorted(undamaged - results.keys())]
             faults += _glanced(folder, original)
         except DeepgenError as error:
             if undamaged:
@@ -200,36 +197,36 @@ def run(count: int, seed: int, gone_on: int = 10) -> list[Seen]:
         ]
 
 
+@dataclass(frozen=True)
+class Row:
+    """Journals with one kind of damage: in how many it was named, and how many trials were kept."""
+
+    damage: str
+    journals: int
+    named: int
+    kept_least: int
+    kept_mean: float
+    faults: Counter[str]
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Damage journals by chance and see what is left.")
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    seen = run(given.count, given.seed)
-    table = Table("damage", "journals", "told", "trials kept, least and mean", "faults")
+    words = parser(__doc__)
+    words.add_argument("--count", type=int, default=500)
+    options = words.options()
+    seen = run(options.count, options.seed)
     rows = []
     for harm in HARMS:
         own = [s for s in seen if s.harm == harm]
         if own:
             kept = [s.kept for s in own]
-            row = {
-                "damage": harm,
-                "journals": len(own),
-                "told": sum(s.named for s in own),
-                "kept_least": min(kept),
-                "kept_mean": round(sum(kept) / len(kept), 1),
-                "faults": Counter(fault for s in own for fault in s.faults),
-            }
-            rows.append(row)
-            bad = sum(len(s.faults) for s in own)
-            table.add_row(harm, str(len(own)), str(row["told"]), f"{min(kept)}, {row['kept_mean']}", str(bad))
-    Console().print(table)
+            faults = Counter(fault for s in own for fault in s.faults)
+            rows.append(Row(harm, len(own), sum(s.named for s in own), min(kept), mean(kept), faults))
+    heads = ("damage", "journals", "named", "least kept", "mean kept", "faults")
+    print(table(heads, [(*astuple(row)[:5], sum(row.faults.values())) for row in rows]))
     for s in seen:
         for fault in s.faults:
             print(f"{s.harm}: {fault}")
-    if given.json:
-        save(given.json, {"trials": TRIALS, "rows": rows})
+    save(options.json, {"trials": TRIALS, "rows": rows})
     return int(any(s.faults for s in seen))
 
 

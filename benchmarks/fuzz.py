@@ -31,8 +31,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from common import run_main, save
 from fuzz_kinds import KINDS, spoken
+from harness import parser, run_main, save
 
 SECONDS = 60  # of CPU time for one case
 MEGABYTES = 500  # at most, of a process that reads one kind
@@ -104,8 +104,8 @@ def child(kind: str, count: int, seed: int, home: Path) -> dict[str, Any]:
         except Exception as error:
             refused += 1
             if not spoken(error):
-                told = traceback.format_exception(error)
-                problems.append({"case": number, "what": "traceback", "error": "".join(told)[-1500:]})
+                summary = traceback.format_exception(error)
+                problems.append({"case": number, "what": "traceback", "error": "".join(summary)[-1500:]})
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
@@ -170,9 +170,14 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
-        found = [problem["what"] for problem in row["problems"]]
-        counts = (row["cases"], row["refused"], found.count("traceback") + found.count("died"), found.count("hung"))
-        cells = (*counts, found.count("outside"), row["megabytes"], row["seconds"])
+        results = [problem["what"] for problem in row["problems"]]
+        counts = (
+            row["cases"],
+            row["refused"],
+            results.count("traceback") + results.count("died"),
+            results.count("hung"),
+        )
+        cells = (*counts, results.count("outside"), row["megabytes"], row["seconds"])
         table.add_row(row["kind"], *map(str, cells))
     Console().print(table)
     for row in rows:
@@ -181,22 +186,19 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=5000, help="cases in all")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="kinds at a time")
-    parser.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], metavar="KIND")
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--child", choices=[*KINDS], help=argparse.SUPPRESS)
-    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child:
-        print(json.dumps(child(given.child, given.count, given.seed, given.home)))
+    words = parser(__doc__)
+    words.add_argument("--count", type=int, default=5000, help="cases in all")
+    words.add_argument("--jobs", type=int, default=1, help="kinds at a time")
+    words.add_argument("--kinds", nargs="+", choices=[*KINDS], default=[*KINDS], metavar="KIND")
+    words.add_argument("--child", choices=[*KINDS], help=argparse.SUPPRESS)
+    words.add_argument("--home", type=Path, help=argparse.SUPPRESS)
+    options = words.options()
+    if options.child:
+        print(json.dumps(child(options.child, options.count, options.seed, options.home)))
         return 0
-    rows = fuzz(given.count, given.seed, given.kinds, given.jobs)
+    rows = fuzz(options.count, options.seed, options.kinds, options.jobs)
     _print(rows)
-    if given.json:
-        save(given.json, rows)
+    save(options.json, rows)
     return 1 if any(map(bad, rows)) else 0
 
 

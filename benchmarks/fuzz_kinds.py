@@ -30,87 +30,11 @@ from deepgen.vocabulary import Measurement, Trial, Verdict, digest
 from deepgen_cluster import files as cluster_files
 from deepgen_cluster.folder import Definition, RunFolder, RunProgress
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
+from fuzz_examples import CLUSTER, OLDER, RECORDED, RESULT, SETTINGS, TUNING
 
 DATA = Path(__file__).parents[1] / "data"
 _WORDS = ("gemm", "MNK=64", "--target", "sim", "--seed", "1")
 _NO_OPTIONS = dict.fromkeys(("target", "space_strategy", *requests.OF_A_RUN))
-
-_SETTINGS = """
-target = "sim"
-cache = "cache"
-studies = "studies"
-
-[limits]
-jobs = 2
-build_seconds = 30
-build_memory_gb = 1.5
-run_seconds = 2.5
-
-[toolchains]
-gcc = "/usr/bin/gcc"
-clang = "tools/clang"
-"""
-_TUNING = """
-operator = "gemm"
-dtype = "f32"
-layout = "nt"
-target = "sim"
-seed = 3
-strategy = "random"
-keep_top = 4
-out = "studies"
-shapes = [{ M = 64, N = 128, K = 32 }, { MNK = 256, B = 2 }]
-
-[knobs]
-BM = [32, 64]
-
-[budget]
-trials = 20
-time = 9.5
-"""
-_CLUSTER = """
-head = "192.0.2.1"
-
-[hosts.builder]
-address = "192.0.2.10"
-user = "me"
-port = 2222
-folder = "/home/me/deepgen"
-python = "python3"
-
-[hosts.gpus]
-address = "192.0.2.11"
-folder = "~/deepgen-test"
-password = "secret"
-
-[[groups]]
-name = "a100"
-target = "cuda:sm_80"
-build_host = "builder"
-measure_host = "gpus"
-jobs = 16
-devices = [0, 1]
-space_strategy = 1
-samples = 5
-keep_top = 10
-trials = 30
-strategy = "random"
-tasks = [{ config = "square.toml", results = "square" }, { config = "a.json", space = "b.json", results = "other" }]
-"""
-_RESULT = {"correct": True, "acc": 1.2, "torchMs": 1.2, "kcgMs": 1.0}
-_OLDER = {"M_SIZE": 64, "N_SIZE": 64, "K_SIZE": 64, "BLOCK_SIZE_M": 32, "ORDER": [1, 0]}
-_RECORDED = {
-    "device_name": "made up",
-    "tune_params_keys": ["bx", "by", "pad"],
-    "tune_params": {"bx": [1, 2, 4], "by": [1, 2], "pad": [0, None]},
-    "cache": {
-        f"{bx},{by},{pad}": {"bx": bx, "by": by, "pad": pad, "time": 1.5 / bx / by + (pad or 0.25), "times": [1.0, 2.0]}
-        for bx in (1, 2, 4)
-        for by in (1, 2)
-        for pad in (0, None)
-    }
-    | {"9": {"bx": 4, "by": 9, "pad": 0, "time": "RuntimeFailedConfig"}},
-}
 
 
 @dataclass(frozen=True)
@@ -135,15 +59,15 @@ def _nothing(folder: Path) -> None:
 
 
 def _settings(shared: None, folder: Path, rng: random.Random) -> None:
-    (folder / settings.FILE_NAME).write_bytes(changed_toml(_SETTINGS, rng))
-    found = settings.load(folder)
-    found.values(), found.build_limits(), found.programs()
+    (folder / settings.FILE_NAME).write_bytes(changed_toml(SETTINGS, rng))
+    results = settings.load(folder)
+    results.values(), results.build_limits(), results.programs()
 
 
 def _tuning(shared: None, folder: Path, rng: random.Random) -> None:
     if rng.random() < 0.5:
         path = folder / "t.toml"
-        path.write_bytes(changed_toml(_TUNING, rng))
+        path.write_bytes(changed_toml(TUNING, rng))
     else:
         example = rng.choice(sorted((DATA / "deepgen").glob("Tuning*/*.json")))
         path = folder / "t.json"
@@ -156,7 +80,7 @@ def _tuning(shared: None, folder: Path, rng: random.Random) -> None:
 def _cluster(shared: None, folder: Path, rng: random.Random) -> None:
     if rng.random() < 0.5:
         path = folder / "c.toml"
-        path.write_bytes(changed_toml(_CLUSTER, rng))
+        path.write_bytes(changed_toml(CLUSTER, rng))
     else:
         example = rng.choice(sorted((DATA / "deepgen" / "ClusterTaskConfigs").glob("*.json")))
         path = folder / "c.json"
@@ -167,7 +91,7 @@ def _cluster(shared: None, folder: Path, rng: random.Random) -> None:
 
 
 def _run_folder(shared: None, folder: Path, rng: random.Random) -> None:
-    (folder / "c.toml").write_text(_CLUSTER)
+    (folder / "c.toml").write_text(CLUSTER)
     run = RunFolder(folder / "run")
     run.define(Definition(cluster_files.read(folder / "c.toml")))
     run.tell(RunProgress("running", "a note"))
@@ -207,7 +131,7 @@ def _bomb(folder: Path) -> bytes:
 
 
 def _recorded(bomb: bytes, folder: Path, rng: random.Random) -> None:
-    data = changed_json(json.dumps(_RECORDED), rng)
+    data = changed_json(json.dumps(RECORDED), rng)
     packed = rng.random() < 0.3
     path = folder / ("r.json.gz" if packed else "r.json")
     path.write_bytes(changed_bytes(gzip.compress(data), rng) if packed and rng.random() < 0.5 else data)
@@ -218,7 +142,7 @@ def _recorded(bomb: bytes, folder: Path, rng: random.Random) -> None:
 
 
 def _older_results(shared: None, folder: Path, rng: random.Random) -> None:
-    rows = [{**_RESULT, "config": _OLDER}, {**_RESULT, "correct": False, "kcgMs": None, "config": _OLDER}]
+    rows = [{**RESULT, "config": OLDER}, {**RESULT, "correct": False, "kcgMs": None, "config": OLDER}]
     path = folder / "results.json"
     path.write_bytes(changed_json(json.dumps({"results": rows}), rng))
     command("import", path, "-o", folder / "out.json", *(["--as-space"] if rng.random() < 0.5 else []))
@@ -319,8 +243,8 @@ def _study(shared: Path, folder: Path, rng: random.Random) -> None:
         except Exception as error:
             errors.append(error)
     try:
-        found = Study.open(study)
-        found.kernel(found.best().trial)
+        results = Study.open(study)
+        results.kernel(results.best().trial)
     except Exception as error:
         errors.append(error)
     if errors:
@@ -330,7 +254,7 @@ def _study(shared: Path, folder: Path, rng: random.Random) -> None:
 def _forged_journal(study: Path, rng: random.Random) -> None:
     """A journal with something else in it, written as somebody does who knows its form."""
     with Journal(study) as journal:
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "definition": journal.definition(),
             "run": journal.run(),
             "finals": journal.finals(),
@@ -346,20 +270,20 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
             ],
         }
         space = journal.space()
-    part = rng.choice(sorted(told))
-    told[part] = changed_value(json.loads(json.dumps(told[part])), rng)
+    part = rng.choice(sorted(summary))
+    summary[part] = changed_value(json.loads(json.dumps(summary[part])), rng)
     for file in study.glob("journal.sqlite*"):
         file.unlink()
     void = (KeyError, TypeError, AttributeError, ValueError, OverflowError, sqlite3.Error)
     with suppress(*void), Journal(study, write=True) as journal:
-        journal.define(told["definition"])
+        journal.define(summary["definition"])
         if space is not None and rng.random() < 0.8:
             journal.keep_space(space)
-        journal.begin_run(told["run"])
-        rows = told["trials"]
+        journal.begin_run(summary["run"])
+        rows = summary["trials"]
         journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
         journal.finish([_trial(i, row) for i, row in enumerate(rows)])
-        journal.add_finals(told["finals"])
+        journal.add_finals(summary["finals"])
 
 
 def _trial(number: int, row: dict[str, Any]) -> Trial:
@@ -398,8 +322,8 @@ def spoken(error: BaseException) -> bool:
     """Whether the command line has a sentence for it; anything else is a traceback."""
     from deepgen.vocabulary import DeepgenError
 
-    told = isinstance(error, DeepgenError) and error.exit_code in (1, 2)
-    return told or hasattr(error, "format_message") or (isinstance(error, OSError) and bool(error.strerror))
+    summary = isinstance(error, DeepgenError) and error.exit_code in (1, 2)
+    return summary or hasattr(error, "format_message") or (isinstance(error, OSError) and bool(error.strerror))
 
 
 KINDS: Mapping[str, Kind] = {

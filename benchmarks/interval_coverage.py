@@ -16,22 +16,17 @@ of the finals or more, and their median width shall be 5% of the ratio or less.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import astuple, dataclass, field
 from statistics import median
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from common import run_main, save
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.finals import run_race
 from deepgen.vocabulary import Measurement, Verdict
+from harness import parser, run_main, save, table
 
 HOLDS, WIDTH = 0.97, 0.05
 OURS, OTHER = "ours", "other"
@@ -88,36 +83,33 @@ def held(kind: str, seed: int) -> tuple[bool, float, int]:
     contenders = [Contender(OURS), Contender(OTHER)]
     race, _ = run_race(machine, contenders, [OURS, OTHER], seed, max_seconds=60.0, shown=[OURS, OTHER])  # type: ignore[arg-type]
     assert race is not None
-    found = paired_ratio(race.samples[OTHER], race.samples[OURS])
-    return found.low <= machine.ratio <= found.high, found.width, machine.rounds
+    ratio = paired_ratio(race.samples[OTHER], race.samples[OURS])
+    return ratio.low <= machine.ratio <= ratio.high, ratio.width, machine.rounds
 
 
-def coverage(kind: str, finals: int) -> dict[str, Any]:
-    outcomes = [held(kind, seed) for seed in range(finals)]
-    return {
-        "disturbed by": kind,
-        "finals": finals,
-        "hold": sum(holds for holds, _, _ in outcomes) / finals,
-        "median width": median(width for _, width, _ in outcomes),
-        "median rounds": median(rounds for _, _, rounds in outcomes),
-    }
+@dataclass(frozen=True)
+class Row:
+    disturbed_by: str
+    finals: int
+    hold: float
+    median_width: float
+    median_rounds: float
+
+
+def coverage(kind: str, finals: int) -> Row:
+    holds, widths, rounds = zip(*(held(kind, seed) for seed in range(finals)), strict=True)
+    return Row(kind, finals, sum(holds) / finals, median(widths), median(rounds))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--finals", type=int, default=1000)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/interval_coverage.json"))
-    options = parser.parse_args()
-    rows = [coverage(kind, options.finals) for kind in KINDS]
-    table = Table(
-        "disturbed by", "intervals that hold", "median width", "median rounds", title="99% intervals of finals"
-    )
-    for row in rows:
-        figures = (f"{row['hold']:.1%}", f"{row['median width']:.2%}", f"{row['median rounds']:.0f}")
-        table.add_row(row["disturbed by"], *figures)
-    Console().print(table)
+    words = parser(__doc__)
+    words.add_argument("--finals", type=int, default=1000, help="[1000]")
+    options = words.options()
+    rows = [coverage(kind, options.finals) for kind in options.chosen(KINDS)]
+    print("99% intervals of finals")
+    print(table(("disturbed by", "finals", "hold", "median width", "median rounds"), [astuple(row) for row in rows]))
     save(options.json, rows)
-    return int(any(row["hold"] < HOLDS or row["median width"] > WIDTH for row in rows))
+    return int(any(row.hold < HOLDS or row.median_width > WIDTH for row in rows))
 
 
 if __name__ == "__main__":

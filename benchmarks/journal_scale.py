@@ -8,7 +8,6 @@ names the file of an earlier run, which is shown beside.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -25,7 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 import deepgen as dg
-from common import run_main, save
 from deepgen.kernels.sim import SimTiles
 from deepgen.operators import Operator
 from deepgen.space import Space
@@ -33,6 +31,7 @@ from deepgen.targets import Target
 from deepgen.tuning.study import journal as journals
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import Json, Measurement, Trial, Verdict
+from harness import parser, run_main, save
 from space_cases import tiling
 
 BARS = {"journal, MB": 40.0, "status, s": 1.0, "resume, s": 2.0}
@@ -119,33 +118,34 @@ def _timed(command: list[str], folder: Path) -> tuple[float, float]:
 def resume_seconds(scratch: Path) -> tuple[float, float]:
     """Going on with a study of 200 trials, up to where the first new trial would be asked for."""
     engine = dg.LocalEngine(jobs=2, cache=scratch / "cache")
-    given: dict[str, Any] = {"target": "sim:noise=0.01", "trials": 200, "out": scratch / "huge", "engine": engine}
-    dg.tune(OPERATOR, generator=Huge(), **given)
+    options: dict[str, Any] = {"target": "sim:noise=0.01", "trials": 200, "out": scratch / "huge", "engine": engine}
+    dg.tune(OPERATOR, generator=Huge(), **options)
     generator = Huge()
     clock, used = time.perf_counter(), time.process_time()
-    dg.tune(OPERATOR, generator=generator, **given)
+    dg.tune(OPERATOR, generator=generator, **options)
     return time.perf_counter() - clock, time.process_time() - used
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Bytes of a long journal, and seconds of status and resume.")
-    parser.add_argument("--trials", type=int, default=30684)
-    parser.add_argument("--studies", type=int, default=1000)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--before", type=Path)
-    given = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--trials", type=int, default=30684)
+    words.add_argument("--studies", type=int, default=1000)
+    words.add_argument("--before", type=Path)
+    options = words.options()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        found: dict[str, Any] = {"journal, MB": round(journal_megabytes(given.trials, scratch), 1)}
-        for name, seconds in (("status", status_seconds(given.studies, scratch)), ("resume", resume_seconds(scratch))):
-            found[f"{name}, s"], found[f"{name}, processor s"] = (round(s, 2) for s in seconds)
-    before = json.loads(given.before.read_text())["results"] if given.before else {}
+        results: dict[str, Any] = {"journal, MB": round(journal_megabytes(options.trials, scratch), 1)}
+        for name, seconds in (
+            ("status", status_seconds(options.studies, scratch)),
+            ("resume", resume_seconds(scratch)),
+        ):
+            results[f"{name}, s"], results[f"{name}, processor s"] = (round(s, 2) for s in seconds)
+    before = json.loads(options.before.read_text())["results"] if options.before else {}
     table = Table("what", "before", "now", "bar")
-    for name, value in found.items():
+    for name, value in results.items():
         table.add_row(name, str(before.get(name, "-")), str(value), str(BARS.get(name, "-")))
     Console().print(table)
-    if given.json:
-        save(given.json, {**found, "before": before} if before else found)
+    save(options.json, {**results, "before": before} if before else results)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,17 @@ without the probes.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import astuple, dataclass
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from common import run_main, save
 from deepgen.operators import Array, Gemm, gemm
 from deepgen.operators.compare import compare
 from deepgen.run.measure import handed
 from deepgen.tuning.finals import OTHER_SEEDS
 from deepgen.vocabulary.dtypes import DType, narrow, widen
+from harness import parser, run_main, save, table
 from tolerance import cut, in_blocks, in_pairs, in_turn, rounded
 
 DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8")
@@ -122,9 +118,9 @@ def judge_right(operator: Gemm, order: str, seed: int) -> tuple[list[str], float
         inputs = operator.inputs(number, probe)
         with np.errstate(all="ignore"):
             got, want = computed(operator, inputs, order), operator.reference(inputs)["C"]
-        found = compare(got, want, operator.dtypes[2], operator.tolerance("C", probe))
-        worst = max(worst, found.error)
-        alarms += [] if found.ok else [probe]
+        results = compare(got, want, operator.dtypes[2], operator.tolerance("C", probe))
+        worst = max(worst, results.error)
+        alarms += [] if results.ok else [probe]
     return alarms, worst
 
 
@@ -147,63 +143,67 @@ def rejecting(operator: Gemm, place: int, k: int, change: int, seed: int) -> lis
     return shown
 
 
-def right_rows(count: int) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Right:
+    """Right kernels of one format and order: how many were called wrong, and by which inputs."""
+
+    dtype: str
+    order: str
+    kernels: int
+    false_alarms: int
+    by: list[str]
+    largest_share: float
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Wrong kernels of one format."""
+
+    dtype: str
+    kernels: int
+    rejected: int
+    rejected_by_usual_inputs: int
+
+
+def right_rows(count: int) -> list[Right]:
     """`count` kernels, dealt out to formats and orders in turn."""
     kinds = [(of, order) for of in DTYPES for order in orders(gemm(1, 1, 1, dtype=of))]
-    found: dict[tuple[str, str], list[tuple[list[str], float]]] = {kind: [] for kind in kinds}
+    judged: dict[tuple[str, str], list[tuple[list[str], float]]] = {kind: [] for kind in kinds}
     for number in range(count):
         of, order = kinds[number % len(kinds)]
         rng = np.random.default_rng([1, number])
-        found[of, order].append(judge_right(drawn(rng, of, 24, 600), order, number))
-    return [
-        {
-            "dtype": of,
-            "order": order,
-            "kernels": len(told),
-            "false_alarms": sum(bool(alarms) for alarms, _ in told),
-            "by": sorted({probe for alarms, _ in told for probe in alarms}),
-            "largest_share": max((worst for _, worst in told), default=0.0),
-        }
-        for (of, order), told in found.items()
-    ]
+        judged[of, order].append(judge_right(drawn(rng, of, 24, 600), order, number))
+    rows = []
+    for (of, order), some in judged.items():
+        alarms = [probes for probes, _ in some if probes]
+        by = sorted({probe for probes in alarms for probe in probes})
+        rows.append(Right(of, order, len(some), len(alarms), by, max((worst for _, worst in some), default=0.0)))
+    return rows
 
 
-def wrong_row(of: str, count: int) -> dict[str, Any]:
+def wrong_row(of: str, count: int) -> Wrong:
     shown = []
     for number in range(count):
         rng = np.random.default_rng([2, number])
         operator = drawn(rng, of, 24, 8192)
         place, k = int(rng.integers(operator.m * operator.n)), int(rng.integers(operator.k))
         shown.append(rejecting(operator, place, k, int(rng.choice([-1, 1])), number))
-    return {
-        "dtype": of,
-        "kernels": count,
-        "rejected": sum(map(bool, shown)),
-        "rejected_by_usual_inputs": sum("normal" in probes for probes in shown),
-    }
+    return Wrong(of, count, sum(map(bool, shown)), sum("normal" in probes for probes in shown))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--right", type=int, default=2000, help="right kernels in all [2000]")
-    parser.add_argument("--wrong", type=int, default=1000, help="wrong kernels of each format [1000]")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    given = parser.parse_args()
-    right = right_rows(given.right)
-    table = Table("right", "order", "kernels", "false alarms", "largest share of the tolerance")
-    for told in right:
-        figures = (told["kernels"], told["false_alarms"], f"{told['largest_share']:.2g}")
-        table.add_row(told["dtype"], told["order"], *map(str, figures))
-    Console().print(table)
-    wrong = [wrong_row(of, given.wrong) for of in DTYPES]
-    table = Table("one product lost or doubled", "kernels", "rejected", "usual only")
-    for told in wrong:
-        table.add_row(told["dtype"], *(str(told[key]) for key in ("kernels", "rejected", "rejected_by_usual_inputs")))
-    Console().print(table)
-    if given.json:
-        save(given.json, {"right": right, "wrong": wrong})
-    alarms = sum(told["false_alarms"] for told in right)
-    missed = [told["dtype"] for told in wrong if told["rejected"] < ENOUGH * told["kernels"]]
+    words = parser(__doc__)
+    words.add_argument("--right", type=int, default=2000, help="right kernels in all [2000]")
+    words.add_argument("--wrong", type=int, default=1000, help="wrong kernels of each format [1000]")
+    options = words.options()
+    right = right_rows(options.right)
+    heads = ("right", "order", "kernels", "false alarms", "largest share")
+    print(table(heads, [(r.dtype, r.order, r.kernels, r.false_alarms, r.largest_share) for r in right]))
+    wrong = [wrong_row(of, options.wrong) for of in DTYPES]
+    print(table(("one product lost or doubled", "kernels", "rejected", "usual only"), [astuple(row) for row in wrong]))
+    save(options.json, {"right": right, "wrong": wrong})
+    alarms = sum(row.false_alarms for row in right)
+    missed = [row.dtype for row in wrong if row.rejected < ENOUGH * row.kernels]
     print(f"{alarms} false alarms; formats with too many missed: {', '.join(missed) or 'none'}")
     return 1 if alarms or missed else 0
 

@@ -8,21 +8,18 @@ call the kernel in a loop on the same arrays, so caches are warm; they take turn
 
 from __future__ import annotations
 
-import argparse
 import subprocess
-import time
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
 import deepgen as dg
-from common import run_main, save
 from deepgen.libraries import Library
 from deepgen.libraries.c.export import Exported, export
 from deepgen.vocabulary import DeepgenError
+from harness import Timed, alternate, parser, per_call, run_main, save, table
+from harness.cases import shape
 
 TURNS = 9
 _PROGRAM = """
@@ -55,55 +52,45 @@ int main(int count, char **given) {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", metavar="MxNxK", help="may be repeated")
-    parser.add_argument("--library", type=Path, help="a library with winners of these shapes")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of tuning, for each shape")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    shapes = [_sizes(text) for text in options.shape or ("32x32x32", "128x128x128", "512x512x512")]
-    rows = []
+    words = parser(__doc__)
+    words.add_argument("--shape", action="append", metavar="MxNxK", help="may be repeated")
+    words.add_argument("--library", type=Path, help="a library with winners of these shapes")
+    words.add_argument("--seconds", type=float, default=5.0, help="of tuning, for each shape")
+    options = words.options()
+    shapes = [shape(text)[1:] for text in options.shape or ("32x32x32", "128x128x128", "512x512x512")]
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         library = dg.library(options.library or folder / "library")
-        for shape in shapes:
+        for sizes in shapes:
             if options.library is None:
                 study = dg.tune(
-                    dg.gemm(*shape), target="cpu", time_budget=options.seconds, baselines=False, out=folder / "studies"
+                    dg.gemm(*sizes), target="cpu", time_budget=options.seconds, baselines=False, out=folder / "studies"
                 )
                 library.add(study)
         exported = export(library, folder / "exported")
         program = _built(exported, folder)
-        for shape in shapes:
-            rows.append(_race(library, program, shape))
-            c, python = (rows[-1][name] * 1e6 for name in ("c", "python"))
-            name = "x".join(map(str, shape))
-            print(f"{name:>14}: C {c:9.3f} us, Python {python:9.3f} us, ratio {rows[-1]['ratio']:.3f}", flush=True)
-    if options.json is not None:
-        save(options.json, rows)
+        rows = [_race(library, program, sizes, options.seed) for sizes in shapes]
+    print(table(("shape", "Python", "C", "ratio", "99% interval"), [(row.name, *row.cells) for row in rows]))
+    save(options.json, rows)
 
 
-def _race(library: Library, program: Path, shape: tuple[int, int, int]) -> dict[str, Any]:
-    choice = library.choose(dg.gemm(*shape), "cpu")
+def _race(library: Library, program: Path, sizes: tuple[int, int, int], seed: int) -> Timed:
+    choice = library.choose(dg.gemm(*sizes), "cpu")
     if choice.entry is None:
         raise DeepgenError(f"{choice.operator.describe()} is not served by a kernel: {choice.reason}")
     kernel = choice.load()
-    m, n, k = shape
+    m, n, k = sizes
     a, b, out = (np.zeros(s, np.float32) for s in ((m, k), (k, n), (m, n)))
     calls = max(20, min(20_000, int(0.05 / choice.entry.seconds)))
-    c, python = [], []
-    for _ in range(TURNS):
-        done = subprocess.run([str(program), *map(str, (*shape, calls))], capture_output=True, text=True, check=False)
+
+    def from_c() -> float:
+        done = subprocess.run([str(program), *map(str, (*sizes, calls))], capture_output=True, text=True, check=False)
         if done.returncode:
             raise DeepgenError(f"the C program failed: {done.stdout}")
-        c.append(float(done.stdout))
-        kernel(a, b, out=out)
-        started = time.perf_counter()
-        for _ in range(calls):
-            kernel(a, b, out=out)
-        python.append((time.perf_counter() - started) / calls)
-    ratio = median(one / other for one, other in zip(c, python, strict=True))
-    return {"shape": list(shape), "c": median(c), "python": median(python), "ratio": ratio}
+        return float(done.stdout)
+
+    taken = alternate({"C": from_c, "Python": per_call(lambda: kernel(a, b, out=out), calls)}, TURNS, seed=seed)
+    return taken.beside("C", "Python", "x".join(map(str, sizes)))
 
 
 def _built(exported: Exported, folder: Path) -> Path:
@@ -113,14 +100,6 @@ def _built(exported: Exported, folder: Path) -> Path:
     command += [f"-l{exported.name}", f"-Wl,-rpath,{where / 'lib'}"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "calls"
-
-
-def _sizes(text: str) -> tuple[int, int, int]:
-    try:
-        m, n, k = (int(size) for size in text.split("x"))
-    except ValueError:
-        raise SystemExit(f"--shape {text}: give it as MxNxK") from None
-    return m, n, k
 
 
 if __name__ == "__main__":

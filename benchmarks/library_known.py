@@ -19,8 +19,8 @@ from deepgen.targets import Target
 from deepgen.toolchains import build_once
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel, completed
-from gpu_bench import Config
-from gpu_known import fitting
+from gemm_results import read
+from harness.race import Config, fitting, general
 
 _ALL_FLOPS = 2e10  # up to which all kernels are timed at a shape; beyond, its own
 _THREADS = 8  # that wait for compilers
@@ -51,14 +51,14 @@ def fill(
     go_on: Callable[[], None],
 ) -> None:
     """Add what won at the suite's shapes, timed here: all kernels at small shapes, its own at large ones."""
-    won = {json.dumps(row["operator"]): row for row in json.loads(file.read_text())["rows"]}
+    won = {json.dumps(row["operator"]): row for row in read(file)}
     rows = [(op, won[key]) for op in suite if (key := json.dumps(op.to_json())) in won]
     with ThreadPoolExecutor(_THREADS) as pool:
-        made = pool.map(lambda row: _built(row[0], row[1]["family"], row[1]["config"], target), rows)
-    found = [one for one in made if one is not None]
-    for one in found:
+        built = pool.map(lambda row: _built(row[0], row[1]["generator"], row[1]["config"], target), rows)
+    results = [one for one in built if one is not None]
+    for one in results:
         go_on()
-        times = _timed(one, found if one.operator.flops() <= _ALL_FLOPS else [one], target, runners, threads)
+        times = _timed(one, results if one.operator.flops() <= _ALL_FLOPS else [one], target, runners, threads)
         if one.kernel.id not in times.kernels:
             print(f"{one.operator.describe()}: its kernel failed", flush=True)
             continue
@@ -71,8 +71,7 @@ def fill(
 
 def _built(operator: Gemm, name: str, config: Config, target: Target) -> Built | None:
     family = generators.by_name(name)
-    general = {**config, "FIXED": False} if "FIXED" in config else config
-    fitted = next(fitting(family.space(operator, target), general), None)
+    fitted = fitting(family.space(operator, target), general(config))
     if fitted is None:
         return None
     kernel = family.emit(operator, target, fitted)

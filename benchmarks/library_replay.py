@@ -14,7 +14,6 @@ suite's winners and times; without it nothing is known of kernels but their time
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import deepgen as dg
-from common import conditions, run_main
 from deepgen import generators, targets
 from deepgen.libraries import Entry, Timed
 from deepgen.libraries.choice import decide
@@ -31,7 +29,9 @@ from deepgen.libraries.entry import Rival, Times
 from deepgen.libraries.store import Content
 from deepgen.operators import Gemm
 from deepgen.targets import Target
-from gpu_known import fitting
+from gemm_results import read
+from harness import Conditions, Options, parser, plain, run_main, write
+from harness.race import OURS, fitting, general
 
 BEHIND = 1.03
 _ID = 64  # letters of a kernel's id: no baseline has such a long name
@@ -70,25 +70,24 @@ def recorded(record: Mapping[str, Any]) -> tuple[list[Entry], list[Race]]:
 def known_entries(file: Path, target: Target) -> list[Entry]:
     """The suite's winners in the form that serves other shapes, as `library_known.py` builds them."""
     out = []
-    for row in json.loads(file.read_text())["rows"]:
-        operator, family = Gemm.from_json(row["operator"]), generators.by_name(row["family"])
-        config = {**row["config"], "FIXED": False} if "FIXED" in row["config"] else row["config"]
-        fitted = next(fitting(family.space(operator, target), config), None)
+    for row in read(file):
+        operator, family = Gemm.from_json(row["operator"]), generators.by_name(row["generator"])
+        fitted = fitting(family.space(operator, target), general(row["config"]))
         if fitted is None or operator.batch > 1:
             continue
         kernel = family.emit(operator, target, fitted)
-        rivals = {"cublaslt": row["us"]["cublaslt"], "torch-gpu": row["us"]["torch"]}
-        beside = {name: Rival(us * 1e-6) for name, us in rivals.items()}
-        timed = Timed(operator, row["us"]["ours"] * 1e-6, (0.0, 0.0), beside)
-        out.append(_entry(target, row["family"], fitted, kernel.id, kernel.requirements, timed))
+        seconds = {name: one["seconds"] for name, one in row["contenders"].items()}
+        beside = {name: Rival(seconds[name]) for name in ("cublaslt", "torch-gpu")}
+        timed = Timed(operator, seconds[OURS], (0.0, 0.0), beside)
+        out.append(_entry(target, row["generator"], fitted, kernel.id, kernel.requirements, timed))
     return out
 
 
-def plain_entries(found: Sequence[Race], target: Target) -> list[Entry]:
+def plain_entries(results: Sequence[Race], target: Target) -> list[Entry]:
     """Kernels of which nothing is known but times: each is taken for the winner of the shape that it was best at."""
     out = []
-    for kernel in dict.fromkeys(kernel for race in found for kernel in race.kernels):
-        at = [race for race in found if kernel in race.kernels]
+    for kernel in dict.fromkeys(kernel for race in results for kernel in race.kernels):
+        at = [race for race in results if kernel in race.kernels]
         if len(at) > 1:  # others were made for one shape alone
             best = min(at, key=lambda race: race.kernels[kernel] / min(race.kernels.values()))
             rivals = {name: Rival(seconds) for name, seconds in best.baselines.items()}
@@ -118,20 +117,22 @@ def replayed(race: Race, entries: Sequence[Entry], others: Sequence[Race]) -> di
     able = [entry for entry in all_of if entry.kernel_id in race.kernels]
     target = entries[0].target
     times = [Times(o.operator, *entries[0].conditions, o.kernels, o.baselines) for o in others]
-    found = decide(Content({e.name: e for e in all_of}, {}, tuple(times)), race.operator, target, tuple(race.baselines))
-    served = race.baselines[found.vendor or ""] if found.entry is None else race.kernels[found.entry.kernel_id]
+    results = decide(
+        Content({e.name: e for e in all_of}, {}, tuple(times)), race.operator, target, tuple(race.baselines)
+    )
+    served = race.baselines[results.vendor or ""] if results.entry is None else race.kernels[results.entry.kernel_id]
     best = min((race.kernels[entry.kernel_id] for entry in able), default=float("inf"))
-    expected = {one.name: one.seconds for one in found.considered if one.seconds is not None}
+    expected = {one.name: one.seconds for one in results.considered if one.seconds is not None}
     first = min((e for e in able if e.name in expected), key=lambda e: expected[e.name] or 0.0, default=None)
     rival = min((expected[name] for name in race.baselines if name in expected), default=None)
     return {
         "shape": [race.operator.m, race.operator.n, race.operator.k],
-        "ours": found.entry is not None,
+        "ours": results.entry is not None,
         "expected": expected[first.name] / rival if first is not None and rival else None,
         "found": None if first is None else race.kernels[first.kernel_id] / race.vendor,
         "best": best / race.vendor,
         "to_vendor": served / race.vendor,
-        "reason": found.reason,
+        "reason": results.reason,
     }
 
 
@@ -153,13 +154,13 @@ def main() -> None:
     options = _options()
     target = targets.resolve(options.target)
     record = json.loads(options.record.read_text())
-    found = races(record, options.dtype, options.layout)
+    results = races(record, options.dtype, options.layout)
     entries, timed = recorded(record) if "library" in record else ([], [])
     if options.known is not None:
         entries = known_entries(options.known, target)
     rows = []
-    for race in found:
-        others = [*timed, *(other for other in found if other is not race and not options.alone)]
+    for race in results:
+        others = [*timed, *(other for other in results if other is not race and not options.alone)]
         rows.append(replayed(race, entries or plain_entries(others, target), others))
     for row in rows:
         expected, real = (f"{row[name]:.3f}" if row[name] else "    -" for name in ("expected", "found"))
@@ -168,21 +169,19 @@ def main() -> None:
         print(f"{shape:>16} expected {expected} found {real} best {best} {served:>6} {row['to_vendor']:.3f}")
     print(json.dumps(summary(rows), indent=1))
     if options.json is not None:
-        options.json.write_text(
-            json.dumps({"conditions": conditions(), "summary": summary(rows), "results": rows}, indent=1) + "\n"
-        )
+        content = {"conditions": Conditions.now(), "summary": summary(rows), "results": rows}
+        write(options.json, json.dumps(plain(content), indent=1) + "\n")
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, help="results of library_unseen.py")
-    parser.add_argument("--target", default="cuda:h200", help="of an older record")
-    parser.add_argument("--dtype", default="bf16")
-    parser.add_argument("--layout", default="nt")
-    parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
-    parser.add_argument("--alone", action="store_true", help="choose from the suite's shapes alone")
-    parser.add_argument("--json", type=Path, help="where results are written")
-    return parser.parse_args()
+def _options() -> Options:
+    words = parser(__doc__)
+    words.add_argument("record", type=Path, help="results of library_unseen.py")
+    words.add_argument("--target", default="cuda:h200", help="of an older record")
+    words.add_argument("--dtype", default="bf16")
+    words.add_argument("--layout", default="nt")
+    words.add_argument("--known", type=Path, metavar="FILE", help="results of gemm.py with the suite's winners")
+    words.add_argument("--alone", action="store_true", help="choose from the suite's shapes alone")
+    return words.options()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from the results of an earlier benchmark in place of studies.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ from typing import Any
 import numpy as np
 
 import deepgen as dg
-from common import conditions, run_main
 from deepgen import baselines, generators, targets
 from deepgen.libraries import Choice, Library
 from deepgen.libraries.adding import entry_of
@@ -39,10 +37,9 @@ from deepgen.operators import Gemm
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning import Study
+from harness import Conditions, Options, cases, parser, plain, run_main, write
 from library_known import fill
 
-HERE = Path(__file__).resolve().parent
-SUITES = HERE.parent / "data" / "suites.json"
 SEED, COUNT = 23, 20
 ROUNDS = 60  # short kernels on GPUs take longer in one of five samples: see libraries/first_use.py
 NEAR, SERVED, BEHIND = 1.08, 0.8, 1.03
@@ -52,7 +49,7 @@ class Over(Exception):
     """The time limit is reached."""
 
 
-def shapes(options: argparse.Namespace, runner: str) -> list[Gemm]:
+def shapes(options: Options, runner: str) -> list[Gemm]:
     """Sizes are drawn evenly on a logarithmic scale, in multiples of 16: lines of 16 bytes in every format."""
     low, high = (64, 8192) if runner == "gpu" else (32, options.largest)
     rng = np.random.default_rng(options.seed)
@@ -60,13 +57,13 @@ def shapes(options: argparse.Namespace, runner: str) -> list[Gemm]:
     return [_gemm(options, *(int(16 * max(1, round(size / 16))) for size in row)) for row in drawn]
 
 
-def suite(options: argparse.Namespace, runner: str) -> list[Gemm]:
-    rows = json.loads(SUITES.read_text())[runner]["gemm"]
-    found = [_gemm(options, *row) for row in rows if runner == "gpu" or max(row) <= 4 * options.largest]
-    return [operator for operator in found if operator.flops() <= options.most_flops]
+def suite(options: Options, runner: str) -> list[Gemm]:
+    sizes = [row[1:] for row in cases.suite(runner, batched=False)]
+    fitting = [_gemm(options, *row) for row in sizes if runner == "gpu" or max(row) <= 4 * options.largest]
+    return [operator for operator in fitting if operator.flops() <= options.most_flops]
 
 
-def _gemm(options: argparse.Namespace, m: int, n: int, k: int) -> Gemm:
+def _gemm(options: Options, m: int, n: int, k: int) -> Gemm:
     return dg.gemm(m, n, k, dtype=options.dtype, layout=options.layout)
 
 
@@ -107,17 +104,19 @@ def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -
     return Chosen({"predict": predicted, "measure": choose(after, operator, target)}, raced, taken)
 
 
-def race(library: Library, made: Chosen, study: Study | None, runners: Runners, threads: int | None) -> dict[str, Any]:
+def race(
+    library: Library, created: Chosen, study: Study | None, runners: Runners, threads: int | None
+) -> dict[str, Any]:
     """What was chosen, the winner of the shape's own study, if there is one, and the baselines, side by side."""
-    choices = made.choices
+    choices = created.choices
     operator, target = choices["predict"].operator, choices["predict"].target
     assert isinstance(operator, Gemm), "only these are drawn"
     entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
     names = baselines.raced(baselines.find(operator, target))
-    new = () if made.raced is None or made.raced.made is None else (made.raced.made,)
-    known = [contender_of(library, entry) for entry in entries.values() if library.path_of(entry).exists()]
+    new = () if created.raced is None or created.raced.made is None else (created.raced.made,)
+    earlier = [contender_of(library, entry) for entry in entries.values() if library.path_of(entry).exists()]
     fresh = [Contender(entry.name, kernel, built) for entry, kernel, built in new if entry.name in entries]
-    contenders = [*known, *fresh, *map(Contender, names)]
+    contenders = [*earlier, *fresh, *map(Contender, names)]
     if study is not None:
         _, kernel, artifact = entry_of(study)
         contenders.append(Contender("own study", kernel, artifact))
@@ -125,16 +124,16 @@ def race(library: Library, made: Chosen, study: Study | None, runners: Runners, 
     measured = runners.on(task).compare(contenders, ROUNDS, 0)
     seconds = {c.name: m.seconds for c, m in zip(contenders, measured, strict=True) if m.ok and m.seconds}
     vendor = min((seconds[name] for name in names if name in seconds), default=None)
-    told = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
-    return {"shape": _sizes(operator), "seconds": seconds, **_measuring(made), **told}
+    report = {how: _served(choice, seconds, vendor) for how, choice in choices.items()}
+    return {"shape": _sizes(operator), "seconds": seconds, **_measuring(created), **report}
 
 
-def _measuring(made: Chosen) -> dict[str, Any]:
+def _measuring(created: Chosen) -> dict[str, Any]:
     """What was measured, and how long that took."""
-    if made.raced is None:
-        return {"spent": {"whole": made.seconds}}
-    times = made.raced.times
-    right = [(at.seconds, one.config) for one, at in made.raced.tried if at.ok and at.seconds]
+    if created.raced is None:
+        return {"spent": {"whole": created.seconds}}
+    times = created.raced.times
+    right = [(at.seconds, one.config) for one, at in created.raced.tried if at.ok and at.seconds]
     best = min(right, key=lambda row: row[0], default=None)
     return {
         "measured": {**times.kernels, **times.baselines},
@@ -142,7 +141,7 @@ def _measuring(made: Chosen) -> dict[str, Any]:
         "not_made": times.not_made,
         "made": [seconds for seconds, _ in right],
         "best_made": None if best is None else {"seconds": best[0], "config": dict(best[1])},
-        "spent": {**made.raced.spent, "whole": made.seconds},
+        "spent": {**created.raced.spent, "whole": created.seconds},
     }
 
 
@@ -204,23 +203,23 @@ def _ratio(value: float | None) -> str:
 def main() -> None:
     options = _options()
     target = targets.resolve(options.target)
-    ends = time.monotonic() + options.time_limit
+    deadline = options.deadline()
     work: Path = options.work
     results = work / "results.json"
     rows = json.loads(results.read_text())["results"] if results.exists() else []
     library = dg.library(work / "library")
 
     def go_on() -> None:
-        if time.monotonic() > ends:
+        if deadline.over:
             raise Over
 
     def keep(row: dict[str, Any]) -> None:
         rows[:] = [other for other in rows if other["shape"] != row["shape"]] + [row]
         print(line(row), flush=True)
-        told = {"conditions": conditions(), "summary": summary(rows), "library": kept(library), "results": rows}
+        report = {"conditions": Conditions.now(), "summary": summary(rows), "library": kept(library), "results": rows}
         for path in (results, options.json):
             if path is not None:
-                path.write_text(json.dumps(told, indent=1) + "\n")
+                write(path, json.dumps(plain(report), indent=1) + "\n")
 
     place, parts = options.part
     drawn = shapes(options, target.runner)[place - 1 :: parts]
@@ -238,16 +237,14 @@ def main() -> None:
                 go_on()
                 words = {"threads": options.threads, "baselines": False}
                 study = tuned(operator, target, options.own_seconds, work / "own", **words)
-                made = choices.get(operator) or chosen(library, operator, target, runners)
-                keep(race(library, made, study, runners, options.threads))
+                created = choices.get(operator) or chosen(library, operator, target, runners)
+                keep(race(library, created, study, runners, options.threads))
     except Over:
         print("the time limit is reached: run the same command again")
     print(json.dumps(summary(rows), indent=1))
 
 
-def _fill(
-    library: Library, options: argparse.Namespace, target: Target, runners: Runners, go_on: Callable[[], None]
-) -> None:
+def _fill(library: Library, options: Options, target: Target, runners: Runners, go_on: Callable[[], None]) -> None:
     """The library of the suite's shapes."""
     wanted = suite(options, target.runner)
     missing = [one for one in wanted if all(entry.operator != one for entry in library.list())]
@@ -273,24 +270,21 @@ def _part(text: str) -> tuple[int, int]:
     return int(place), int(parts)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="cpu")
-    parser.add_argument("--dtype", default="f32")
-    parser.add_argument("--layout", default="nn")
-    parser.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="of the shapes: the I-th of N equal")
-    parser.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
-    parser.add_argument("--known", type=Path, metavar="FILE", help="results of gpu_gemm.py with the suite's winners")
-    parser.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")
-    parser.add_argument("--suite-seconds", type=float, default=20.0, help="of tuning, for each shape of the suite")
-    parser.add_argument("--own-seconds", type=float, default=20.0, help="of tuning, for each drawn shape")
-    parser.add_argument("--threads", type=int, help="of kernels and baselines on a processor, at most")
-    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; then the same command goes on")
-    parser.add_argument("--json", type=Path, help="where results are written as well, after each shape")
-    parser.add_argument("--work", type=Path, default=Path("library_unseen"), help="where everything is kept")
-    return parser.parse_args()
+def _options() -> Options:
+    words = parser(__doc__, seed=SEED)
+    words.add_argument("--target", default="cpu")
+    words.add_argument("--dtype", default="f32")
+    words.add_argument("--layout", default="nn")
+    words.add_argument("--count", type=int, default=COUNT, help="of shapes that are drawn")
+    words.add_argument("--part", type=_part, default=(1, 1), metavar="I/N", help="of the shapes: the I-th of N equal")
+    words.add_argument("--largest", type=int, default=1024, help="the largest size that is drawn on a processor")
+    words.add_argument("--known", type=Path, metavar="FILE", help="results of gemm.py with the suite's winners")
+    words.add_argument("--most-flops", type=float, default=float("inf"), help="of the suite's shapes")
+    words.add_argument("--suite-seconds", type=float, default=20.0, help="of tuning, for each shape of the suite")
+    words.add_argument("--own-seconds", type=float, default=20.0, help="of tuning, for each drawn shape")
+    words.add_argument("--threads", type=int, help="of kernels and baselines on a processor, at most")
+    words.add_argument("--work", type=Path, default=Path("library_unseen"), help="where everything is kept")
+    return words.options()
 
 
 if __name__ == "__main__":

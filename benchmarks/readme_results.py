@@ -6,23 +6,15 @@ python benchmarks/readme_results.py --write    write the table into README.md an
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
-
-from common import run_main  # noqa: E402
-from cpu_gemm_results import groups, read  # noqa: E402
-from deepgen.vocabulary import BadInput  # noqa: E402
+from deepgen.vocabulary import BadInput
+from gemm_results import groups, read
+from harness import H200 as H200_RESULTS
+from harness import RESULTS, ROOT, parser, run_main
 
 README, CHART = ROOT / "README.md", ROOT / "docs/results.svg"
 BEGIN, END = "<!-- results -->\n", "<!-- end -->"
@@ -60,33 +52,27 @@ def rows() -> list[Row]:
     """All that the README shows, from the files of results."""
     out = []
     for what, file in ON_H200.items():
-        run = json.loads((HERE / f"h200/{file}.json").read_text())
-        ratios = tuple(_over_cublaslt(row) for row in run["rows"])
-        out.append(Row(H200, f"GEMM {what}", "cuBLASLt", ratios))
-    raced = groups(read(HERE / "results/cpu_gemm.json"))
+        raced = read(H200_RESULTS / f"{file}.json")
+        out.append(Row(H200, f"GEMM {what}", "cuBLASLt", tuple(float(race["ratio"]) for race in raced)))
+    on_x86 = groups(read(RESULTS / "cpu_gemm.json"))
     for dtype, isa, library in ON_X86:
-        found = [
+        results = [
             race
-            for group, races in raced.items()
+            for group, races in on_x86.items()
             if (group.dtype, group.isa, group.layout, group.threads, group.caches) == (dtype, isa, "nn", 1, "cold")
             and not group.batched
             and not group.constant_b
             for race in races
         ]
-        out.append(Row(XEON, f"GEMM {dtype} nn", library, tuple(float(race["ratio"]) for race in found)))
+        out.append(Row(XEON, f"GEMM {dtype} nn", library, tuple(float(race["ratio"]) for race in results)))
     return out
 
 
-def _over_cublaslt(row: dict[str, Any]) -> float:
-    ratio = row["ratio"]
-    return float(ratio["cublaslt"] if isinstance(ratio, dict) else ratio)
-
-
-def table(found: Sequence[Row]) -> str:
+def table(results: Sequence[Row]) -> str:
     """In Markdown, with speedups as percentages."""
     lines = ["| hardware | operator | library | shapes | mean | slowest shape | fastest shape |"]
     lines.append("|---|---|---|---|---|---|---|")
-    for row in found:
+    for row in results:
         cells = [row.hardware, row.what, row.library, str(len(row.ratios)), f"**{speedup(row.mean)}**"]
         lines.append("| " + " | ".join([*cells, speedup(min(row.ratios)), speedup(max(row.ratios))]) + " |")
     return "\n".join(lines) + "\n"
@@ -102,11 +88,11 @@ def speedup(ratio: float) -> str:
     return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
 
 
-def chart(found: Sequence[Row]) -> str:
+def chart(results: Sequence[Row]) -> str:
     """A bar for each mean, a thin line from the slowest shape to the fastest. Longer lines are cut, with an arrow."""
     left, right, top, step = 290, 700, 64, 30
     low, high = 0.8, 2.0
-    height = top + step * len(found) + 40
+    height = top + step * len(results) + 40
 
     def x(ratio: float) -> float:
         return left + (right - left) * (min(ratio, high) - low) / (high - low)
@@ -127,7 +113,7 @@ def chart(found: Sequence[Row]) -> str:
         parts.append(f'{line} stroke="{"#1f2328" if bold else "#d1d9e0"}" stroke-width="{1.5 if bold else 1}"/>')
         label = f'<text x="{x(tick):.1f}" y="{height - 18}" text-anchor="middle" fill="#59636e">'
         parts.append(f"{label}{tick:.1f}</text>")
-    for number, row in enumerate(found):
+    for number, row in enumerate(results):
         y = top + step * number + step / 2
         color = "#2da44e" if row.hardware == H200 else "#0969da"
         begin, end = sorted((x(1.0), x(row.mean)))
@@ -155,14 +141,14 @@ def written(page: str, text: str, mark: str = BEGIN) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write README.md and docs/results.svg")
-    found = rows()
-    if parser.parse_args().write:
-        README.write_text(written(README.read_text(), table(found)))
-        CHART.write_text(chart(found))
+    words = parser(__doc__)
+    words.add_argument("--write", action="store_true", help="write README.md and docs/results.svg")
+    results = rows()
+    if words.options().write:
+        README.write_text(written(README.read_text(), table(results)))
+        CHART.write_text(chart(results))
     else:
-        print(table(found), end="")
+        print(table(results), end="")
 
 
 if __name__ == "__main__":

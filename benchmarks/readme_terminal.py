@@ -6,36 +6,29 @@ python benchmarks/readme_terminal.py           write docs/terminal.svg and READM
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import os
 import re
-import sys
 import tempfile
 import textwrap
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
+from rich.console import Console
 
-from rich.console import Console  # noqa: E402
+import deepgen as dg
+from deepgen.frontends.cli.result import print_result
+from deepgen.report.view.block import render
+from deepgen.targets import host
+from deepgen.tuning import Progress
+from deepgen.vocabulary import DeepgenError
+from harness import RESULTS, ROOT, Conditions, parser, run_main
+from readme_results import README, speedup, written
 
-import deepgen as dg  # noqa: E402
-from common import conditions, run_main  # noqa: E402
-from deepgen.frontends.cli.result import print_result  # noqa: E402
-from deepgen.report.view.block import render  # noqa: E402
-from deepgen.targets import host  # noqa: E402
-from deepgen.tuning import Progress  # noqa: E402
-from deepgen.vocabulary import DeepgenError  # noqa: E402
-from readme_results import README, speedup, written  # noqa: E402
-
-RECORDING, PICTURE = HERE / "results/readme_terminal.json", ROOT / "docs/terminal.svg"
+RECORDING, PICTURE = RESULTS / "readme_terminal.json", ROOT / "docs/terminal.svg"
 # `make demo` runs this.
 COMMAND = "deepgen tune gemm MNK=64 B=64 --trials 60 --time-budget 20 --keep-top 4"
 TITLE = "deepgen tune"
@@ -61,7 +54,7 @@ def record() -> dict[str, Any]:
     chip = host.processor()
     searching = [moment for moment in moments if moment.phase == "searching" and moment.best_seconds is not None]
     return {
-        "conditions": conditions(),
+        "conditions": asdict(Conditions.now()),
         "machine": f"{chip.cores} cores of a {chip.model}",
         "command": COMMAND,
         "seconds": seconds,
@@ -77,8 +70,8 @@ def sentence(recording: dict[str, Any]) -> str:
     """What the picture shows, for the README."""
     gain = speedup(recording["over_default"]["ratio"])
     others = " and ".join(f"{speedup(ratio)} than {name}" for name, ratio in recording["baselines"].items())
-    found = f"in {recording['seconds']:.0f} seconds the search found a kernel {gain} than the default"
-    text = f"The picture shows the demo on {recording['machine']}: {found}. The kernel is {others}."
+    results = f"in {recording['seconds']:.0f} seconds the search found a kernel {gain} than the default"
+    text = f"The picture shows the demo on {recording['machine']}: {results}. The kernel is {others}."
     text = text.replace("equal than", "as fast as").replace("as fast than", "as fast as")
     return textwrap.fill(text, 120) + "\n"
 
@@ -96,9 +89,9 @@ def draw(recording: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", action="store_true", help="run the demo first, and keep what it showed")
-    if parser.parse_args().run:
+    words = parser(__doc__)
+    words.add_argument("--run", action="store_true", help="run the demo first, and keep what it showed")
+    if words.options().run:
         RECORDING.write_text(json.dumps(record(), indent=1) + "\n")
     recording = json.loads(RECORDING.read_text())
     PICTURE.write_text(draw(recording))

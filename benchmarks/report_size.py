@@ -8,7 +8,6 @@ everything after that is what `deepgen report` does. Without Chromium the page i
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -19,17 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import deepgen as dg
-from common import run_main, save
 from deepgen.kernels.sim import SimTiles
 from deepgen.targets import resolve
 from deepgen.tuning import Request, Study
 from deepgen.tuning.request import plan
 from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
+from harness import parser, processor_seconds, run_main, save, table
 
 BARS = {"made, s": 10.0, "opened, s": 3.0, "megabytes": 2.5}
 BATCH = 500
@@ -97,33 +93,29 @@ def opened(file: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Seconds and bytes of the report of a long study.")
-    parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--trials", type=int, default=10_000)
+    options = words.options()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        study = made_up(given.trials, scratch / "studies")
+        study = made_up(options.trials, scratch / "studies")
         file = scratch / "report.html"
-        found: dict[str, float] = {"trials": given.trials}
+        results: dict[str, float] = {"trials": options.trials}
         # The first report of a machine also bundles Vega, which is kept for the others.
         environment = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache")}
         command = [sys.executable, "-m", "deepgen", "report", str(study.folder), "-o", str(file)]
         for name in ("made first, s", "made, s"):
-            began, before = time.perf_counter(), os.times()
-            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-            after = os.times()
-            found[name] = time.perf_counter() - began
-            found[name.replace(", s", ", processor s")] = sum(after[2:4]) - sum(before[2:4])
-        found |= opened(file)
-        found["megabytes"] = file.stat().st_size / 1e6
-    found = {name: round(value, 2) for name, value in found.items()}
-    table = Table("what", "found", "bar")
-    for name, value in found.items():
-        table.add_row(name, str(value), str(BARS.get(name, "-")))
-    Console().print(table)
-    if given.json:
-        save(given.json, found)
+            began = time.perf_counter()
+            busy = processor_seconds(
+                lambda: subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+            )
+            results[name] = time.perf_counter() - began
+            results[name.replace(", s", ", processor s")] = busy
+        results |= opened(file)
+        results["megabytes"] = file.stat().st_size / 1e6
+    results = {name: round(value, 2) for name, value in results.items()}
+    print(table(("what", "measured", "bar"), [(name, value, BARS.get(name)) for name, value in results.items()]))
+    save(options.json, results)
 
 
 if __name__ == "__main__":

@@ -124,10 +124,10 @@ def cases() -> dict[str, Callable[[], Space]]:
         conv("conv3d", 8, [8, 56, 56], 64, 64, 3, 1),
         conv("conv3d", 8, [4, 28, 28], 128, 256, 1, 2),
     ]
-    found: dict[str, Callable[[], Space]] = {}
+    results: dict[str, Callable[[], Space]] = {}
     for problem in problems:
         for levels in (3, 4, 5):
-            found[f"{problem.name}, {levels} levels"] = lambda p=problem, n=levels: tiled(p, n)  # type: ignore[misc]
+            results[f"{problem.name}, {levels} levels"] = lambda p=problem, n=levels: tiled(p, n)  # type: ignore[misc]
     for problem in (problems[1], problems[6], problems[7]):
-        found[f"{problem.name}, 4 levels, last derived"] = lambda p=problem: tiled(p, 4, last_derived=True)  # type: ignore[misc]
-    return found
+        results[f"{problem.name}, 4 levels, last derived"] = lambda p=problem: tiled(p, 4, last_derived=True)  # type: ignore[misc]
+    return results

@@ -1,36 +1,63 @@
-"""The cases of `rules_cpu.py`: operators by their words, and torch's call for each."""
+"""The cases of rules.py: operators by their words, those of Heron's figure 6 on GPUs and smaller ones on processors."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from deepgen.baselines import torch_named
 from deepgen.operators import OPERATORS, Operator
 
-Words: TypeAlias = "dict[str, Any]"
-Torch: TypeAlias = "Callable[[Any, Mapping[str, Any], Words], Callable[[], Any]]"
+Words: TypeAlias = "Mapping[str, Any]"
+Sizes: TypeAlias = "tuple[int, ...]"
 
-CONVOLUTIONS = [
-    {"N": 1, "H": 56, "W": 56, "CI": 64, "CO": 64, "k": 3, "stride": 1, "pad": 1},
-    {"N": 1, "H": 56, "W": 56, "CI": 64, "CO": 64, "k": 1, "stride": 1, "pad": 0},
-    {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 128, "k": 3, "stride": 1, "pad": 1},
-    {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 256, "k": 1, "stride": 2, "pad": 0},
-    {"N": 1, "H": 14, "W": 14, "CI": 256, "CO": 256, "k": 3, "stride": 1, "pad": 1},
-    {"N": 1, "H": 14, "W": 14, "CI": 256, "CO": 512, "k": 1, "stride": 2, "pad": 0},
-]
-DILATED = {"N": 1, "H": 28, "W": 28, "CI": 128, "CO": 128, "k": 3, "stride": 1, "pad": 2, "dilation": 2}
-TRANSPOSED = {"N": 1, "H": 14, "W": 14, "CI": 128, "CO": 64, "k": 4, "stride": 2, "pad": 1}
-DEPTHWISE = [
-    {"N": 1, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1},
-    {"N": 1, "H": 28, "W": 28, "C": 256, "k": 3, "stride": 2, "pad": 1},
-]
-LINE = {"N": 1, "L": 256, "CI": 64, "CO": 128, "k": 3, "stride": 2, "pad": 1}
-VOLUME = {"N": 1, "D": 8, "H": 28, "W": 28, "CI": 32, "CO": 32, "k": 3, "stride": 1, "pad": 1}
-PRODUCTS = [{"M": 512, "N": 512, "K": 512}, {"M": 1024, "N": 1024, "K": 1024}, {"M": 100, "N": 1000, "K": 2048}]
-ROWS = {"rows": 1024, "cols": 1024}
+_IMAGE = ("N", "H", "W", "CI", "CO", "k", "stride", "pad", "dilation")
+# N, H, W, CI, CO, k, stride, pad, dilation
+_GPU_IMAGES: Mapping[str, Sizes] = {
+    "C1": (16, 56, 56, 64, 64, 3, 1, 1, 1), "C2": (16, 56, 56, 64, 64, 1, 1, 0, 1),
+    "C3": (16, 28, 28, 128, 128, 3, 1, 1, 1), "C4": (16, 28, 28, 128, 256, 1, 2, 0, 1),
+    "C5": (16, 14, 14, 256, 256, 3, 1, 1, 1), "C6": (16, 14, 14, 256, 512, 1, 2, 0, 1),
+    "D1": (16, 56, 56, 64, 64, 3, 1, 1, 2), "D2": (16, 56, 56, 64, 64, 1, 1, 0, 2),
+    "D3": (16, 28, 28, 128, 128, 3, 1, 1, 2), "D4": (16, 28, 28, 128, 256, 1, 2, 0, 2),
+    "D5": (16, 14, 14, 256, 256, 3, 1, 1, 2), "D6": (16, 14, 14, 256, 512, 1, 2, 0, 2),
+}  # fmt: skip
+_GPU_TRANSPOSED: Mapping[str, Sizes] = {
+    "T1": (16, 56, 56, 64, 64, 3, 1, 1), "T2": (16, 56, 56, 64, 128, 1, 2, 0), "T3": (16, 28, 28, 128, 128, 3, 1, 1),
+    "T4": (16, 28, 28, 128, 256, 1, 2, 0), "T5": (16, 14, 14, 256, 512, 3, 1, 1), "T6": (16, 14, 14, 256, 512, 1, 2, 0),
+}  # fmt: skip
+_LINE = ("N", "L", "CI", "CO", "k", "stride", "pad")
+_GPU_LINES: Mapping[str, Sizes] = {
+    "C1D1": (16, 892, 512, 512, 3, 1, 4), "C1D2": (16, 892, 512, 512, 3, 1, 8), "C1D3": (16, 892, 512, 512, 3, 1, 16),
+    "C1D4": (16, 892, 512, 512, 3, 1, 32), "C1D5": (16, 892, 512, 1024, 1, 1, 0), "C1D6": (16, 892, 1024, 512, 1, 1, 0),
+}  # fmt: skip
+_VOLUME = ("N", "D", "H", "W", "CI", "CO", "k", "stride", "pad")
+_GPU_VOLUMES: Mapping[str, Sizes] = {
+    "C3D1": (8, 8, 56, 56, 64, 64, 3, 1, 1), "C3D2": (8, 8, 56, 56, 64, 128, 1, 2, 0),
+    "C3D3": (8, 4, 28, 28, 128, 128, 3, 1, 1), "C3D4": (8, 4, 28, 28, 128, 256, 1, 2, 0),
+    "C3D5": (8, 2, 14, 14, 256, 256, 3, 1, 1), "C3D6": (8, 2, 14, 14, 256, 512, 1, 2, 0),
+}  # fmt: skip
+_GPU_GEMM: Mapping[str, Sizes] = {
+    "G1": (1024, 1024, 1024), "G2": (4096, 4096, 4096), "G3": (32, 1000, 2048), "G4": (32, 4096, 4096),
+    "G5": (32, 1000, 4096),
+}  # M, N, K  # fmt: skip
+_GPU_BMM: Mapping[str, Sizes] = {
+    "B1": (12, 512, 512, 64), "B2": (12, 512, 64, 512), "B3": (16, 512, 512, 64), "B4": (16, 512, 64, 512),
+    "B5": (96, 2048, 2048, 128), "B6": (96, 2048, 128, 2048),
+}  # B, M, N, K  # fmt: skip
+_GPU_GEMV: Mapping[str, Sizes] = {
+    "GV1": (512, 16), "GV2": (1024, 256), "GV3": (256, 1024), "GV4": (512, 256), "GV5": (1024, 1024),
+    "large": (16384, 4096),
+}  # M, K  # fmt: skip
+_GPU_SCAN: Mapping[str, Sizes] = {
+    "S1": (16, 512, 128), "S2": (1024, 16, 256), "S3": (256, 1024, 256), "S4": (512, 256, 16),
+    "S5": (1024, 1024, 1024),
+}  # M, N, K  # fmt: skip
+_SAMPLE = ("conv nhwc", "gemm", "bmm", "gemv")  # groups that are there in bf16 and i8 too
+_CPU_IMAGES: tuple[Sizes, ...] = (
+    (1, 56, 56, 64, 64, 3, 1, 1), (1, 56, 56, 64, 64, 1, 1, 0), (1, 28, 28, 128, 128, 3, 1, 1),
+    (1, 28, 28, 128, 256, 1, 2, 0), (1, 14, 14, 256, 256, 3, 1, 1), (1, 14, 14, 256, 512, 1, 2, 0),
+)  # fmt: skip
+_CPU_GEMM: tuple[Sizes, ...] = ((512, 512, 512), (1024, 1024, 1024), (100, 1000, 2048))  # M, N, K
 
 
 @dataclass(frozen=True)
@@ -38,114 +65,77 @@ class Case:
     group: str
     operator: str
     words: Words
-    torch: Torch
-    expert: str | None = None  # our own family for this operator
+    label: str = ""
+    dtype: str = "f32"
 
     @property
     def name(self) -> str:
-        return " ".join([self.operator, *(f"{name}={value}" for name, value in self.words.items())])
+        words = self.label or " ".join([self.operator, *(f"{name}={value}" for name, value in self.words.items())])
+        return f"{self.group}: {words} {self.dtype}"
 
-    def made(self, dtype: str) -> Operator:
-        return OPERATORS.get(self.operator).make({**self.words, "dtype": dtype})
-
-
-def convolution(name: str) -> Torch:
-    """torch's call for an operator, with the weight in the order that torch likes best for the layout."""
-
-    def call(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-        last = words["layout"].endswith("c")
-        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t["x"].dim()) if last else None
-        weight = torch_named.filters(name, words, t["weight"])
-        weight = weight.contiguous(memory_format=torch.contiguous_format if form is None else form)
-        return torch_named.convolution(torch, name, words, t["x"], weight)
-
-    return call
+    def build(self) -> Operator:
+        return OPERATORS.get(self.operator).make({**self.words, "dtype": self.dtype})
 
 
-def cases() -> list[Case]:
-    found = []
-    for layout in ("nhwc", "nchw"):
-
-        def both(words: Words, layout: str = layout) -> Words:
-            return {**words, "layout": layout}
-
-        found += [Case(f"conv {layout}", "c2d", both(words), convolution("c2d"), "c_conv2d") for words in CONVOLUTIONS]
-        found += [Case(f"conv {layout}", "dil", both(DILATED), convolution("dil"))]
-        found += [Case(f"transposed {layout}", "t2d", both(TRANSPOSED), convolution("t2d"))]
-        found += [Case(f"depthwise {layout}", "dep", both(words), convolution("dep")) for words in DEPTHWISE]
-    found += [Case("conv other", "c1d", {**LINE, "layout": "nlc"}, convolution("c1d"))]
-    found += [Case("conv other", "c3d", {**VOLUME, "layout": "ndhwc"}, convolution("c3d"))]
-    for words in PRODUCTS:
-        found += [Case("gemm", "gemm", {**words, "layout": layout}, _product, "c_gemm") for layout in ("nn", "nt")]
-    found += [
-        Case(
-            "bmm",
-            "bmm",
-            {"B": 16, "M": 128, "N": 128, "K": 64, "layout": "nn"},
-            _call(lambda torch, t, _: t["A"] @ t["B"]),
-        )
+def cases(runner: str, dtype: str | None = None) -> list[Case]:
+    """Those of GPUs or of processors, in one format or in all that they are measured in."""
+    if runner != "gpu":
+        return [replace(case, dtype=dtype or "f32") for case in _on_cpu()]
+    plain = [replace(case, dtype="f16") for case in _on_gpu()]
+    other = [replace(case, dtype=of) for of in ("bf16", "i8") for case in plain if case.group in _SAMPLE]
+    rows = [
+        Case("rows", operator, {"rows": count, "cols": columns}, f"{operator} {count}x{columns}")
+        for operator in ("softmax", "rms_norm")
+        for count, columns in ((4096, 1024), (4096, 4096))
     ]
-    gemv = _call(lambda torch, t, _: torch.mv(t["A"], t["x"]))
-    found += [Case("gemv", "gemv", {"M": m, "K": k}, gemv) for m, k in ((1024, 1024), (4096, 4096))]
-    scan = _call(lambda torch, t, words: torch.cumsum(t["x"], int(words["axis"])))
-    found += [Case("scan", "scan", {"M": 64, "N": 256, "K": 64, "axis": axis}, scan) for axis in ("1", "2")]
-    found += [Case("reductions", "mean", ROWS, _call(lambda torch, t, _: torch.mean(t["x"], -1)))]
-    found += [Case("reductions", "var", ROWS, _call(lambda torch, t, _: torch.var(t["x"], -1, correction=0)))]
-    found += [Case("rows", "softmax", ROWS, _call(lambda torch, t, _: torch.softmax(t["x"], -1)), "c_softmax")]
-    found += [Case("rows", "layer_norm", ROWS, _call(_layer_norm)), Case("rows", "rms_norm", ROWS, _call(_rms_norm))]
-    return found
+    return [case for case in (*plain, *other, *rows) if dtype is None or case.dtype == dtype]
 
 
-def _call(compute: Callable[[Any, Mapping[str, Any], Words], Any]) -> Torch:
-    return lambda torch, t, words: lambda: compute(torch, t, words)
+def _on_gpu() -> Iterator[Case]:
+    for layout in ("nhwc", "nchw"):
+        for label, sizes in _GPU_IMAGES.items():
+            kind = "conv" if label.startswith("C") else "dilated"
+            yield Case(f"{kind} {layout}", "dil", _words(_IMAGE, sizes, layout), label)
+        for label, sizes in _GPU_TRANSPOSED.items():
+            yield Case(f"transposed {layout}", "t2d", _words(_IMAGE, sizes, layout), label)
+        depthwise = {"N": 16, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1, "layout": layout}
+        yield Case(f"depthwise {layout}", "dep", depthwise)
+    for layout in ("nlc", "ncl"):
+        for label, sizes in _GPU_LINES.items():
+            yield Case(f"conv1d {layout}", "c1d", _words(_LINE, sizes, layout), label)
+    for layout in ("ndhwc", "ncdhw"):
+        for label, sizes in _GPU_VOLUMES.items():
+            yield Case(f"conv3d {layout}", "c3d", _words(_VOLUME, sizes, layout), label)
+    for label, sizes in _GPU_GEMM.items():
+        yield Case("gemm", "gemm", _words("MNK", sizes, "nt"), label)
+    for label, sizes in _GPU_BMM.items():
+        yield Case("bmm", "bmm", _words("BMNK", sizes, "nt"), label)
+    for label, sizes in _GPU_GEMV.items():
+        yield Case("gemv", "gemv", _words("MK", sizes), label)
+    for label, sizes in _GPU_SCAN.items():
+        yield Case("scan", "scan", {**_words("MNK", sizes), "axis": "2"}, label)
 
 
-def _product(torch: Any, t: Mapping[str, Any], words: Words) -> Callable[[], Any]:
-    a, b = t["A"], t["B"].T if words["layout"][1] == "t" else t["B"]
-    return lambda: torch.mm(a, b)
+def _on_cpu() -> Iterator[Case]:
+    for layout in ("nhwc", "nchw"):
+        for sizes in _CPU_IMAGES:
+            yield Case(f"conv {layout}", "c2d", _words(_IMAGE, sizes, layout))
+        yield Case(f"conv {layout}", "dil", _words(_IMAGE, (1, 28, 28, 128, 128, 3, 1, 2, 2), layout))
+        yield Case(f"transposed {layout}", "t2d", _words(_IMAGE, (1, 14, 14, 128, 64, 4, 2, 1), layout))
+        for size, channels, stride in ((56, 128, 1), (28, 256, 2)):
+            words = {"N": 1, "H": size, "W": size, "C": channels, "k": 3, "stride": stride, "pad": 1, "layout": layout}
+            yield Case(f"depthwise {layout}", "dep", words)
+    yield Case("conv other", "c1d", _words(_LINE, (1, 256, 64, 128, 3, 2, 1), "nlc"))
+    yield Case("conv other", "c3d", _words(_VOLUME, (1, 8, 28, 28, 32, 32, 3, 1, 1), "ndhwc"))
+    for sizes in _CPU_GEMM:
+        yield from (Case("gemm", "gemm", _words("MNK", sizes, layout)) for layout in ("nn", "nt"))
+    yield Case("bmm", "bmm", _words("BMNK", (16, 128, 128, 64), "nn"))
+    yield from (Case("gemv", "gemv", {"M": size, "K": size}) for size in (1024, 4096))
+    yield from (Case("scan", "scan", {"M": 64, "N": 256, "K": 64, "axis": axis}) for axis in ("1", "2"))
+    for group, names in (("reductions", ("mean", "var")), ("rows", ("softmax", "layer_norm", "rms_norm"))):
+        yield from (Case(group, name, {"rows": 1024, "cols": 1024}) for name in names)
 
 
-def _layer_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
-    return torch.nn.functional.layer_norm(t["x"], (words["cols"],), t["gamma"], t["beta"])
-
-
-def _rms_norm(torch: Any, t: Mapping[str, Any], words: Words) -> Any:
-    return torch.nn.functional.rms_norm(t["x"], (words["cols"],), t["gamma"], 1e-5)
-
-
-def quantised_call(torch: Any, case: Case, t: Mapping[str, Any], *, ahead: bool = False) -> Callable[[], Any] | None:
-    """torch's call on bytes; None where it has none. With `ahead`, weights are packed before.
-
-    Convolutions, and products with weights packed ahead, are those of its quantised path, which makes results bytes
-    again and is there on x86 only.
-    """
-    words = case.words
-    if ahead and platform.machine() != "x86_64":
-        return None
-    if case.operator == "gemm" and not ahead:
-        b = t["B"].T if words["layout"][1] == "t" else t["B"]
-        return lambda: torch._int_mm(t["A"], b)
-    if case.operator == "gemm":
-        weight = t["B"] if words["layout"][1] == "t" else t["B"].T
-        packed = torch.ops.quantized.linear_prepack(_quantised(torch, weight.contiguous()), None)
-        x = _quantised(torch, t["A"], unsigned=True)
-        return lambda: torch.ops.quantized.linear(x, packed, 1.0, 128)
-    if case.operator == "gemv" and not ahead:
-        return lambda: torch._int_mm(t["A"], t["x"][:, None])
-    if case.operator not in ("c2d", "dil", "dep") or not ahead:
-        return None
-    last = words["layout"].endswith("c")
-    x, weight = (t["x"].movedim(-1, 1) if last else t["x"]), torch_named.filters(case.operator, words, t["weight"])
-    form = torch.channels_last if last else torch.contiguous_format
-    options = [[words["stride"]] * 2, [words["pad"]] * 2, [words.get("dilation", 1)] * 2]
-    groups = x.shape[1] if case.operator == "dep" else 1
-    weight = _quantised(torch, weight.contiguous())
-    packed = torch.ops.quantized.conv2d_prepack(weight, None, *options, groups)
-    image = _quantised(torch, x.contiguous(memory_format=form), unsigned=True)
-    return lambda: torch.ops.quantized.conv2d(image, packed, 1.0, 128)
-
-
-def _quantised(torch: Any, tensor: Any, *, unsigned: bool = False) -> Any:
-    if unsigned:
-        tensor = (tensor.to(torch.int16) + 128).to(torch.uint8)
-    return torch._make_per_tensor_quantized_tensor(tensor, 0.05, 128 if unsigned else 0)
+def _words(names: Any, sizes: Sizes, layout: str | None = None) -> dict[str, Any]:
+    words = dict(zip(names, sizes, strict=False))
+    return words if layout is None else {**words, "layout": layout}

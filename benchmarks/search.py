@@ -1,7 +1,7 @@
 """How near each strategy comes to the best config of recorded spaces: the table by which a change to search is judged.
 
-    python benchmarks/search.py FOLDER [--strategies model,random] [--seeds 20] [--out benchmarks/results/search.json]
-    python benchmarks/search.py --plot docs/search-curve.svg --out benchmarks/results/search.json
+    python benchmarks/search.py FOLDER [--strategies model,random] [--seeds 20] [--json benchmarks/results/search.json]
+    python benchmarks/search.py --plot docs/search-curve.svg --json benchmarks/results/search.json
 
 FOLDER holds recorded spaces (*.json.gz). `model+transfer` is `model` having seen the spaces of the same knobs.
 With --kept, runs that ended are kept in a folder, and the same command goes on after an interruption.
@@ -16,7 +16,6 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse
 import json
 import platform
 import sys
@@ -28,9 +27,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from common import run_main
 from deepgen.tuning.search.base import Past, parse_options
 from deepgen.tuning.search.recorded import Contest, Recorded, interval, read, replay
+from harness import Options, parser, run_main
 
 BUDGETS = (25, 50, 100, 200)
 DEFAULT = (
@@ -49,7 +48,7 @@ TRANSFER = "+transfer"
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     if arguments.plot is not None:
-        return _plot(arguments.plot, arguments.out)
+        return _plot(arguments.plot, arguments.json)
     if arguments.folder is None:
         print("which FOLDER holds the recorded spaces?", file=sys.stderr)
         return 2
@@ -61,20 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     for word in arguments.strategies.split(","):
         results[word] = _contest(word, spaces, arguments.seeds, arguments.kept)
         _print(word, results[word])
-        if arguments.out is not None:
-            _write(arguments.out, arguments.seeds, results)
+        if arguments.json is not None:
+            _write(arguments.json, arguments.seeds, results)
     return 0
 
 
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--strategies", default=",".join(DEFAULT), help="name[:option=value]... of each, with commas")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="write the results here, keeping those of other strategies")
-    parser.add_argument("--kept", type=Path, help="a folder for the runs that ended; those in it are not run again")
-    parser.add_argument("--plot", type=Path, help="draw the curves in --out as SVG")
-    return parser.parse_args(argv)
+def _arguments(argv: Sequence[str] | None) -> Options:
+    words = parser(__doc__)
+    words.add_argument("folder", type=Path, nargs="?")
+    words.add_argument("--strategies", default=",".join(DEFAULT), help="name[:option=value]... of each, with commas")
+    words.add_argument("--seeds", type=int, default=20)
+    words.add_argument("--kept", type=Path, help="a folder for the runs that ended; those in it are not run again")
+    words.add_argument("--plot", type=Path, help="draw the curves in the file of --json as SVG")
+    return words.options(argv)
 
 
 def _contest(word: str, spaces: Sequence[Recorded], seeds: int, kept: Path | None = None) -> dict[str, Any]:
@@ -107,8 +105,8 @@ def _contest(word: str, spaces: Sequence[Recorded], seeds: int, kept: Path | Non
 def _run(space: Recorded, contest: Contest, seed: int, kept: Path | None) -> tuple[list[float], float]:
     """The scores of one run, and the processor time that it took."""
     if kept is not None and kept.exists():
-        known = json.loads(kept.read_text(encoding="utf-8"))
-        return known["scores"], known["seconds"]
+        earlier = json.loads(kept.read_text(encoding="utf-8"))
+        return earlier["scores"], earlier["seconds"]
     started = time.process_time()
     scores = replay(space, contest, seed)
     seconds = time.process_time() - started
@@ -191,13 +189,13 @@ def _plot(picture: Path, results: Path | None) -> int:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    rows = {}
     for package in ("deepgen", "numpy", "lightgbm", "scikit-learn"):
         try:
-            found[package] = version(package)
+            rows[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return rows
 
 
 if __name__ == "__main__":

@@ -1,32 +1,26 @@
 """How fast spaces are built, counted and sampled, side by side with the peers in one run.
 
-    python benchmarks/space.py [--rounds 5] [--skip-peers]
-
-Writes benchmarks/results/space.json.
+python benchmarks/space.py [--rounds 5] [--skip-peers] [--json benchmarks/results/space.json]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from math import prod
-from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from common import peak_mebibytes, run_main, save
 from deepgen.space import Space
 from deepgen_formats.older.files import tuning_space
+from harness import alternate, parser, peak_mebibytes, per_call, plain, run_main, save, table
 from space_cases import Case, t1_cases, tiling, tuning_configs
 from space_peers import builders, deepgen_space, runs
 
-RESULTS = Path(__file__).parent / "results" / "space.json"
 EXPECTED = {
     "convolution": 4362,
     "dedispersion": 11130,
@@ -37,34 +31,52 @@ EXPECTED = {
 SAMPLES = 100_000
 
 
-def against_peers(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every builder on every space, interleaved; the median of the rounds."""
+@dataclass(frozen=True)
+class Raced:
+    """One space by every builder: median seconds to build and count it."""
+
+    space: str
+    product: int
+    valid: int
+    seconds: dict[str, float]
+    times_faster_than_the_fastest_peer: float
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One space in a process of its own; rates are missing where it has no valid config."""
+
+    space: str
+    knobs: int
+    product: float
+    valid: int
+    seconds: float
+    mebibytes: float
+    mebibytes_more_than_before: float
+    samples_a_second: float | None = None
+    at_microseconds: float | None = None
+    rank_microseconds: float | None = None
+
+
+def against_peers(rounds: int, seed: int) -> tuple[list[Raced], list[str]]:
+    """Every builder on every space, interleaved; imports and caches are not what is measured."""
     here, missing = builders()
     results = []
     for case in t1_cases():
         product = prod(len(v) for v in case.domains.values())
-        times: dict[str, list[float]] = {name: [] for name in here if runs(name, case, product)}
+        names = [name for name in here if runs(name, case, product)]
         counts: dict[str, int] = {}
-        for build in (here[name] for name in times):
-            build(case)  # imports and caches are not what is measured
-        for _ in range(rounds):
-            for name, taken in times.items():
-                start = time.perf_counter()
-                counts[name] = here[name](case)
-                taken.append(time.perf_counter() - start)
+
+        def build(name: str, case: Case = case, counts: dict[str, int] = counts) -> None:
+            counts[name] = here[name](case)
+
+        taken = alternate({name: per_call(partial(build, name)) for name in names}, rounds, seed=seed)
         if len(set(counts.values())) > 1 or counts["deepgen"] != EXPECTED.get(case.name, counts["deepgen"]):
             raise SystemExit(f"counts of {case.name} differ: {counts}")
-        seconds = {name: statistics.median(taken) for name, taken in times.items()}
-        peers = {n: s for n, s in seconds.items() if n not in ("deepgen", "numpy open grid")}
-        results.append(
-            {
-                "space": case.name,
-                "product": product,
-                "valid": counts["deepgen"],
-                "seconds": seconds,
-                "times_faster_than_the_fastest_peer": min(peers.values()) / seconds["deepgen"],
-            }
-        )
+        seconds = {name: taken.median(name) for name in names}
+        peers = [seconds[name] for name in names if name not in ("deepgen", "numpy open grid")]
+        faster = min(peers) / seconds["deepgen"]
+        results.append(Raced(case.name, product, counts["deepgen"], seconds, faster))
     return results, missing
 
 
@@ -92,25 +104,16 @@ def _of_case(case: Case) -> Space:
     return space
 
 
-def measure_alone(name: str) -> dict[str, Any]:
+def measure_alone(name: str) -> Alone:
     """One space in this process alone: seconds and memory to count it, samples a second, ranks."""
     deepgen_space(t1_cases()[0])
     before = peak_mebibytes()
     start = time.perf_counter()
     space = make(name)
     count = space.count()
-    seconds = time.perf_counter() - start
-    peak = peak_mebibytes()
-    found: dict[str, Any] = {
-        "space": name,
-        "knobs": len(space.knobs),
-        "product": space.product_size(),
-        "valid": count,
-        "seconds": seconds,
-        "mebibytes": peak,
-        "mebibytes_more_than_before": peak - before,
-    }
-    return found | (_walks(space) if count else {})
+    seconds, peak = time.perf_counter() - start, peak_mebibytes()
+    rates = _walks(space) if count else ()
+    return Alone(name, len(space.knobs), space.product_size(), count, seconds, peak, peak - before, *rates)
 
 
 def _sampling_seconds(space: Space, seed: int) -> float:
@@ -119,7 +122,7 @@ def _sampling_seconds(space: Space, seed: int) -> float:
     return time.perf_counter() - start
 
 
-def _walks(space: Space) -> dict[str, Any]:
+def _walks(space: Space) -> tuple[float, float, float]:
     sampling = statistics.median(_sampling_seconds(space, seed) for seed in range(5))
     ranks = space.sample_ranks(2000, 1)
     start = time.perf_counter()
@@ -130,65 +133,49 @@ def _walks(space: Space) -> dict[str, Any]:
     rank = time.perf_counter() - start
     if again != ranks:
         raise SystemExit(f"ranks of {space.name} do not come back")
-    return {
-        "samples_a_second": SAMPLES / sampling,
-        "at_microseconds": at / len(ranks) * 1e6,
-        "rank_microseconds": rank / len(ranks) * 1e6,
-    }
+    return SAMPLES / sampling, at / len(ranks) * 1e6, rank / len(ranks) * 1e6
 
 
-def in_processes(names: list[str]) -> list[dict[str, Any]]:
-    """Each space in a process of its own, so that its memory is its own."""
-    results = []
-    for name in names:
-        done = subprocess.run(
-            [sys.executable, __file__, "--alone", name], check=True, capture_output=True, text=True, timeout=900
-        )
-        results.append(json.loads(done.stdout))
-    return results
+def in_a_process(name: str) -> Alone:
+    """So that its memory is its own."""
+    argv = [sys.executable, __file__, "--alone", name]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=900)
+    return Alone(**json.loads(done.stdout))
 
 
-def show_peers(results: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(n for r in results for n in r["seconds"]))
-    table = Table("space", "product", "valid", *names, "x fastest peer", title="Build and count, milliseconds")
-    for r in results:
-        cells = [f"{1e3 * r['seconds'][n]:,.1f}" if n in r["seconds"] else "-" for n in names]
-        ratio = f"{r['times_faster_than_the_fastest_peer']:.1f}"
-        table.add_row(r["space"], f"{r['product']:,}", f"{r['valid']:,}", *cells, ratio)
-    Console().print(table)
+def show_peers(rows: Sequence[Raced]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row.seconds))
+    print("Build and count, milliseconds; the last column: times faster than the fastest peer")
+    times = [[1e3 * row.seconds[name] if name in row.seconds else None for name in names] for row in rows]
+    cells = [(r.space, r.valid, *t, r.times_faster_than_the_fastest_peer) for r, t in zip(rows, times, strict=True)]
+    print(table(("space", "valid", *names, "times"), cells, width=120))
 
 
-def show_alone(results: list[dict[str, Any]]) -> None:
-    columns = ("space", "knobs", "product", "valid", "seconds", "MiB", "samples/s", "at us", "rank us")
-    table = Table(*columns, title="Spaces that cannot be listed")
-    for r in results:
-        walks = [
-            f"{r[k]:,.0f}" if k in r else "-" for k in ("samples_a_second", "at_microseconds", "rank_microseconds")
-        ]
-        size = f"{r['product']:.2e}"
-        valid = f"{r['valid']:,}" if r["valid"] < 10**12 else f"{r['valid']:.4e}"
-        table.add_row(r["space"], str(r["knobs"]), size, valid, f"{r['seconds']:.3f}", f"{r['mebibytes']:.0f}", *walks)
-    Console().print(table)
+def show_alone(rows: Sequence[Alone]) -> None:
+    heads = ("space", "knobs", "valid", "seconds", "MiB", "samples/s", "at us", "rank us")
+    rates = [(r.samples_a_second, r.at_microseconds, r.rank_microseconds) for r in rows]
+    cells = [(r.space, r.knobs, f"{r.valid:.4g}", r.seconds, r.mebibytes) for r in rows]
+    print(table(heads, [(*cell, *rate) for cell, rate in zip(cells, rates, strict=True)]))
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--skip-peers", action="store_true")
-    arguments.add_argument("--alone", help="measure one space and print JSON")
-    given = arguments.parse_args()
-    if given.alone:
-        print(json.dumps(measure_alone(given.alone)))
+    words = parser(__doc__)
+    words.add_argument("--rounds", type=int, default=5, help="[5]")
+    words.add_argument("--skip-peers", action="store_true")
+    words.add_argument("--alone", help="measure one space and print JSON (used by this program)")
+    options = words.options()
+    if options.alone:
+        print(json.dumps(plain(measure_alone(options.alone))))
         return
-    peers: list[dict[str, Any]] = []
-    if not given.skip_peers:
-        peers, missing = against_peers(given.rounds)
-        for sentence in missing:
-            print(sentence)
+    peers: list[Raced] = []
+    if not options.skip_peers:
+        peers, missing = against_peers(options.rounds, options.seed)
+        print("\n".join(missing))
         show_peers(peers)
-    alone = in_processes([*(f"T1 {c.name}" for c in t1_cases()), *large_names()])
+    names = options.chosen([*(f"T1 {case.name}" for case in t1_cases()), *large_names()])
+    alone = [in_a_process(name) for name in names]
     show_alone(alone)
-    save(RESULTS, {"against_peers": peers, "alone": alone})
+    save(options.json, {"against_peers": peers, "alone": alone})
 
 
 if __name__ == "__main__":

@@ -11,20 +11,15 @@ grows like sqrt(K); how many single lost products are missed.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import erfc, sqrt
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from common import run_main, save
 from deepgen.operators import Array, Tolerance, gemm
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
+from harness import parser, run_main, save, table
 
 LENGTHS = (16, 256, 2560, 7000)
 DRIFTS = (0.0, 2.0, 4.0, 6.0)  # of the result, in its standard deviations
@@ -137,7 +132,17 @@ def chance(off: Array, bound: Array, drawn: Drawn) -> float:
     return total
 
 
-def row(name: str, k: int, samples: int, seed: int = 0) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Row:
+    sum: str
+    k: int
+    largest_share: float
+    false_alarm_an_element: float
+    without_the_walk: float
+    lost_products_missed: float
+
+
+def row(name: str, k: int, samples: int, seed: int = 0) -> Row:
     total, of, c = ORDERS[name]
     operator, drawn = gemm(64, 64, k, dtype=of, c=c), draw(k, samples, seed, of)
     tolerance = operator.tolerance("C")
@@ -146,31 +151,18 @@ def row(name: str, k: int, samples: int, seed: int = 0) -> dict[str, Any]:
     off = widen(narrow(total(drawn.products), dtype(c)), dtype(c)) - drawn.want
     usual = slice(0, samples)  # without a drift
     lost = np.abs(off - drawn.products[:MANY])[:, usual] <= bound[usual]
-    return {
-        "sum": name,
-        "k": k,
-        "largest_share": float(np.abs(off / bound).max()),
-        "false_alarm_an_element": chance(off, bound, drawn),
-        "without_the_walk": chance(off, bound - walk * np.abs(drawn.want), drawn),
-        "lost_products_missed": float(lost.mean()),
-    }
+    without = chance(off, bound - walk * np.abs(drawn.want), drawn)
+    return Row(name, k, float(np.abs(off / bound).max()), chance(off, bound, drawn), without, float(lost.mean()))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=8192, help="elements for each drift [8192]")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    given = parser.parse_args()
-    table = Table("sum", "K", "largest share", "false alarm", "without the walk", "lost products missed")
-    rows = []
-    for k in LENGTHS:
-        for name in ORDERS:
-            rows.append(told := row(name, k, given.samples))
-            figures = [f"{told[key]:.2g}" for key in ("largest_share", "false_alarm_an_element", "without_the_walk")]
-            table.add_row(name, str(k), *figures, f"{100 * told['lost_products_missed']:.2f}%")
-    Console().print(table)
-    if given.json:
-        save(given.json, rows)
+    words = parser(__doc__)
+    words.add_argument("--samples", type=int, default=8192, help="elements for each drift [8192]")
+    options = words.options()
+    rows = [row(name, k, options.samples, options.seed) for k in LENGTHS for name in options.chosen(ORDERS)]
+    heads = ("sum", "K", "largest share", "false alarm", "without the walk", "lost missed")
+    print(table(heads, [astuple(one) for one in rows]))
+    save(options.json, rows)
 
 
 if __name__ == "__main__":

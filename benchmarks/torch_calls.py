@@ -7,7 +7,7 @@
 `unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
 that is stood in for launches them: what is left is the processor's part of a call on a GPU. Times are the processor's
 for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
-h200/llama_block.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
+models.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
 less in caches than in a loop. `--compiled` times products in code of torch.compile's, 16 in a graph, without its checks
 of a function's arguments: a call with the memory that it takes. On the processor a graph's own work on elements, such
 as a product of two scales, is no launch.
@@ -15,7 +15,6 @@ as a product of two scales, is no launch.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -27,25 +26,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests" / "measure"), str(HERE / "h200")]
+import torch
 
-import torch  # noqa: E402
-
-import deepgen.torch  # noqa: E402
-from common import run_main, save  # noqa: E402
-from deepgen import generators  # noqa: E402
-from deepgen.operators import Operator  # noqa: E402
-from deepgen.run.call import calling  # noqa: E402
-from deepgen.run.call.arrays import view  # noqa: E402
-from deepgen.run.call.devices import GpuDevice  # noqa: E402
-from deepgen.run.call.loaded import Loaded, load  # noqa: E402
-from deepgen.targets import (  # noqa: E402
-    Target,
-    gpu_driver,
-    resolve,
-)
-from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg  # noqa: E402
+import deepgen.torch
+from deepgen import generators
+from deepgen.operators import Operator
+from deepgen.run.call import calling
+from deepgen.run.call.arrays import view
+from deepgen.run.call.devices import GpuDevice
+from deepgen.run.call.loaded import Loaded, load
+from deepgen.targets import Target, gpu_driver, resolve
+from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg
+from harness import parser, run_main, save
 
 PRODUCTS = 16  # of a compiled graph
 CALLS = 300  # of a turn: short ones are sometimes not disturbed on a busy machine
@@ -79,10 +71,10 @@ def launches() -> Iterator[Make]:
     """Kernels that do nothing, with CUDA's driver stood in for. Tensors of the processor pass for the GPU's."""
     from fake_gpu import build_driver, image  # type: ignore[import-not-found]
 
-    def made(operator: Operator, target: Target) -> Loaded:
+    def built(operator: Operator, target: Target) -> Loaded:
         bias = bool(getattr(operator, "bias", False))
-        given = (p.name for p in operator.signature().tensors if not p.optional or (bias and p.name == "bias"))
-        plan = LaunchPlan((Step("entry", tuple(TensorArg(name) for name in given)),))
+        options = (p.name for p in operator.signature().tensors if not p.optional or (bias and p.name == "bias"))
+        plan = LaunchPlan((Step("entry", tuple(TensorArg(name) for name in options)),))
         return load(Kernel("empty", "cuda", (Source("k.cu", EMPTY),), (), plan), operator, gpu, cubin)
 
     with tempfile.TemporaryDirectory() as name:
@@ -96,7 +88,7 @@ def launches() -> Iterator[Make]:
             patch.object(GpuDevice, "_find_torch_stream", lambda self, device: 0),
             patch.object(calling, "view", lambda array, name: replace(view(array, name), device="gpu:0")),
         ):
-            yield made
+            yield built
 
 
 def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
@@ -144,11 +136,11 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
 
 def measured_block(rounds: int, make: Make) -> dict[str, dict[str, float]]:
     """Microseconds of a step by who serves it, and how many calls of it go through functions of ours."""
-    import llama_block
+    import model_definitions
 
     for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
-        setattr(llama_block, name, size)
-    step = llama_block.made("decode", "cpu", True)
+        setattr(model_definitions, name, size)
+    step = model_definitions.part("decode", "cpu", True)
     ways = {"deepgen": deepgen.torch.use(Serves(make), race=False), "unserved": deepgen.torch.use(Serves(None))}  # type: ignore[arg-type]
     least = {way: float("inf") for way in ("torch", *ways)}
     with torch.no_grad():
@@ -197,24 +189,24 @@ def measured_compiled(rounds: int, device: str, make: Make) -> dict[str, dict[st
             for (name, way), call in runs.items():
                 with ways[way]:
                     taken = _microseconds(call, 20) / PRODUCTS
-                    known = least.setdefault(f"compiled {name}", {})
-                    known[way] = min(known.get(way, taken), taken)
+                    earlier = least.setdefault(f"compiled {name}", {})
+                    earlier[way] = min(earlier.get(way, taken), taken)
     return least
 
 
 def _counted(step: Callable[[], Any]) -> int:
     """How often deepgen's functions in place of torch's are called, from elsewhere."""
-    found = 0
+    results = 0
 
     def seen(frame: Any, event: str, _: Any) -> None:
-        nonlocal found
+        nonlocal results
         inside = [one is not None and "deepgen/torch" in one.f_code.co_filename for one in (frame, frame.f_back)]
-        found += event == "call" and inside == [True, False]
+        results += event == "call" and inside == [True, False]
 
     sys.setprofile(seen)
     step()
     sys.setprofile(None)
-    return found
+    return results
 
 
 def _microseconds(call: Callable[[], Any], calls: int = CALLS) -> float:
@@ -235,33 +227,31 @@ def _wait() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
-    parser.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
-    parser.add_argument("--compiled", action="store_true", help="products in code of torch.compile's as well")
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("--rounds", type=int, default=60)
+    words.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    words.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
+    words.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
+    words.add_argument("--compiled", action="store_true", help="products in code of torch.compile's as well")
+    options = words.options()
     torch.set_num_threads(1)
-    with launches() if given.launches else nullcontext(default) as make:
-        found = measured(given.rounds, given.device, make)
-        if given.block:
-            found |= measured_block(given.rounds, make)
-        if given.compiled:
-            found |= measured_compiled(given.rounds, given.device, make)
+    with launches() if options.launches else nullcontext(default) as make:
+        results = measured(options.rounds, options.device, make)
+        if options.block:
+            results |= measured_block(options.rounds, make)
+        if options.compiled:
+            results |= measured_compiled(options.rounds, options.device, make)
     print(f"{'call':24} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
-    for name, times in found.items():
+    for name, times in results.items():
         figures = f"{times['torch']:8.2f} {times['deepgen']:8.2f} {times['deepgen'] / times['torch']:6.2f}"
         if "unserved" in times:
             figures += f" {times['unserved']:9.2f} {times['unserved'] / times['torch']:6.2f}"
         print(f"{name:24} {figures}")
-    if given.block:
-        step = found["a step"]
+    if options.block:
+        step = results["a step"]
         each = (step["unserved"] - step["torch"]) / step["calls"]
         print(f"{step['calls']:.0f} calls of a step go through deepgen; unserved, each costs {each:.2f} us")
-    if given.json is not None:
-        save(given.json, found, device=given.device)
+    save(options.json, results, device=options.device)
 
 
 if __name__ == "__main__":

@@ -9,34 +9,28 @@ With `--build TARGET ...` it compiles each for these targets instead, without a 
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+from deepgen import targets
+from deepgen.kernels.own import OwnKernel
+from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument
+from deepgen.kernels.own.family import KernelFamily
+from deepgen.kernels.own.operator import KernelOperator
+from deepgen.kernels.own.triton_family import ALL_OPTIONS
+from deepgen.operators.compare import compare, explain
+from deepgen.space import parse
+from deepgen.toolchains import BuildError, build_once
+from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.finding import module_at
+from harness import ROOT, parser, run_main
 
-from common import run_main  # noqa: E402
-from deepgen import targets  # noqa: E402
-from deepgen.kernels.own import OwnKernel  # noqa: E402
-from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument  # noqa: E402
-from deepgen.kernels.own.family import KernelFamily  # noqa: E402
-from deepgen.kernels.own.operator import KernelOperator  # noqa: E402
-from deepgen.kernels.own.triton_family import ALL_OPTIONS  # noqa: E402
-from deepgen.operators.compare import compare, explain  # noqa: E402
-from deepgen.space import parse  # noqa: E402
-from deepgen.toolchains import BuildError, build_once  # noqa: E402
-from deepgen.vocabulary import BadInput, dtype  # noqa: E402
-from deepgen.vocabulary.finding import module_at  # noqa: E402
-
-EXAMPLES = HERE.parent / "examples" / "triton"
+EXAMPLES = ROOT / "examples" / "triton"
 NAMES = (
     "matmul", "softmax", "layer_norm", "cross_entropy", "attention", "fused_moe", "rope", "dropout", "jacobi",
     "correlation",
@@ -76,8 +70,8 @@ class Call:
     outputs: Mapping[str, Any]
     inputs: Mapping[str, Any]
 
-    def grid(self, given: Mapping[str, Any]) -> tuple[int, ...]:
-        numbers = {**self.operator.scalars(), **given}
+    def grid(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        numbers = {**self.operator.scalars(), **options}
         sizes = self.operator.described.launches[0].grid
         return tuple(size if isinstance(size, int) else int(parse(size).evaluate(numbers)) for size in sizes)  # type: ignore[arg-type]
 
@@ -99,13 +93,13 @@ def call(operator: KernelOperator, device: str, seed: int = 0) -> Call:
     for argument in operator.described.arguments:
         if isinstance(argument, TensorArgument):
             of = getattr(torch, _TORCH[argument.dtype])
-            made = torch.empty(shapes[argument.name], dtype=of, device=device)
+            created = torch.empty(shapes[argument.name], dtype=of, device=device)
             if argument.name in arrays:
-                made = torch.from_numpy(np.ascontiguousarray(arrays[argument.name])).view(of).to(device)
-                inputs[argument.name] = made
+                created = torch.from_numpy(np.ascontiguousarray(arrays[argument.name])).view(of).to(device)
+                inputs[argument.name] = created
             if argument.role != "input":
-                outputs[argument.name] = made
-            arguments.append(made)
+                outputs[argument.name] = created
+            arguments.append(created)
         elif isinstance(argument, ScalarArgument):
             text = argument.value if isinstance(argument.value, str) else argument.name
             arguments.append(numbers[text] if text in numbers else parse(text).evaluate(numbers))
@@ -119,14 +113,14 @@ def interpreted(name: str) -> str:
     own, function = example(name)
     operator = own.operator(**SMALL[name])
     config = KernelFamily(own.description).default(operator, targets.resolve("cuda:sm_90"))
-    made = call(operator, "cpu")
-    function[made.grid(config)](*made.arguments, **made.constants(config))
+    created = call(operator, "cpu")
+    function[created.grid(config)](*created.arguments, **created.constants(config))
     for output, answer in operator.reference(operator.inputs(0)).items():
         of = dtype(operator.signature().dtype_of(operator.signature()[output]))
-        found = made.outputs[output].numpy()
-        judged = compare(found, answer, of, operator.tolerance(output))
+        results = created.outputs[output].numpy()
+        judged = compare(results, answer, of, operator.tolerance(output))
         if not judged.ok:
-            return explain(output, found, answer.values, of, judged, None)
+            return explain(output, results, answer.values, of, judged, None)
     return ""
 
 
@@ -142,20 +136,20 @@ def built(name: str, target: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[[], *NAMES], help="these examples [all]")
-    parser.add_argument("--build", nargs="+", default=[], metavar="TARGET", help="compile for these")
-    given = parser.parse_args(argv)
-    if not given.build and os.environ.get("TRITON_INTERPRET") != "1":
+    words = parser(__doc__)
+    words.add_argument("names", nargs="*", choices=[[], *NAMES], help="these examples [all]")
+    words.add_argument("--build", nargs="+", default=[], metavar="TARGET", help="compile for these")
+    options = words.options(argv)
+    if not options.build and os.environ.get("TRITON_INTERPRET") != "1":
         raise BadInput("Triton's interpreter is off", allowed="TRITON_INTERPRET=1, or --build TARGET")
     wrong = 0
-    for name in given.names or NAMES:
-        for target in given.build or [""]:
+    for name in options.names or NAMES:
+        for target in options.build or [""]:
             started = time.perf_counter()
-            said = built(name, target) if target else interpreted(name)
-            wrong += bool(said)
+            message = built(name, target) if target else interpreted(name)
+            wrong += bool(message)
             where = target or "interpreted"
-            print(f"{name:14}  {where:12}  {time.perf_counter() - started:6.2f} s  {said or 'right'}", flush=True)
+            print(f"{name:14}  {where:12}  {time.perf_counter() - started:6.2f} s  {message or 'right'}", flush=True)
     return 1 if wrong else 0
 
 

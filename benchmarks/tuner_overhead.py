@@ -9,7 +9,6 @@ subtracted from the tuner's.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,14 +18,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import deepgen as dg
-from common import run_main, save
 from deepgen.tuning import Progress, search
 from deepgen.tuning.search import Setting, Strategy
 from deepgen.vocabulary import Trial
+from harness import parser, run_main, save, table
 
 BAR_MS = 5.0
 BINS = 10
@@ -66,7 +62,18 @@ class Mark:
     processor: float  # and of processor time
 
 
-def measure(strategy: str, trials: int) -> list[dict[str, float]]:
+@dataclass(frozen=True)
+class Bin:
+    """Milliseconds a trial in a part of the study."""
+
+    first: int
+    last: int
+    strategy_ms: float
+    strategy_processor_ms: float
+    overhead_ms: float
+
+
+def measure(strategy: str, trials: int) -> list[Bin]:
     """Milliseconds a trial, the tuner's without the strategy's, in each tenth of the study."""
     clocks: list[Clocked] = []
     make = search.make
@@ -100,48 +107,32 @@ def measure(strategy: str, trials: int) -> list[dict[str, float]]:
     return [bin_of(marks, trials * i // BINS, trials * (i + 1) // BINS) for i in range(BINS)]
 
 
-def bin_of(marks: list[Mark], low: int, high: int) -> dict[str, float]:
+def bin_of(marks: list[Mark], low: int, high: int) -> Bin:
     inside = [m for m in marks if low <= m.done <= high]
     first, last = inside[0], inside[-1]
     each = 1e3 / max(1, last.done - first.done)
-    return {
-        "from": low,
-        "to": high,
-        "strategy_ms": (last.strategy - first.strategy) * each,
-        "strategy_processor_ms": (last.processor - first.processor) * each,
-        "overhead_ms": ((last.at - first.at) - (last.strategy - first.strategy)) * each,
-    }
+    strategy = (last.strategy - first.strategy) * each
+    return Bin(low, high, strategy, (last.processor - first.processor) * each, (last.at - first.at) * each - strategy)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = parser(__doc__)
     # Random thinks least, so that little has to be subtracted.
-    parser.add_argument("--strategy", choices=["random", "model"], default="random")
-    parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--json", type=Path, help="[benchmarks/results/tuner_overhead.json, or _model.json]")
-    options = parser.parse_args()
+    words.add_argument("--strategy", choices=["random", "model"], default="random")
+    words.add_argument("--trials", type=int, default=10_000)
+    options = words.options()
     rows = measure(options.strategy, options.trials)
-    columns = ["trials", "overhead, ms a trial", "strategy, ms a trial", "of processor time"]
-    table = Table(*columns, title=f"Tuner overhead on the simulated device, strategy {options.strategy}")
-    for row in rows:
-        figures = (row[name] for name in ("overhead_ms", "strategy_ms", "strategy_processor_ms"))
-        table.add_row(f"{row['from']}-{row['to']}", *(f"{figure:.2f}" for figure in figures))
-    Console().print(table)
-    worst = max(row["overhead_ms"] for row in rows)
-    growth = rows[-1]["overhead_ms"] / rows[0]["overhead_ms"]
+    print(f"ms a trial on the simulated device, strategy {options.strategy}")
+    heads = ("trials", "overhead", "strategy", "of processor time")
+    cells = [(f"{r.first}-{r.last}", r.overhead_ms, r.strategy_ms, r.strategy_processor_ms) for r in rows]
+    print(table(heads, cells))
+    worst = max(row.overhead_ms for row in rows)
+    growth = rows[-1].overhead_ms / rows[0].overhead_ms
     print(f"overhead: worst {worst:.2f} ms (bar: under {BAR_MS:g} ms), last tenth / first tenth: {growth:.2f}")
-    amortised = mean(row["strategy_ms"] for row in rows)
+    amortised = mean(row.strategy_ms for row in rows)
     print(f"strategy: {amortised:.2f} ms a trial over all (bar: under {BAR_MS:g} ms)")
-    results = {
-        "strategy": options.strategy,
-        "bins": rows,
-        "worst_ms": worst,
-        "strategy_amortised_ms": amortised,
-        "bar_ms": BAR_MS,
-        "last_over_first": growth,
-    }
-    default = "tuner_overhead.json" if options.strategy == "random" else f"tuner_overhead_{options.strategy}.json"
-    save(options.json or Path("benchmarks/results") / default, results)
+    summary = {"worst_ms": worst, "strategy_amortised_ms": amortised, "bar_ms": BAR_MS, "last_over_first": growth}
+    save(options.json, {"strategy": options.strategy, "bins": rows, **summary})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from deepgen.baselines import torch_cpu
 from deepgen.targets.host import usable_cores
 
 TESTS = Path(__file__).parent
@@ -39,11 +38,6 @@ ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
          "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
-
-# Here torch is not what a test is about, so it is not installed: a study on this processor races it wherever it can,
-# and importing it takes longer than all the rest of a short study. `baselines`, `docs` and `deepgen_torch` race it.
-WITHOUT_TORCH = ("chaos", "cli", "cluster", "engines", "examples/test_examples.py", "examples/test_own_operator.py",
-                 "faults", "generators/kernels", "libraries", "measure", "report", "tuning")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long.
@@ -100,20 +94,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
-
-
-_PATH, _FIND = os.environ.get("PYTHONPATH"), torch_cpu.find_spec
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the fixtures of a module, which start processes too."""
-    hidden = _among(WITHOUT_TORCH, item.nodeid)
-    path = [str(TESTS / "without_torch")] if hidden else []
-    os.environ["PYTHONPATH"] = os.pathsep.join([*path, *([_PATH] if _PATH else [])])
-    if not os.environ["PYTHONPATH"]:
-        del os.environ["PYTHONPATH"]
-    torch_cpu.find_spec = (lambda _: None) if hidden else _FIND  # where other tests have imported it into this process
 
 
 @pytest.hookimpl(optionalhook=True)

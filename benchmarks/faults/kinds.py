@@ -66,8 +66,8 @@ def _pids(scene: Scene, who: str) -> list[int]:
     if who == "everything":
         return processes.family(scene.tuner)
     around = processes.everyone() if scene.nodes is not None else processes.family(scene.tuner)
-    found = [pid for pid in around if processes.role(pid) == who]
-    return [scene.chance.choice(sorted(found))] if found else []
+    results = [pid for pid in around if processes.role(pid) == who]
+    return [scene.chance.choice(sorted(results))] if results else []
 
 
 def _codes(who: str, number: signal.Signals) -> tuple[int, ...]:

@@ -103,8 +103,8 @@ class Place:
     def fill(self, name: str) -> int:
         """Leave not a byte on a disk. Gives the bytes that were free."""
         folder = self.disk(name)
-        found = os.statvfs(folder)
-        free = found.f_bavail * found.f_frsize
+        results = os.statvfs(folder)
+        free = results.f_bavail * results.f_frsize
         with (folder / _BALLAST).open("wb", buffering=0) as file:
             with contextlib.suppress(OSError):
                 os.posix_fallocate(file.fileno(), 0, free)

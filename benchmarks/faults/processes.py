@@ -48,16 +48,16 @@ def children() -> set[int]:
 
 def everyone() -> list[int]:
     """All processes that can be seen and have not ended."""
-    found = (look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*"))
-    return [process.pid for process in found if process is not None and process.state not in _ENDED]
+    results = (look(int(entry.name)) for entry in Path("/proc").glob("[0-9]*"))
+    return [process.pid for process in results if process is not None and process.state not in _ENDED]
 
 
 def ancestors_and_self() -> list[int]:
-    found, pid = [], os.getpid()
+    results, pid = [], os.getpid()
     while pid > 0 and (process := look(pid)) is not None:
-        found.append(pid)
+        results.append(pid)
         pid = process.parent
-    return found
+    return results
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> int:

@@ -64,19 +64,19 @@ class Schedule:
             if place > 0 and kind not in self._passed_over and now < self._due + PATIENCE:
                 return None
             near = kind.keeps_distance and scene.ended < self._kept_away.get(kind.name, 0)
-            if not near and (found := kind.strike(scene)) is not None:
+            if not near and (results := kind.strike(scene)) is not None:
                 self._passed_over.update(line[:place])
-                self._hit(kind, found, scene.ended)
-                return found
+                self._hit(kind, results, scene.ended)
+                return results
         return None
 
-    def _hit(self, kind: Kind, found: Struck, ended: int) -> None:
+    def _hit(self, kind: Kind, results: Struck, ended: int) -> None:
         self._deck.remove(kind)
         self.hits[kind.name] += 1
         self.groups[kind.group] += 1
         self._kept_away[kind.name] = ended + BETWEEN
-        until = time.monotonic() + found.seconds
-        self._lasting = (found, until)
+        until = time.monotonic() + results.seconds
+        self._lasting = (results, until)
         self._plan(until)
 
     def pass_on(self) -> None:

@@ -58,7 +58,7 @@ class Report:
     studies: int = 0
     runs: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    said: Counter[str] = field(default_factory=Counter)  # last words of commands that ended with an error
+    errors: Counter[str] = field(default_factory=Counter)  # last words of commands that ended with an error
     violations: list[str] = field(default_factory=list)
 
 
@@ -74,11 +74,11 @@ def calm(place: Place, spec: Spec) -> Watch:
         time.sleep(5 * GLANCE)
         watch.look()
     process.terminate()  # nobody needs its finals
-    said = process.communicate()[1]
+    message = process.communicate()[1]
     watch.look()
     done = process.returncode == 0 or len(watch.ended) == spec.trials  # a small space has fewer
     if not done or watch.wrong:
-        raise DeepgenError(f"{spec.name} fails without any fault: {said} {watch.wrong}")
+        raise DeepgenError(f"{spec.name} fails without any fault: {message} {watch.wrong}")
     return watch
 
 
@@ -163,17 +163,17 @@ class Bench:
         return self.schedule.lasting.codes if self.schedule.lasting is not None else ()
 
     def _check_end(self, code: int, explained: set[int], log: Path, wrong: list[str], history: list[str]) -> None:
-        said = log.with_suffix(".err").read_text(errors="replace")
-        last = (said.strip().splitlines() or [""])[-1]
+        message = log.with_suffix(".err").read_text(errors="replace")
+        last = (message.strip().splitlines() or [""])[-1]
         history.append(f"{time.monotonic():.2f}: ended with {code}: {last}")
         self.report.codes[str(code)] += 1
         if code == 1:
-            self.report.said[last.replace(str(self.place.root), "PLACE")[:160]] += 1
+            self.report.errors[last.replace(str(self.place.root), "PLACE")[:160]] += 1
         if code not in explained:
             wrong.append(f"run {self.report.runs} ended with {code}, which no fault explains: {last}")
         for word in ("Traceback", '  File "', "bug of deepgen"):
-            if word in said or word in log.with_suffix(".out").read_text(errors="replace"):
-                wrong.append(f"run {self.report.runs} showed the user: {said[-2000:]}")
+            if word in message or word in log.with_suffix(".out").read_text(errors="replace"):
+                wrong.append(f"run {self.report.runs} showed the user: {message[-2000:]}")
 
     def _check_left(self, wrong: list[str]) -> None:
         """What a command had started ends with it, however it ended. A cluster's processes stay."""

@@ -42,10 +42,10 @@ class Watch:
 
     @property
     def folder(self) -> Path | None:
-        found = [path.parent for path in self.out.glob(f"*/{JOURNAL}")]
-        if len(found) > 1:
-            self._tell(f"there are {len(found)} studies where one was begun")
-        return found[0] if found else None
+        results = [path.parent for path in self.out.glob(f"*/{JOURNAL}")]
+        if len(results) > 1:
+            self._tell(f"there are {len(results)} studies where one was begun")
+        return results[0] if results else None
 
     def look(self) -> None:
         """Compare the journal with what it held before. One that cannot be opened just now is left alone."""
@@ -79,9 +79,9 @@ class Watch:
         ranks = [str(row["rank"]) for row in trials.values()]
         for twice in {rank for rank in ranks if ranks.count(rank) > 1}:
             self._tell(f"the config of rank {twice} is there twice")
-        given = [number for _, _, first, count in asks for number in range(first, first + count)]
-        if given != sorted(trials):
-            self._tell(f"trials {sorted(trials)} do not follow from the asks, which gave {given}")
+        options = [number for _, _, first, count in asks for number in range(first, first + count)]
+        if options != sorted(trials):
+            self._tell(f"trials {sorted(trials)} do not follow from the asks, which gave {options}")
         self.asks = asks
         for number, row in trials.items():
             self.asked[number] = str(row["rank"])
@@ -103,11 +103,11 @@ class Watch:
 
 
 def _rows(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
-    found = db.execute(f"SELECT * FROM {table} ORDER BY 1")
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found]
+    results = db.execute(f"SELECT * FROM {table} ORDER BY 1")
+    names = [column[0] for column in results.description]
+    return [dict(zip(names, row, strict=True)) for row in results]
 
 
-def strangers(folder: Path, known: Iterable[str]) -> list[str]:
+def strangers(folder: Path, earlier: Iterable[str]) -> list[str]:
     """What lies in a study's folder and does not belong there."""
-    return sorted(path.name for path in folder.iterdir() if path.name not in known)
+    return sorted(path.name for path in folder.iterdir() if path.name not in earlier)

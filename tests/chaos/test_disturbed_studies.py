@@ -20,7 +20,17 @@ REPOSITORY = Path(__file__).parents[2]
 def disturbed(tmp_path: Path, *options: str) -> dict[str, Any]:
     """What a chaos run says of itself."""
     out = tmp_path / "chaos.json"
-    command = [sys.executable, "benchmarks/chaos.py", "--study", "half-bad", "--seed", "3", *options, "--out", str(out)]
+    command = [
+        sys.executable,
+        "benchmarks/chaos.py",
+        "--study",
+        "half-bad",
+        "--seed",
+        "3",
+        *options,
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600)
     if "there can be no chaos run" in done.stderr or "unshare" in done.stderr:
         pytest.skip(done.stderr.strip())

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deepgen_cluster.model import Host
 from loopback_ssh import make_key, serve
 

@@ -1,6 +1,6 @@
 """Scripts for Kernel Tuner run unchanged but for the import, and give results with the same keys.
 
-tests/golden/kernel_tuner/keys.json has the keys of Kernel Tuner's own results: `benchmarks/kernel_tuner_scripts.py`.
+tests/golden/kernel_tuner/keys.json has the keys of Kernel Tuner's own results: see kernel_tuner_keys.py beside this.
 """
 
 from __future__ import annotations

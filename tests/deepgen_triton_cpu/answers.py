@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from harness import BF16
+from compiled_kernels import BF16
 
 F32 = np.float32
 

@@ -7,7 +7,7 @@ from typing import Any
 import answers as want
 import ml_dtypes
 import numpy as np
-from harness import BF16, Case
+from compiled_kernels import BF16, Case
 
 import kernels as k
 

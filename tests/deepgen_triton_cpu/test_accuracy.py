@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("triton")
-from harness import Case, Compiled
+from compiled_kernels import Case, Compiled
 
 import kernels
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
-from harness import Compiled, check
+from compiled_kernels import Compiled, check
 from kernel_calls import CASES as SMALL
 from kernel_calls import NARROW_PRODUCTS
 from user_calls import CASES as USERS

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 import random_programs
-from harness import Case, Compiled
+from compiled_kernels import Case, Compiled
 
 COUNT = int(os.environ.get("DEEPGEN_TRITON_PROGRAMS", "16"))
 SEED = int(os.environ.get("DEEPGEN_TRITON_SEED", "1"))

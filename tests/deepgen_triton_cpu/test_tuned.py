@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from harness import Case, Compiled
+from compiled_kernels import Case, Compiled
 
 import deepgen as dg
 import triton_calls

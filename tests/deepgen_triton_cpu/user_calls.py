@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import user_kernels as k
-from harness import BF16, Case
+from compiled_kernels import BF16, Case
 
 rng = np.random.default_rng(2)
 F32, F16 = np.float32, np.float16

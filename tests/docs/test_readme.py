@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)")
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    monkeypatch.delitem(sys.modules, "common", raising=False)
     import readme_results
 
     return readme_results
@@ -28,7 +26,6 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    monkeypatch.delitem(sys.modules, "common", raising=False)
     import readme_terminal
 
     return readme_terminal

@@ -13,7 +13,7 @@ import deepgen as dg
 from deepgen.run.measure.base import Policy
 from deepgen.vocabulary import Verdict
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "h200"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from wrong_family import DTYPES, RIGHT, STALE, WrongGemm
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -66,4 +66,4 @@ def test_intervals_of_disturbed_finals_hold_and_are_narrow(tmp_path: Path) -> No
     ]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2], capture_output=True)
     rows = json.loads((tmp_path / "told.json").read_text())["results"]
-    assert {"noise", "neighbours", "all"} <= {row["disturbed by"] for row in rows}
+    assert {"noise", "neighbours", "all"} <= {row["disturbed_by"] for row in rows}

@@ -9,12 +9,12 @@ import csv
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import disturbed_board
 import pytest
 from riscv_products import LOOPS, OPERATOR, kernel_of
 
@@ -26,9 +26,6 @@ from deepgen.run.riscv import board, perf
 from deepgen.run.riscv.runner import RiscvRunner
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Missing
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-import board_hour
 from loopback_board import DROP, KILL, ROOT, LoopbackBoard, loopback
 
 NAME = "riscv:rv64gcv_zvl128b"
@@ -195,7 +192,7 @@ def test_a_dropped_connection_is_made_again_or_told(server: LoopbackBoard) -> No
     server.calm()
     assert runner.measure(*built(LOOPS)).ok
     runner.close()
-    assert board_hour.settled(server) == [] and server.files() == []
+    assert disturbed_board.settled(server) == [] and server.files() == []
 
 
 def test_a_session_that_was_tidied_up_is_made_again_and_a_closed_one_is_not(server: LoopbackBoard) -> None:
@@ -275,7 +272,7 @@ def test_a_runner_is_closed_while_a_program_runs(server: LoopbackBoard) -> None:
         with pytest.raises(DeepgenError):
             measuring.result()
     begun.unlink()
-    assert board_hour.settled(server) == [] and server.files() == []
+    assert disturbed_board.settled(server) == [] and server.files() == []
 
 
 def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
@@ -299,15 +296,14 @@ def test_one_command_ends_with_the_winner_the_table_and_the_analysis(
     for row in csv.DictReader(table.open()):
         assert row["Valid Output"] == "YES" and float(row["Kernel Time (s)"]) > 0.0
         assert row["u_mode_cycle"] == "50" and row["l2_miss(perf record)"] == "N/A", "cycles; no samples"
-    assert board_hour.settled(server) == [] and server.files() == []
+    assert disturbed_board.settled(server) == [] and server.files() == []
     assert main(["tune", "gemm", "MNK=8", "--target", "sim", "--host", server.host]) == 2
     assert "such as riscv:k1" in capsys.readouterr().err
 
 
 def test_what_a_killed_tuner_left_is_removed_by_a_later_study(server: LoopbackBoard, tmp_path: Path) -> None:
-    """One round of `benchmarks/board_hour.py`, which does this for an hour with all its faults."""
-    killed = next(fault for fault in board_hour.FAULTS if fault.kills_tuner)
-    told = board_hour.one(server, 0, killed, after=4.0, trials=1, folder=tmp_path)
+    killed = next(fault for fault in disturbed_board.FAULTS if fault.kills_tuner)
+    told = disturbed_board.one(server, 0, killed, after=4.0, trials=1, folder=tmp_path)
     assert told["problems"] == [] and told["trials"] == 1 and told["left_processes"] == []
     runner_on(server).close()
     assert server.files() == []

@@ -22,7 +22,7 @@ from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Json, Measurement, Trial, digest, foreign
 
 RECORDED = "recorded"  # the strategy of such a study, and a condition of its trials
-_NEEDED = "a recording with `operator`, `kernel_name` and `device_name`, as benchmarks/h200/record.py writes them"
+_NEEDED = "a recording with `operator`, `kernel_name` and `device_name`, as benchmarks/record.py writes them"
 
 
 def import_study(file: Path, target: Target, out: Path) -> Study:

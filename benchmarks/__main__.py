@@ -1,0 +1,48 @@
+"""What each benchmark answers: `python -m benchmarks` lists them, `python -m benchmarks NAME ...` runs one."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# By subject. A file that is not a benchmark by itself is not named here.
+SUBJECTS: dict[str, tuple[str, ...]] = {
+    "Kernels beside other libraries": ("gemm", "rules", "triton_examples", "models", "riscv", "triton_calls"),
+    "Libraries of kernels": ("library_unseen", "library_replay", "library_calls", "torch_calls"),
+    "Search": ("search", "record", "tuner_overhead", "space", "rule_spaces"),
+    "Are results right?": (
+        "device_check", "wrong_kernels", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
+    ),
+    "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
+    "What deepgen itself costs": ("times_before_after", "cli_start", "journal_scale", "report_size", "cluster_scaling"),
+    "The README": ("readme_results", "readme_terminal"),
+}  # fmt: skip
+
+
+def answer(name: str) -> str:
+    """The first line of a benchmark's docstring."""
+    text = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8")))
+    return (text or "").splitlines()[0]
+
+
+def main() -> None:
+    if len(sys.argv) == 1 or sys.argv[1] in ("-h", "--help"):
+        print("python -m benchmarks NAME [OPTIONS]; `--help` behind a name shows its options.")
+        for subject, names in SUBJECTS.items():
+            print(f"\n{subject}")
+            for name in names:
+                print(f"  {name:18} {answer(name)}")
+        return
+    name = sys.argv[1].removesuffix(".py")
+    if not any(name in names for names in SUBJECTS.values()):
+        raise SystemExit(f"there is no benchmark {name!r}: `python -m benchmarks` lists them")
+    sys.path.insert(0, str(HERE))
+    sys.argv[:2] = [str(HERE / f"{name}.py")]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

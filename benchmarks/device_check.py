@@ -1,0 +1,127 @@
+"""Is every kernel right on this device? Families and operators on odd sizes, in all formats and layouts.
+
+    PYTHONPATH=src python benchmarks/device_check.py --target cuda:native [--only "conv2d"] [--trials 12] [--json FILE]
+
+Each problem has a short study by chance (nothing is left out because it looks slow), of which every trial must be
+right: a wrong result, a crash or a kernel that hangs is shown with its config. The exit status is 1 where there is any,
+or where the time limit left something out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.operators import Operator, gemm
+from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.conv2d import LAYOUTS as IMAGE_LAYOUTS
+from deepgen.operators.softmax import DTYPES as ROW_DTYPES
+from deepgen.targets import Target
+from deepgen.vocabulary import DeepgenError
+from harness import parser, run_main, save, table
+
+# N, H, W, CI, CO, k, stride, pad
+IMAGES = (
+    (16, 56, 56, 64, 64, 3, 1, 1),
+    (3, 29, 37, 19, 45, 3, 2, 1),
+    (2, 57, 31, 3, 65, 7, 2, 3),
+    (5, 17, 23, 131, 33, 1, 1, 0),
+    (1, 5, 6, 9, 7, 5, 3, 2),
+)
+ROWS = ((4096, 1024), (1000, 1001), (33, 50257), (100_003, 6), (3, 1_000_003), (777, 1))
+MATRICES = ((200, 136, 264, 2), (37, 41, 1053, 1), (8, 1104, 1024, 1), (1031, 5, 777, 2))
+FORMATS_OF_GEMM = ("f32", "tf32", "f64", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
+
+
+@dataclass(frozen=True)
+class Problem:
+    name: str
+    operator: Operator
+    family: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    problem: str
+    trials: Mapping[str, int]
+    wrong: Sequence[Mapping[str, Any]]
+    microseconds: float | None
+
+    @property
+    def ok(self) -> bool:
+        return not self.wrong and self.microseconds is not None
+
+
+def problems(target: Target) -> Iterator[Problem]:
+    for dtype in FORMATS_OF_GEMM:
+        for layout in ("nt", "nn", "tn", "tt"):
+            for m, n, k, batch in MATRICES:
+                operator: Operator = gemm(m, n, k, dtype=dtype, layout=layout, batch=batch)
+                try:
+                    families = generators.serving(operator, target)
+                except DeepgenError:  # a format that the target does not have
+                    continue
+                yield from (Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in families)
+    for shape in IMAGES:
+        for layout in IMAGE_LAYOUTS:
+            for dtype in FORMATS:
+                operator = dg.conv2d(*shape[:6], stride=shape[6], pad=shape[7], dtype=dtype, layout=layout)
+                yield Problem(operator.describe(), operator)
+    for rows, columns in ROWS:
+        for dtype in ROW_DTYPES:
+            operator = dg.softmax(rows, columns, dtype=dtype)
+            yield Problem(operator.describe(), operator)
+
+
+def checked(problem: Problem, target: Target, trials: int, seed: int, folder: Path) -> Row:
+    study = dg.tune(
+        problem.operator,
+        target=target,
+        family=problem.family,
+        trials=trials,
+        seed=seed,
+        strategy="random",
+        second_look=False,
+        transfer=False,
+        baselines=False,
+        progress=False,
+        out=folder,
+    )
+    wrong = [
+        {"config": dict(t.config), "verdict": t.measurement.verdict.value, "detail": t.measurement.detail}
+        for t in study.trials()
+        if t.measurement is not None and t.measurement.verdict is not dg.Verdict.CORRECT
+    ]
+    summary: Any = study.summary()
+    winner = summary["winner"]
+    return Row(problem.name, summary["trials"], wrong, winner["seconds"] * 1e6 if winner else None)
+
+
+def main() -> int:
+    words = parser(__doc__)
+    words.add_argument("--target", default="cuda:native", help="[cuda:native]")
+    words.add_argument("--trials", type=int, default=12, help="of each problem [12]")
+    options = words.options()
+    target, deadline = targets.resolve(options.target), options.deadline()
+    todo, rows = options.chosen(problems(target), lambda one: one.name), list[Row]()
+    with TemporaryDirectory() as folder:
+        for problem in todo:
+            if deadline.over:
+                break
+            rows.append(checked(problem, target, options.trials, options.seed, Path(folder)))
+            counts = ", ".join(f"{count} {verdict}" for verdict, count in rows[-1].trials.items())
+            print(f"{problem.name}: {counts}", flush=True)
+            save(options.json, rows, problems=len(todo), target=target.name)
+    bad = [row for row in rows if not row.ok]
+    print(table(("something is wrong with", "wrong"), [(row.problem, len(row.wrong)) for row in bad]))
+    print(f"{len(rows)} of {len(todo)} problems, {len(bad)} with something wrong")
+    return int(bool(bad) or len(rows) < len(todo))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,77 @@
+"""Where and when a figure was taken: date, hardware, load, versions, and the command."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("deepgen-kernels", "numpy", "torch", "triton", "ray", "kernel-tuner", "pyatf", "ortools", "lightgbm")
+GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,power.draw,power.limit,temperature.gpu"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What stands beside the figures of every result file."""
+
+    date: str
+    hardware: str
+    gpu: Mapping[str, str]
+    load: str | None
+    versions: Mapping[str, str]
+    command: str
+
+    @staticmethod
+    def now() -> Conditions:
+        from deepgen.targets import host
+
+        load = Path("/proc/loadavg")
+        return Conditions(
+            date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            hardware=host.processor().describe(),
+            gpu=gpu(),
+            load=load.read_text().split()[0] if load.exists() else None,
+            versions=versions(),
+            command=command(),
+        )
+
+
+def versions() -> dict[str, str]:
+    import deepgen
+
+    out = {"python": platform.python_version(), "deepgen": deepgen.__version__}
+    for package in PACKAGES[1:]:
+        try:
+            out[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return out
+
+
+def command() -> str:
+    """As one would type it in the root of the repository: without the folders of this machine."""
+    program, *words = sys.argv
+    return " ".join(["python", f"benchmarks/{Path(program).name}", *words])
+
+
+def gpu() -> dict[str, str]:
+    """What the first NVIDIA GPU says of itself; nothing where there is none."""
+    query = ["nvidia-smi", f"--query-gpu={GPU_FACTS}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(zip(GPU_FACTS.split(","), done.stdout.splitlines()[0].split(", "), strict=False))
+
+
+def peak_mebibytes() -> float:
+    """The most memory that this process has held. (getrusage would tell its parent's, which it inherits.)"""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")

@@ -1,0 +1,60 @@
+"""Calls on an NVIDIA GPU, timed by events in the state that deepgen's finals promise: cold caches, an idle queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from deepgen.vocabulary import Missing
+
+FLUSH_BYTES = 256 << 20  # more than the L2 holds
+PAUSE_CYCLES = 400_000  # 0.2 ms: all is enqueued before the device gets to it
+Call = Callable[[], Any]
+
+
+def gpu_torch() -> Any:
+    """torch, where it finds a GPU."""
+    missing = Missing("torch with an NVIDIA GPU", blocks="nothing can be timed", remedy="Run it where there is one.")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise missing from None
+    if not torch.cuda.is_available():
+        raise missing
+    return torch
+
+
+class Clock:
+    """Times calls on torch's default stream."""
+
+    def __init__(self) -> None:
+        self.torch = gpu_torch()
+        self._ballast = self.torch.zeros(FLUSH_BYTES // 4, device="cuda")
+        self._least = self.torch.zeros((), device="cuda")
+        self._events = tuple(self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def seconds(self, call: Call) -> float:
+        """Of one call, behind a flush of the cache by reading and behind a pause."""
+        torch, (start, end) = self.torch, self._events
+        torch.cuda.synchronize()
+        torch.amin(self._ballast, dim=0, out=self._least)
+        torch.cuda._sleep(PAUSE_CYCLES)
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def graph(self, call: Call) -> Call:
+        """The call, captured; it is called once before that, on the same stream, for what it allocates."""
+        torch = self.torch
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            call()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            call()
+        torch.cuda.synchronize()
+        replay: Call = graph.replay
+        return replay

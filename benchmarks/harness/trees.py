@@ -1,0 +1,76 @@
+"""The same thing by two source trees of deepgen: each in processes of its own, with folders of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A checkout, and a folder in which its processes have their caches, settings and bytecode."""
+
+    root: Path
+    scratch: Path
+
+    @property
+    def source(self) -> Path:
+        return self.root / "src" if (self.root / "src").is_dir() else self.root
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Modules of this tree alone. Bytecode is kept apart and written, as after an installation."""
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        folders = {"XDG_CACHE_HOME": "cache", "XDG_CONFIG_HOME": "config", "PYTHONPYCACHEPREFIX": "bytecode"}
+        return {
+            **env,
+            **{name: str(self.scratch / folder) for name, folder in folders.items()},
+            "PYTHONPATH": str(self.source),
+            "DEEPGEN_CALM_SECONDS": "0",  # what is timed is deepgen, and not how busy the machine is
+            "DEEPGEN_RACE_SECONDS": "2",
+        }
+
+    def run(self, *words: str) -> str:
+        """What `deepgen WORDS` prints. Raises where it fails."""
+        return self.python("-m", "deepgen", *words)
+
+    def python(self, *words: str) -> str:
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, *words]
+        done = subprocess.run(argv, cwd=self.scratch, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)} failed with the modules of {self.root}:\n{done.stderr.strip()}")
+        return done.stdout
+
+
+class Worker:
+    """A program of a tree that answers each line with a line of JSON, for as long as it is open."""
+
+    def __init__(self, tree: Tree, program: Path, words: Sequence[str]) -> None:
+        tree.scratch.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), *words],
+            cwd=tree.scratch,
+            env=tree.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, question: str) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(question + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"a worker ended with {self._process.wait()}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self._process.communicate()

@@ -1,0 +1,164 @@
+"""Are whole models faster through deepgen.torch than by torch? A block like Llama's (GPU), a layer like BERT's (CPU).
+
+    PYTHONPATH=src python benchmarks/models.py llama record tune bench --format fp8 --json FILE
+    python benchmarks/models.py bert record tune bench --format f32 --threads 2 --json FILE
+
+Each step leaves its result in the folder, so that it can be run by itself: the operators of the model are recorded,
+tuned from the recording with `deepgen tune`, and the model is timed by torch, with kernels, compiled, and from CUDA
+graphs. Llama's block: prefill of 2048 tokens, decode for 16 sequences, and a request (a prompt and 16 tokens after it);
+in `fp8` weights and inputs of products are 8-bit floats with a scale each. BERT's layer: one sequence of 128 tokens,
+again and again, so its weights stay in caches, and kernels are tuned with warm ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import deepgen as dg
+import deepgen.torch
+import model_definitions as models
+from deepgen.frontends.torch import benching
+from harness import Options, alternate, parser, per_call, run_main, save
+from harness.turns import seconds_text
+
+Make = Callable[[], Callable[[], Any]]
+Runs = Mapping[str, tuple[Make, int]]  # what is run, and how often it counts
+FORMATS = {"llama": ("bf16", "fp8"), "bert": ("f32", "bf16")}
+
+
+def record(runs: Runs, path: Path) -> None:
+    """What all of these runs compute, each run so often."""
+    parts = [(make(), often) for make, often in runs.values()]
+    with torch.no_grad():
+        for run, _ in parts:
+            run()
+        with deepgen.torch.record() as work:
+            for run, often in parts:
+                for _ in range(often):
+                    run()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work.save(path)
+    print(work)
+
+
+def tune(work: Path, library: Path, seconds: float, target: str, *more: str) -> None:
+    """As a user would: by the command line."""
+    words = ["tune", str(work), "--time-budget", str(seconds), "--library", str(library), "--target", target,
+             "--out", str(library.parent / "studies"), "--trials", "100000", *more]  # fmt: skip
+    source = Path(dg.__file__).parents[1]  # this very deepgen, installed or not
+    subprocess.run([sys.executable, "-m", "deepgen", *words], check=True, env={**os.environ, "PYTHONPATH": str(source)})
+
+
+def bench(runs: Runs, library: Path, *, rounds: int, compiled: bool, graphs: bool) -> dict[str, Any]:
+    """Each run in every way."""
+    # Trusted: tuned by this program, perhaps by a user of another name, as on a machine that is made anew for each run.
+    opened, results = dg.library(library, trust=True), dict[str, Any]()
+    for name, (make, _) in runs.items():
+        report = benching.bench(make, opened, rounds=rounds, compiled=compiled, graphs=graphs)
+        print(f"\n{name}")
+        for row in report.rows:
+            speed = f"{row.faster.estimate:.3f} ({row.faster.low:.3f} to {row.faster.high:.3f}) of {row.than}"
+            print(f"  {row.name:26} {seconds_text(row.seconds):>10}  {row.difference:.1e}  {speed}", flush=True)
+            for word, calls in (("served", row.served), ("left to torch", row.refused)):
+                if calls:
+                    print(f"    {word}: {', '.join(f'{count} x {of}' for of, count in calls.items())}", flush=True)
+        for met in report.met:
+            print(f"  {'deepgen' if met.ours else 'torch':8} {met.operator.describe():44} {met.why}")
+        results[name] = report.to_json()
+    return results
+
+
+def host_part(library: Path, name: str, call: Callable[[], Any]) -> dict[str, float]:
+    """What a call costs the host, by torch and by a kernel: nothing is waited for between calls."""
+    used = deepgen.torch.use(dg.library(library, trust=True), race=False)
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    plain = per_call(call, 100, wait=wait)
+
+    def served() -> float:
+        with used:
+            return plain()
+
+    with torch.no_grad():
+        taken = alternate({"torch": plain, "deepgen": served}, 15)
+    best = {way: taken.least(way) for way in ("torch", "deepgen")}
+    ours = any(met.ours for met in used.met)
+    ratio = best["deepgen"] / best["torch"]
+    times = ", ".join(f"{way} {seconds_text(seconds)}" for way, seconds in best.items())
+    print(f"\na call of {name}: {times}, ratio {ratio:.2f}, served by a kernel: {ours}")
+    return {**best, "ratio": ratio, "served": float(ours)}
+
+
+def check_not_slower(results: Mapping[str, Any]) -> None:
+    """To be called once results are written."""
+    warnings = [f"{name}: {report['warning']}" for name, report in results.items() if report["warning"]]
+    if warnings:
+        raise SystemExit("\n".join(warnings))
+
+
+def llama(options: Options) -> None:
+    fp8, device = options.format == "fp8", "cuda"
+    # A block decodes many tokens for each prompt, so both count.
+    runs: Runs = {
+        "prefill": (lambda: models.part("prefill", device, fp8), 1),
+        "decode": (lambda: models.part("decode", device, fp8), 8),
+    }
+    work, library = options.folder / f"work-{options.format}.json", options.folder / "library"
+    if "record" in options.steps:
+        record(runs, work)
+    if "tune" in options.steps:
+        tune(work, library, options.seconds, "cuda:native")
+    if "bench" in options.steps:
+        timed = partial(bench, library=library, rounds=options.rounds, graphs=True)
+        # The parts of a request were recorded and tuned. Compiled, its decodes would be one graph.
+        whole: Runs = {"request": (lambda: models.request(device, fp8), 1)}
+        blocks = timed(runs, compiled=not options.no_compile) | timed(whole, compiled=False)
+        call = host_part(library, *models.one_call(device, fp8))
+        save(options.json, {"blocks": blocks, "call": call}, device=torch.cuda.get_device_name())
+        check_not_slower(blocks)
+
+
+def bert(options: Options) -> None:
+    threads: tuple[str, ...] = ()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+        threads = ("--threads", str(options.threads))
+    runs: Runs = {"layer": (lambda: models.bert_layer(options.format), 5)}
+    work, library = options.folder / f"work-{options.format}.json", options.folder / "library"
+    if "record" in options.steps:
+        record(runs, work)
+    if "tune" in options.steps:
+        tune(work, library, options.seconds, "cpu", "--warm", *threads)
+    if "bench" in options.steps:
+        layer = bench(runs, library, rounds=options.rounds, compiled=not options.no_compile, graphs=False)
+        save(options.json, {"layer": layer}, dtype=options.format, threads=torch.get_num_threads())
+        check_not_slower(layer)
+
+
+def main() -> None:
+    words = parser(__doc__)
+    words.add_argument("model", choices=FORMATS)
+    words.add_argument("steps", nargs="+", choices=("record", "tune", "bench"))
+    words.add_argument("--format", help="llama: bf16 or fp8; bert: f32 or bf16 [the first]")
+    words.add_argument("--seconds", type=float, default=480.0, help="of tuning [480]")
+    words.add_argument("--threads", type=int, help="for torch and for kernels, of bert [all cores]")
+    words.add_argument("--rounds", type=int, default=30, help="[30]")
+    words.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    words.add_argument("--folder", type=Path, help="what the steps leave [build/MODEL]")
+    options = words.options()
+    options.format = options.format or FORMATS[options.model][0]
+    if options.format not in FORMATS[options.model]:
+        words.error(f"{options.model} is there in {' and '.join(FORMATS[options.model])}")
+    options.folder = options.folder or Path("build") / options.model
+    {"llama": llama, "bert": bert}[options.model](options)
+
+
+if __name__ == "__main__":
+    run_main(main)
