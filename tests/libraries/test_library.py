@@ -191,9 +191,9 @@ def test_other_folders_are_no_libraries(tmp_path: Path, studies: list[Study]) ->
     newer = dg.library(tmp_path / "newer")
     newer.add(studies[2])
     (tmp_path / "newer" / "format").write_text("deepgen library 2\n")
-    with pytest.raises(BadInput, match="a newer deepgen wrote"):
+    with pytest.raises(BadInput, match="another version of deepgen"):
         dg.library(tmp_path / "newer")
-    with pytest.raises(BadInput, match="a newer deepgen wrote"):
+    with pytest.raises(BadInput, match="another version of deepgen"):
         newer.add(studies[2])
 
 
