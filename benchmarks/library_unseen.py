@@ -99,7 +99,7 @@ def chosen(library: Library, operator: Gemm, target: Target, runners: Runners) -
     taken = time.monotonic() - started
     if raced is None:
         return Chosen({"predict": predicted, "measure": predicted}, None, taken)
-    more = {} if raced.made is None else {raced.made[0].name: raced.made[0]}
+    more = {} if raced.fastest is None else {raced.fastest[0].name: raced.fastest[0]}
     after = replace(content, times=(*content.times, raced.times), entries={**content.entries, **more})
     return Chosen({"predict": predicted, "measure": choose(after, operator, target)}, raced, taken)
 
@@ -113,7 +113,7 @@ def race(
     assert isinstance(operator, Gemm), "only these are drawn"
     entries = {choice.entry.name: choice.entry for choice in choices.values() if choice.entry is not None}
     names = baselines.raced(baselines.find(operator, target))
-    new = () if created.raced is None or created.raced.made is None else (created.raced.made,)
+    new = () if created.raced is None or created.raced.fastest is None else (created.raced.fastest,)
     earlier = [contender_of(library, entry) for entry in entries.values() if library.path_of(entry).exists()]
     fresh = [Contender(entry.name, kernel, built) for entry, kernel, built in new if entry.name in entries]
     contenders = [*earlier, *fresh, *map(Contender, names)]

@@ -174,8 +174,8 @@ def test_all_that_a_family_ranks_is_made_and_raced(library: Library, monkeypatch
     tried = [dict(one.config) for one, _ in raced.tried]
     assert tried[:3] == ranked and 3 < len(tried) <= 3 + 3 * 2, "and variants of the fastest"
     fastest = min(at.seconds for _, at in raced.tried if at.ok and at.seconds)
-    if raced.made is not None:
-        assert raced.times.kernels[raced.made[0].kernel_id] == min(raced.times.kernels.values()) == fastest
+    if raced.fastest is not None:
+        assert raced.times.kernels[raced.fastest[0].kernel_id] == min(raced.times.kernels.values()) == fastest
 
 
 def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
@@ -193,8 +193,8 @@ def test_where_the_fastest_is_wrong_on_other_inputs_the_next_serves(
 
     monkeypatch.setattr("deepgen.libraries.first_use.first_wrong", first_wrong)
     raced = time_chosen(library, library.choose(UNSEEN, "cpu"))
-    assert raced is not None and raced.made is not None and len(asked) == 2
-    assert raced.made[0].kernel_id == asked[1] and list(raced.times.kernels) == [asked[1]]
+    assert raced is not None and raced.fastest is not None and len(asked) == 2
+    assert raced.fastest[0].kernel_id == asked[1] and list(raced.times.kernels) == [asked[1]]
 
 
 def test_where_a_vendor_is_faster_within_the_noise_ours_serves(library: Library) -> None:

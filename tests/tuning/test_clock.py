@@ -102,7 +102,7 @@ def test_what_happens_at_the_same_time_counts_once(monkeypatch: pytest.MonkeyPat
     with ours.on("building"):
         now += 1.0
     ours.measured(2.5, 10)  # one second of it while the search waited, the rest while it computed
-    told: dict[str, Any] = ours.told()
+    told: dict[str, Any] = ours.record()
     assert (told["search"], told["measuring"], told["building"], told["total"]) == (3.0, 1.0, 0.0, 4.0)
 
 

@@ -43,7 +43,7 @@ def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
         assert [t.id for t in journal.best(5)] == [2, 0]
         assert journal.tally().verdicts == {"correct": 2, "crashed": 1}
         assert [p.id for p in journal.proposals(open_only=True)] == [3]
-        assert journal.asks()[0].given == 4
+        assert journal.asks()[0].count == 4
 
 
 def test_a_default_whose_time_did_not_settle_is_right_all_the_same(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
             session, task, able, study.emitted, default=None, keep=_RACED, baselines=raced, max_seconds=_RACE_SECONDS
         )
         finals = {**finals, "peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
-        found = [trial for trial in able if trial.id == finals["winner"]]
-        if not found:
+        winners = [trial for trial in able if trial.id == finals["winner"]]
+        if not winners:
             return None
-        kernel = study.emitted(found[0])
-        return _entry(study, found[0], kernel, session.build(kernel), finals)
+        kernel = study.emitted(winners[0])
+        return _entry(study, winners[0], kernel, session.build(kernel), finals)
 
 
 def is_general(requires: Requirements, operator: Operator) -> bool:

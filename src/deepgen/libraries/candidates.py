@@ -67,7 +67,7 @@ def first(operator: Operator, like: Entry, winners: Sequence[Entry]) -> list[tup
     return _once((family, sized(space, config)) for config in (family.default(operator, target), *ranked, *fitting))
 
 
-def varied(best: Candidate, known: Sequence[Config]) -> list[tuple[Generator, Config]]:
+def varied(best: Candidate, existing: Sequence[Config]) -> list[tuple[Generator, Config]]:
     """The fastest candidate with one knob changed, where the family's model hardly tells the difference.
 
     Without those that are known. None where the family cannot rank configs: a default is then all that is made.
@@ -77,14 +77,14 @@ def varied(best: Candidate, known: Sequence[Config]) -> list[tuple[Generator, Co
         return []
     target = best.like.target.limited_to(best.like.threads)
     space = family.space(best.operator, target)
-    told = family.modelled_seconds(best.operator, target, best.config)
+    modelled = family.modelled_seconds(best.operator, target, best.config)
     by_knob: dict[str, list[tuple[int, Config]]] = {}
     for config in space.neighbors(best.config):
-        if config in known:
+        if config in existing:
             continue
         knob = next(knob for knob in space.knobs if config.get(knob.name) != best.config.get(knob.name))
         expected = family.modelled_seconds(best.operator, target, config)
-        if knob.name != _SIZES_KNOB and told is not None and expected is not None and expected <= _ALIKE * told:
+        if knob.name != _SIZES_KNOB and modelled is not None and expected is not None and expected <= _ALIKE * modelled:
             places = [knob.values.index(one[knob.name]) if knob.name in one else 0 for one in (config, best.config)]
             by_knob.setdefault(knob.name, []).append((abs(places[0] - places[1]), config))
     nearest_first = (sorted(rows, key=lambda row: row[0]) for rows in by_knob.values())
@@ -122,31 +122,31 @@ def _built(operator: Operator, like: Entry, family: Generator, config: Config) -
     return Candidate(operator, like, family.name, config, kernel, signed)
 
 
-def entry_of(made: Candidate, measured: Measurement, rivals: Mapping[str, Measurement]) -> Added:
+def entry_of(candidate: Candidate, measured: Measurement, rivals: Mapping[str, Measurement]) -> Added:
     """As an entry, from a race in which it and the baselines took part."""
-    assert measured.seconds is not None and made.artifact.plan is not None, "it was built, and timed"
+    assert measured.seconds is not None and candidate.artifact.plan is not None, "it was built, and timed"
     beside = {
         name: Rival(rival.seconds, paired_ratio(rival.samples, measured.samples).estimate)
         for name, rival in rivals.items()
         if rival.ok and rival.seconds
     }
-    requires, like = made.artifact.plan.requires, made.like
+    requires, like = candidate.artifact.plan.requires, candidate.like
     entry = Entry(
         target=like.target,
         cold=like.cold,
         threads=like.threads,
-        general=is_general(requires, made.operator),
-        family=made.family,
-        config=dict(made.config),
-        kernel_id=made.kernel.id,
-        binary=sha256(Path(made.artifact.binary)),
+        general=is_general(requires, candidate.operator),
+        family=candidate.family,
+        config=dict(candidate.config),
+        kernel_id=candidate.kernel.id,
+        binary=sha256(Path(candidate.artifact.binary)),
         requires=requires,
-        timed=(Timed(made.operator, measured.seconds, median_interval(measured.samples), beside),),
+        timed=(Timed(candidate.operator, measured.seconds, median_interval(measured.samples), beside),),
         peak_gflops=like.peak_gflops,
         bandwidth=like.bandwidth,
-        provenance={"origin": ORIGIN, "rounds": len(measured.samples), **origin(__version__, made.artifact)},
+        provenance={"origin": ORIGIN, "rounds": len(measured.samples), **origin(__version__, candidate.artifact)},
     )
-    return entry, made.kernel, made.artifact
+    return entry, candidate.kernel, candidate.artifact
 
 
 def _once(wanted: Iterable[tuple[Generator, Config]]) -> list[tuple[Generator, Config]]:

@@ -67,13 +67,13 @@ def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float)
         if (wrong := first_wrong(runner, task, contender)) is not None:
             return replace(result, verdict=WRONG, detail=wrong)
         rivals = [name for name in timed.baselines if name in baselines.find(timed.operator, entry.target)]
-        found = result
+        current = result
         for _ in range(1 + _RETRIES):
-            found = _timed(runner, contender, timed, rivals, result, tolerance)
-            if found.verdict != SLOWER:
+            current = _timed(runner, contender, timed, rivals, result, tolerance)
+            if current.verdict != SLOWER:
                 break
-        if found.verdict != RIGHT or timed is entry.timed[-1]:
-            return found
+        if current.verdict != RIGHT or timed is entry.timed[-1]:
+            return current
     return result
 
 

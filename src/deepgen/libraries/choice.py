@@ -97,12 +97,12 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
         refused = {entry.name: "it failed when it was timed at this shape" for entry in serving} | refused
         serving = []
     if not serving:
-        found = _without_ours(content, operator, target, alike, refused, able)
-        return replace(found, reason=f"{found.reason}{without}", measured=failed)
-    known = predict.points(here, content.times)
-    times = _times_at(operator, serving, known, able)
+        choice = _without_ours(content, operator, target, alike, refused, able)
+        return replace(choice, reason=f"{choice.reason}{without}", measured=failed)
+    points = predict.points(here, content.times)
+    times = _times_at(operator, serving, points, able)
     timed = [entry for entry in serving if entry.name in times.ours]
-    octaves = {e.name: predict.distance(predict.nearest(operator, e, known), operator) for e in timed}
+    octaves = {e.name: predict.distance(predict.nearest(operator, e, points), operator) for e in timed}
     near = [entry for entry in timed if octaves[entry.name] <= predict.FAR]
     best = min(near or timed, key=lambda entry: times.ours[entry.name])
     seconds = times.ours[best.name]
@@ -111,15 +111,15 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
         *(Considered(n, s) for n, s in sorted({**times.ours, **times.rivals}.items(), key=lambda row: row[1])),
         *(Considered(name, None, why) for name, why in refused.items()),
     )
-    told = "measured at this shape" if times.exact else f"predicted from {counted(len(known), 'tuned shape')}"
+    basis = "measured at this shape" if times.exact else f"predicted from {counted(len(points), 'tuned shape')}"
     if not near and able:
         name = vendor or able[0]
-        closest = predict.nearest(operator, best, known).describe()
+        closest = predict.nearest(operator, best, points).describe()
         away = f"{closest} is {octaves[best.name]:.1f} octaves away"
         reason = f"no tuned shape is near: {away}; {name} serves instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
     exact = times.exact or vendor is None
-    off = 0.0 if exact else predict.margin(best, known, predict.spread(here, known, model_of))
+    off = 0.0 if exact else predict.margin(best, points, predict.spread(here, points, model_of))
     level = race is not None and vendor in race.ties and seconds <= min(race.kernels.values(), default=0.0)
     if (
         vendor is not None
@@ -127,12 +127,12 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
         and _is_behind(best, operator, vendor, seconds * exp(off), times.rivals[vendor])
     ):
         theirs = times.rivals[vendor]
-        both = f"{told}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
+        both = f"{basis}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
             reason = f"{vendor} may be faster, {both}, and such predictions are too good by up to {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
-    reason = f"{seconds_text(seconds)}, {told}"
+    reason = f"{seconds_text(seconds)}, {basis}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
     slower = level and vendor is not None and times.rivals[vendor] <= seconds
@@ -166,11 +166,11 @@ class _TimesAt:
 
 
 def _times_at(
-    operator: Operator, serving: Sequence[Entry], known: Sequence[predict.Point], able: Sequence[str]
+    operator: Operator, serving: Sequence[Entry], points: Sequence[predict.Point], able: Sequence[str]
 ) -> _TimesAt:
     """As measured, where that was done; otherwise as predicted."""
-    expected = predict.predict(operator, serving, known, model_of)
-    measured = next((point for point in known if point.operator == operator), predict.Point(operator, {}, {}))
+    expected = predict.predict(operator, serving, points, model_of)
+    measured = next((point for point in points if point.operator == operator), predict.Point(operator, {}, {}))
     timed = {e.name: measured.kernels[e.kernel_id] for e in serving if e.kernel_id in measured.kernels}
     rivals = {name: value for name, value in {**expected.baselines, **measured.baselines}.items() if name in able}
     predicted = {entry.name: expected.kernels[entry.kernel_id] for entry in serving}
@@ -185,10 +185,10 @@ def model_of(entry: Entry, operator: Operator) -> float | None:
     if not isinstance(family, Modelled) or family.refuses(operator, entry.target) is not None:
         return None  # or an entry of somebody's that names a family of another target
     try:
-        told = family.modelled_seconds(operator, entry.target, entry.config)
+        seconds = family.modelled_seconds(operator, entry.target, entry.config)
     except (ArithmeticError, KeyError, TypeError, ValueError):  # a config of somebody's that is none of the family's
         return None
-    return log(told) if told is not None and told > 0 else None
+    return log(seconds) if seconds is not None and seconds > 0 else None
 
 
 def _like_conditions(entries: Sequence[Entry], target: Target) -> list[Entry]:

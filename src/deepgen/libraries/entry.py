@@ -106,8 +106,8 @@ class Entry:
     def name(self) -> str:
         """Of its folder. Like winners of one operator under like conditions share it: the faster is kept."""
         like: list[Json] = [self.target.name, *self.conditions, self.general]
-        told: list[Json] = [timed.operator.to_json() for timed in self.timed]
-        return f"{self.operator.slug()}-{self.target.name.replace(':', '_')}-{digest([told, like], 8)}"
+        shapes: list[Json] = [timed.operator.to_json() for timed in self.timed]
+        return f"{self.operator.slug()}-{self.target.name.replace(':', '_')}-{digest([shapes, like], 8)}"
 
     def at(self, operator: Operator) -> Timed | None:
         """What was measured at exactly this shape."""

@@ -47,7 +47,7 @@ class Raced:
     """A race at one shape."""
 
     times: Times
-    made: Added | None = None  # the fastest that was made for the shape, where it was faster than all entries
+    fastest: Added | None = None  # the fastest that was made for the shape, where it was faster than all entries
     tried: tuple[tuple[Candidate, Measurement], ...] = ()  # all that were made for it
     spent: Mapping[str, float] = field(default_factory=dict)  # seconds, by what was done
 
@@ -85,12 +85,12 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
         race.make_variants()
         if not race.run() or (race.best > _GAIN * before and not race.is_behind):
             break
-    made = race.confirmed()
+    fastest = race.confirmed()
     names = {entry.name: entry.kernel_id for entry in entries}
-    names |= {} if made is None else {made.kernel.id: made.kernel.id}
+    names |= {} if fastest is None else {fastest.kernel.id: fastest.kernel.id}
     times = replace(times_of(race.task, race.measured, names), not_made=race.why_none)
     rivals = {name: race.measured[name] for name in times.baselines}
-    added = None if made is None else candidates.entry_of(made, race.measured[made.kernel.id], rivals)
+    added = None if fastest is None else candidates.entry_of(fastest, race.measured[fastest.kernel.id], rivals)
     return Raced(times, added, race.tried, race.spent)
 
 
@@ -100,7 +100,7 @@ class _Race:
     def __init__(self, task: Task, runners: Runners, like: Entry, entries: Sequence[Contender]) -> None:
         self.task, self._runners, self._like = task, runners, like
         self._contenders = {one.name: one for one in entries}
-        self._made: dict[str, Candidate] = {}
+        self._built: dict[str, Candidate] = {}
         self._failures: list[str] = []
         self.measured: dict[str, Measurement] = {}
         self._last: list[str] = []  # who took part in the last race: only their rounds can be paired
@@ -108,13 +108,13 @@ class _Race:
 
     @property
     def tried(self) -> tuple[tuple[Candidate, Measurement], ...]:
-        return tuple((made, self.measured[name]) for name, made in self._made.items())
+        return tuple((candidate, self.measured[name]) for name, candidate in self._built.items())
 
     @property
     def why_none(self) -> str | None:
         """Why no kernel that was made for the shape took part, where that was tried."""
-        failed = [f"{made.family}: {one.detail}" for made, one in self.tried if not one.ok]
-        return None if len(failed) < len(self._made) else next(iter([*self._failures, *failed]), None)
+        failed = [f"{candidate.family}: {one.detail}" for candidate, one in self.tried if not one.ok]
+        return None if len(failed) < len(self._built) else next(iter([*self._failures, *failed]), None)
 
     @property
     def best(self) -> float:
@@ -130,10 +130,12 @@ class _Race:
 
     def make_variants(self) -> None:
         """Of the fastest that was made."""
-        able = [name for name in self._fastest_first() if name in self._made]
+        able = [name for name in self._fastest_first() if name in self._built]
         if able:
             with timed_part(self.spent, "building"):
-                self._make(candidates.varied(self._made[able[0]], [made.config for made in self._made.values()]))
+                self._make(
+                    candidates.varied(self._built[able[0]], [candidate.config for candidate in self._built.values()])
+                )
 
     @property
     def is_behind(self) -> bool:
@@ -159,9 +161,9 @@ class _Race:
         while order:
             close = [name for name in order if self._seconds(name) <= _CLOSE * self._seconds(order[0])]
             self._time(close[:_FINALISTS], _CONFIRMING)
-            made = self._verified()
+            fastest = self._verified()
             if self._fastest_first():
-                return made
+                return fastest
             order = [name for name in order if name not in self._last]
         return None
 
@@ -187,12 +189,12 @@ class _Race:
     def _verified(self) -> Candidate | None:
         """The fastest of the last race, where it was made for the shape and is right on all inputs that finals use."""
         for name in self._fastest_first():
-            if name not in self._made:
+            if name not in self._built:
                 return None
             with timed_part(self.spent, "verifying"):
                 wrong = self._first_wrong(self._contenders[name])
             if wrong is None:
-                return self._made[name]
+                return self._built[name]
             self.measured[name] = Measurement(Verdict.WRONG, wrong)
         return None
 
@@ -203,12 +205,12 @@ class _Race:
             return str(error)
 
     def _make(self, wanted: Sequence[tuple[Generator, Config]]) -> None:
-        known = {one.kernel.id for one in self._contenders.values() if one.kernel is not None}
+        existing = {one.kernel.id for one in self._contenders.values() if one.kernel is not None}
         for one in candidates.build(self.task.operator, self._like, wanted):
             if isinstance(one, str):
                 self._failures.append(one)
-            elif one.kernel.id not in known:
-                self._made[one.kernel.id] = one
+            elif one.kernel.id not in existing:
+                self._built[one.kernel.id] = one
                 self._contenders[one.kernel.id] = one.contender
 
     def _fastest_first(self) -> list[str]:

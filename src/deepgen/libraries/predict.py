@@ -59,29 +59,29 @@ class Predicted:
 def points(entries: Sequence[Entry], times: Iterable[Times]) -> list[Point]:
     """The tuned shapes of entries that were timed under like conditions. What was timed side by side counts more."""
     first = entries[0]
-    found: dict[str, Point] = {}
+    by_shape: dict[str, Point] = {}
     for entry in entries:
         for timed in entry.timed:
             key = timed.operator.slug()
-            before = found.get(key, Point(timed.operator, {}, {}))
+            before = by_shape.get(key, Point(timed.operator, {}, {}))
             rivals = {name: rival.seconds for name, rival in timed.baselines.items()}
-            found[key] = Point(
+            by_shape[key] = Point(
                 timed.operator, {**before.kernels, entry.kernel_id: timed.seconds}, {**before.baselines, **rivals}
             )
     here = {entry.kernel_id for entry in entries}
     for row in times:
-        known = {kernel: value for kernel, value in row.kernels.items() if kernel in here}
-        if known and row.conditions == first.conditions and is_resized(first.operator, row.operator):
-            before = found.get(row.operator.slug(), Point(row.operator, {}, {}))
+        here_too = {kernel: value for kernel, value in row.kernels.items() if kernel in here}
+        if here_too and row.conditions == first.conditions and is_resized(first.operator, row.operator):
+            before = by_shape.get(row.operator.slug(), Point(row.operator, {}, {}))
             rivals = {**before.baselines, **row.baselines}
-            found[row.operator.slug()] = Point(row.operator, {**before.kernels, **known}, rivals)
-    return list(found.values())
+            by_shape[row.operator.slug()] = Point(row.operator, {**before.kernels, **here_too}, rivals)
+    return list(by_shape.values())
 
 
-def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model) -> Predicted:
+def predict(operator: Operator, entries: Sequence[Entry], points: Sequence[Point], model: Model) -> Predicted:
     """For a shape that every one of the entries serves."""
     first = entries[0]
-    octaves = {id(point): away(operator, point.operator, first.target) for point in known}
+    octaves = {id(point): away(operator, point.operator, first.target) for point in points}
     weights = {key: weight(far) for key, far in octaves.items()}
 
     def least(shape: Operator) -> float:
@@ -91,25 +91,25 @@ def predict(operator: Operator, entries: Sequence[Entry], known: Sequence[Point]
     def average(values: Mapping[int, float]) -> float:
         return sum(weights[key] * value for key, value in values.items()) / sum(weights[key] for key in values)
 
-    modelled = _relative(operator, entries, known, model)
-    base = least(operator) + average({id(p): log(p.best) - least(p.operator) for p in known})
+    modelled = _relative(operator, entries, points, model)
+    base = least(operator) + average({id(p): log(p.best) - least(p.operator) for p in points})
     kernels = {}
     for entry in entries:
-        timed = [point for point in known if entry.kernel_id in point.kernels]
+        timed = [point for point in points if entry.kernel_id in point.kernels]
         there = modelled.get(entry.kernel_id, {})
         beyond = {id(p): p.lost(p.kernels[entry.kernel_id]) - there.get(id(p), 0.0) for p in timed}
         lost = average({key: min(value, MOST_LOST) for key, value in beyond.items()})
         worse = LOST_PER_OCTAVE * min(octaves[id(point)] for point in timed)
         kernels[entry.kernel_id] = exp(base + lost + there.get(id(operator), 0.0) + worse)
-    names = dict.fromkeys(name for point in known for name in point.baselines)
+    names = dict.fromkeys(name for point in points for name in point.baselines)
     baselines = {}
     for name in names:
-        behind = {id(p): min(p.lost(p.baselines[name]), MOST_LOST) for p in known if name in p.baselines}
+        behind = {id(p): min(p.lost(p.baselines[name]), MOST_LOST) for p in points if name in p.baselines}
         baselines[name] = exp(base + average(behind))
     return Predicted(kernels, baselines)
 
 
-def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> float:
+def spread(entries: Sequence[Entry], points: Sequence[Point], model: Model) -> float:
     """By how much predictions are too good: the logarithm of a ratio, 0 where that cannot be told.
 
     Each of the tuned shapes is predicted from the others, without the kernels that were tuned there: a shape that is
@@ -117,17 +117,17 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
     and the root of the mean square of the errors in it. Where it is faster than was expected the error counts as 0:
     nobody loses by that.
     """
-    told: dict[tuple[str, int], float | None] = {}
+    modelled: dict[tuple[str, int], float | None] = {}
 
     def once(entry: Entry, shape: Operator) -> float | None:
         key = entry.kernel_id, id(shape)
-        if key not in told:
-            told[key] = model(entry, shape)
-        return told[key]
+        if key not in modelled:
+            modelled[key] = model(entry, shape)
+        return modelled[key]
 
     squares = []
-    for point in known[:_JUDGED]:
-        others = [other for other in known if other is not point]
+    for point in points[:_JUDGED]:
+        others = [other for other in points if other is not point]
         elsewhere = {kernel for other in others for kernel in other.kernels} & set(point.kernels)
         rivals = {name for other in others for name in other.baselines} & set(point.baselines)
         able = [e for e in entries if e.kernel_id in elsewhere and e.at(point.operator) is None]
@@ -135,23 +135,23 @@ def spread(entries: Sequence[Entry], known: Sequence[Point], model: Model) -> fl
             expected = predict(point.operator, able, others, once)
             best = min(expected.kernels, key=lambda kernel: expected.kernels[kernel])
             lead = expected.kernels[best] / min(expected.baselines[name] for name in rivals)
-            found = point.kernels[best] / min(point.baselines[name] for name in rivals)
-            squares.append(min(max(0.0, log(found / lead)), MOST_LOST) ** 2)
+            measured = point.kernels[best] / min(point.baselines[name] for name in rivals)
+            squares.append(min(max(0.0, log(measured / lead)), MOST_LOST) ** 2)
     return sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
-def margin(entry: Entry, known: Sequence[Point], spread: float) -> float:
+def margin(entry: Entry, points: Sequence[Point], spread: float) -> float:
     """By how much a kernel must be ahead of a vendor's library: the logarithm of a ratio.
 
     Where it was timed at its own shapes alone, nothing tells what it loses elsewhere. On an H200 that was up to UNTOLD.
     """
-    elsewhere = any(entry.kernel_id in point.kernels and entry.at(point.operator) is None for point in known)
+    elsewhere = any(entry.kernel_id in point.kernels and entry.at(point.operator) is None for point in points)
     return spread if elsewhere else max(spread, UNTOLD)
 
 
-def nearest(operator: Operator, entry: Entry, known: Sequence[Point]) -> Operator:
+def nearest(operator: Operator, entry: Entry, points: Sequence[Point]) -> Operator:
     """Of the shapes that a kernel was timed at, the one that is nearest to this one."""
-    shapes = (point.operator for point in known if entry.kernel_id in point.kernels)
+    shapes = (point.operator for point in points if entry.kernel_id in point.kernels)
     return min(shapes, key=lambda shape: distance(shape, operator))
 
 
@@ -192,16 +192,16 @@ def _begin(row: int) -> int:
 
 
 def _relative(
-    operator: Operator, entries: Sequence[Entry], known: Sequence[Point], model: Model
+    operator: Operator, entries: Sequence[Entry], points: Sequence[Point], model: Model
 ) -> dict[str, dict[int, float]]:
     """By each family's model: how much longer a kernel takes, at each of the shapes, than a vendor's library, or where
     that has no model, than the best of them."""
     out: dict[str, dict[int, float]] = {entry.kernel_id: {} for entry in entries}
-    for key, shape in [(id(operator), operator), *((id(point), point.operator) for point in known)]:
-        told = {entry.kernel_id: model(entry, shape) for entry in entries}
+    for key, shape in [(id(operator), operator), *((id(point), point.operator) for point in points)]:
+        modelled = {entry.kernel_id: model(entry, shape) for entry in entries}
         vendor = reached(shape, entries[0].target)
-        least = log(vendor) if vendor else min((v for v in told.values() if v is not None), default=0.0)
-        for kernel, value in told.items():
+        least = log(vendor) if vendor else min((v for v in modelled.values() if v is not None), default=0.0)
+        for kernel, value in modelled.items():
             if value is not None:
                 out[kernel][key] = value - least
     return out

@@ -36,10 +36,10 @@ class Runners:
             self._runner.switch_to(task)
             return self._runner
         self.close()
-        made = open_runner(task)
-        assert isinstance(made, Supervisor), "an entry is for a processor or a GPU"
-        self._runner = made
-        return made
+        runner = open_runner(task)
+        assert isinstance(runner, Supervisor), "an entry is for a processor or a GPU"
+        self._runner = runner
+        return runner
 
     def close(self) -> None:
         if self._runner is not None:
@@ -117,11 +117,11 @@ def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int | 
 
 
 def contender_of(library: Library, entry: Entry) -> Contender:
-    found = library.store.stored(entry, trusted=library.trusted)
-    assert found.binary is not None, "where it was changed, `stored` has said so"
-    form = found.binary.suffix.removeprefix(".")
-    artifact = Artifact(found.kernel.id, str(found.binary.absolute()), form, "", {}, 0.0, plan=found.plan)
-    return Contender(entry.name, found.kernel, artifact)
+    stored = library.store.stored(entry, trusted=library.trusted)
+    assert stored.binary is not None, "where it was changed, `stored` has said so"
+    form = stored.binary.suffix.removeprefix(".")
+    artifact = Artifact(stored.kernel.id, str(stored.binary.absolute()), form, "", {}, 0.0, plan=stored.plan)
+    return Contender(entry.name, stored.kernel, artifact)
 
 
 def once(entries: Iterable[Entry]) -> list[Entry]:

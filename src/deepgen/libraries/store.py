@@ -106,12 +106,12 @@ class Store:
     def stored(self, entry: Entry, *, trusted: bool) -> Stored:
         """The kernel of an entry with its binary, which is checked first. Raises DeepgenError, in words."""
         folder = self.folder / ENTRIES / entry.name
-        found = stored_winner(folder)
-        if found.binary is None or found.kernel.id != entry.kernel_id or found.sha256 != entry.binary:
+        stored = stored_winner(folder)
+        if stored.binary is None or stored.kernel.id != entry.kernel_id or stored.sha256 != entry.binary:
             what = f"{folder} was changed after it was added: its binary is not the one that was measured"
             raise DeepgenError(f"{what}. Add its study again")
-        trust.require(None, None, trust=trusted or found.own, origin=folder, holds="a binary")
-        return found
+        trust.require(None, None, trust=trusted or stored.own, origin=folder, holds="a binary")
+        return stored
 
     def write(self, entry: Entry, kernel: Kernel, artifact: Artifact) -> None:
         folder = self.folder / ENTRIES / f"{entry.name}{_NEW}"
@@ -159,8 +159,8 @@ class Store:
 
     def _inside(self, name: str) -> list[Path]:
         folder = self.folder / name
-        found = sorted(folder.iterdir()) if folder.is_dir() else []
-        return [path for path in found if not path.name.startswith(".")]
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [path for path in paths if not path.name.startswith(".")]
 
     def _entry(self, folder: Path) -> Entry:
         path = folder / ABOUT

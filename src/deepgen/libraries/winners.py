@@ -76,13 +76,13 @@ class Library:
         Binaries that somebody else's deepgen wrote keep asking for trust, unless the other library was opened with it.
         """
         other = other if isinstance(other, Library) else Library(other, trust=self.trusted)
-        found = other.content()
-        if found.damaged:
-            name, why = next(iter(found.damaged.items()))
+        content = other.content()
+        if content.damaged:
+            name, why = next(iter(content.damaged.items()))
             raise DeepgenError(f"{other.folder} holds a damaged file, {name}: {why}. Prune it first")
         out = {}
         with self._store.changing():
-            for name, entry in found.entries.items():
+            for name, entry in content.entries.items():
                 stored = other._store.stored(entry, trusted=True)
                 out[name] = self._became(entry, self._store.read())
                 if out[name] == KEPT:
@@ -94,9 +94,9 @@ class Library:
                     self._store.write(entry, stored.kernel, artifact)
                 else:
                     self._store.copy(name, other._store)
-            known = {times.name for times in self._content.times}
-            for times in found.times:
-                if times.name not in known:
+            existing = {times.name for times in self._content.times}
+            for times in content.times:
+                if times.name not in existing:
                     self._store.write_times(times)
         self.reload()
         return out
@@ -118,16 +118,16 @@ class Library:
         unknown = [name for name in names if name not in content.entries and name not in content.damaged]
         if unknown:
             raise BadInput(f"{self.folder} has no entry {unknown[0]!r}", allowed=", ".join(content.entries) or "none")
-        found = tuple(Pruned(name, "named") for name in names) or (
+        pruned = tuple(Pruned(name, "named") for name in names) or (
             *(Pruned(name, f"damaged: {why}") for name, why in self._all_damaged().items()),
             *self._dominated(),
         )
-        if not dry_run and found:
+        if not dry_run and pruned:
             with self._store.changing():
-                for one in found:
+                for one in pruned:
                     self._store.remove(one.name)
             self.reload()
-        return found
+        return pruned
 
     def choose(
         self, operator: Operator, target: str | Target | None = None, among: tuple[str, ...] | None = None
@@ -136,16 +136,16 @@ class Library:
 
         `among`: the baselines that may serve instead of a kernel; None: all that can run.
         """
-        found = self._choices.get((operator, target, among))
-        if found is None:
+        choice = self._choices.get((operator, target, among))
+        if choice is None:
             where = target if isinstance(target, Target) else targets.resolve(target)
-            found = choose(self._content, operator, where, among)
-            if self.dispatch == MEASURE and not found.measured and self.measure(operator, where):
-                found = choose(self._content, operator, where, among)
-            found = replace(found, loading=self._load)
-            self._choices[operator, target, among] = found
-        self.served[found.how] += 1
-        return found
+            choice = choose(self._content, operator, where, among)
+            if self.dispatch == MEASURE and not choice.measured and self.measure(operator, where):
+                choice = choose(self._content, operator, where, among)
+            choice = replace(choice, loading=self._load)
+            self._choices[operator, target, among] = choice
+        self.served[choice.how] += 1
+        return choice
 
     def measure(self, operator: Operator, target: str | Target | None = None) -> bool:
         """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
@@ -163,8 +163,8 @@ class Library:
         self._measured[raced.times.name] = raced.times
         try:
             with self._store.changing(wait=0.0):
-                if raced.made is not None and self._became(raced.made[0], self._store.read()) != KEPT:
-                    self._store.write(*raced.made)
+                if raced.fastest is not None and self._became(raced.fastest[0], self._store.read()) != KEPT:
+                    self._store.write(*raced.fastest)
                 self._store.write_times(raced.times)
         except (OSError, DeepgenError):  # it is read-only, or another process changes it: this one knows the times
             pass
@@ -173,15 +173,15 @@ class Library:
 
     def why(self, operator: Operator, target: str | Target | None = None) -> str:
         """The choice in words."""
-        found = self.choose(operator, target)
-        chosen = found.entry.name if found.entry is not None else found.vendor or "nothing"
-        return f"{operator.describe()} on {found.target.name}: {chosen}; {found.reason}"
+        choice = self.choose(operator, target)
+        chosen = choice.entry.name if choice.entry is not None else choice.vendor or "nothing"
+        return f"{operator.describe()} on {choice.target.name}: {chosen}; {choice.reason}"
 
     def load(self, entry: Entry) -> Loaded:
         """The kernel of an entry, after its binary was checked."""
         targets.device_for(entry.target)  # raises where there is none
-        found = self._store.stored(entry, trusted=self.trusted)
-        return load(found.kernel, entry.operator, entry.target, found.binary, found.plan)
+        stored = self._store.stored(entry, trusted=self.trusted)
+        return load(stored.kernel, entry.operator, entry.target, stored.binary, stored.plan)
 
     def path_of(self, entry: Entry) -> Path:
         return self.folder / ENTRIES / entry.name
@@ -192,10 +192,10 @@ class Library:
 
     def reload(self) -> None:
         """Read the folder again."""
-        found = self._store.read()
-        known = {times.name for times in found.times}
-        more = (times for name, times in self._measured.items() if name not in known)
-        self._content = replace(found, times=(*found.times, *more))
+        content = self._store.read()
+        existing = {times.name for times in content.times}
+        more = (times for name, times in self._measured.items() if name not in existing)
+        self._content = replace(content, times=(*content.times, *more))
         self._choices.clear()
 
     def __repr__(self) -> str:
@@ -211,16 +211,16 @@ class Library:
                 self._loaded[key] = self.load(chosen.entry)
             return self._loaded[key]
         assert chosen.vendor is not None, "where nothing serves, `load` of the choice has said so"
-        told = f"{chosen.vendor} serves {chosen.operator.describe()}: {chosen.reason}"
-        warnings.warn(told, VendorFallback, stacklevel=3)
+        text = f"{chosen.vendor} serves {chosen.operator.describe()}: {chosen.reason}"
+        warnings.warn(text, VendorFallback, stacklevel=3)
         return VendorKernel(chosen.vendor, chosen.operator, chosen.target)
 
     @staticmethod
     def _became(entry: Entry, content: Content) -> str:
-        known = content.entries.get(entry.name)
-        if known is None:
+        existing = content.entries.get(entry.name)
+        if existing is None:
             return ADDED
-        return REPLACED if entry.seconds < known.seconds else KEPT
+        return REPLACED if entry.seconds < existing.seconds else KEPT
 
     def _all_damaged(self) -> dict[str, str]:
         """With those whose binary was changed, which only a look at every binary shows."""

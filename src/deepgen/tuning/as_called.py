@@ -43,8 +43,8 @@ def as_called(study: Study, rounds: int = ROUNDS) -> JsonObject:
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
         raise DeepgenError(f"the winner of {study.folder} could not be called: {last[0]}")
-    told: JsonObject = json.loads(done.stdout)
-    return told
+    reported: JsonObject = json.loads(done.stdout)
+    return reported
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,9 +53,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--trust", action="store_true")
-    given = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     try:
-        print(json.dumps(_times(Study.open(given.folder, trust=given.trust), given.rounds)))
+        print(json.dumps(_times(Study.open(parsed.folder, trust=parsed.trust), parsed.rounds)))
     except DeepgenError as error:
         raise SystemExit(str(error)) from error
 
@@ -68,8 +68,8 @@ def _times(study: Study, rounds: int) -> JsonObject:
     results = kernel(**arrays)  # new arrays, which later calls write into
     written = [tensor.name for tensor in operator.tensors() if tensor.name not in arrays]
     outputs = dict(zip(written, results if isinstance(results, tuple) else (results,), strict=True))
-    given = tuple(arrays.values())  # by position, which is the quickest way to call
-    calls: dict[str, Callable[[], object]] = {OURS: lambda: kernel(*given, out=results)}
+    inputs = tuple(arrays.values())  # by position, which is the quickest way to call
+    calls: dict[str, Callable[[], object]] = {OURS: lambda: kernel(*inputs, out=results)}
     tensors = {**arrays, **outputs}
     shared = _shared(operator, tensors) if on_gpu else tensors
     threads = study.task().policy.threads or host.usable_cores()

@@ -19,12 +19,12 @@ class Uncounted:
     """The events that were not counted, each reported once per study."""
 
     def __init__(self, before: Iterable[Trial]) -> None:
-        self._told = {event for trial in before for event in missing_of(trial.measurement)}
+        self._reported = {event for trial in before for event in missing_of(trial.measurement)}
 
     def new(self, missing: Mapping[str, str]) -> list[str]:
         """Sentences about the events that were not reported before."""
-        fresh = {event: why for event, why in missing.items() if event not in self._told}
-        self._told.update(fresh)
+        fresh = {event: why for event, why in missing.items() if event not in self._reported}
+        self._reported.update(fresh)
         return sentences(fresh)
 
     def of(self, trials: Iterable[Trial]) -> list[str]:
@@ -75,11 +75,11 @@ def count(
                 except BuildError as error:
                     say(f"trial {trial.id} cannot be built again: {error.detail}")
                     continue
-                found = runner.count(kernel, artifact, events)
-                counted.append(replace(trial, measurement=found.kept_in(trial.measurement)))
-                missing.update(found.missing)
+                counts = runner.count(kernel, artifact, events)
+                counted.append(replace(trial, measurement=counts.kept_in(trial.measurement)))
+                missing.update(counts.missing)
                 journal.recount(counted[-1:])
-                say(f"[{len(counted)}/{len(best)}] trial {trial.id}: {len(found.values)} of {len(events)} counted")
+                say(f"[{len(counted)}/{len(best)}] trial {trial.id}: {len(counts.values)} of {len(events)} counted")
         finally:
             runner.close()
         for reason in uncounted.new(missing):

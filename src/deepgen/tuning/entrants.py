@@ -38,10 +38,10 @@ def overlooked(
     A processor that serves others too is slow for seconds at a time, longer than a trial takes: every run of the
     fastest kernel may have been slow, and nothing in its samples shows that. `samples` is how many may be taken.
     """
-    right, known = _by_time(trials), {trial.id for trial in racing}
-    most = int(min(_HEATED * len(known), samples / _HEAT_RUNS))
-    timed = [(t, t.seconds or 0.0) for t in right[: len(known) + most]]
-    near = [(t, seconds) for t, seconds in timed if t.id not in known and seconds <= _SLOWED * timed[0][1]]
+    right, chosen = _by_time(trials), {trial.id for trial in racing}
+    most = int(min(_HEATED * len(chosen), samples / _HEAT_RUNS))
+    timed = [(t, t.seconds or 0.0) for t in right[: len(chosen) + most]]
+    near = [(t, seconds) for t, seconds in timed if t.id not in chosen and seconds <= _SLOWED * timed[0][1]]
     spent = accumulate(_HEAT_RUNS * seconds for _, seconds in near)
     heated = [t for (t, _), seconds in zip(near, spent, strict=True) if seconds <= _HEAT_SECONDS]
     if not heated:
@@ -70,9 +70,9 @@ def _disturbed(right: Sequence[Trial]) -> list[Trial]:
     Their fastest run took much less than the others, and less than the best trial's usual one. Finals are undisturbed.
     """
     leader = right[0].seconds or 0.0 if right else 0.0
-    found = [
+    doubtful = [
         (least, trial.id, trial)
         for trial in right
         if trial.seconds and (least := min(trial.measurement.samples)) < min(leader, _DISTURBED * trial.seconds)
     ]
-    return [trial for *_, trial in sorted(found, key=lambda row: row[:2])[:_MOST_DISTURBED]]
+    return [trial for *_, trial in sorted(doubtful, key=lambda row: row[:2])[:_MOST_DISTURBED]]

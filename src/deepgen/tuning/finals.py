@@ -228,9 +228,9 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
     # A user's arrays may be parts of larger ones. Two shapes suffice: kernels get strides and sizes separately.
     strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
     names: list[Json] = [task.shapes[shape].describe() for shape in right]
-    found: JsonObject = {"only": only, "right_at": names}
+    serves: JsonObject = {"only": only, "right_at": names}
     more: JsonObject = {"why": why, "dense": strided, "untried": untried}
-    return found | {name: value for name, value in more.items() if value}
+    return serves | {name: value for name, value in more.items() if value}
 
 
 def qualify(

@@ -99,7 +99,7 @@ class Clock:
         """Seconds so far, by part."""
         return dict(self._seconds)
 
-    def told(self) -> JsonObject:
+    def record(self) -> JsonObject:
         """What is recorded of a run. What was measured while the strategy computed counts as search alone."""
         total, parts = self.elapsed, dict(self._seconds)
         twice = max(0.0, sum(parts.values()) - total)

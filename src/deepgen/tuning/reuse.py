@@ -59,22 +59,22 @@ def as_config(study: Study, count: int) -> JsonObject:
         # A conditional knob that no winner has is left free.
         if used:
             knobs[knob.name] = [_plain(v) for v in widened(knob.values, used)]
-    shape, others = _said(study.operator)
+    shape, others = _as_words(study.operator)
     run: JsonObject = {"target": study.target.name, "knobs": knobs, "strategy": study.definition["strategy"]}
     return {"operator": study.operator.name, "shapes": [shape], **others, **run}
 
 
-def _said(operator: Operator) -> tuple[JsonObject, JsonObject]:
+def _as_words(operator: Operator) -> tuple[JsonObject, JsonObject]:
     """The operator in the words of a config file: those of its shape, and the others."""
-    said = operator.said()
-    if type(operator).make(said) != operator:
+    parameters = operator.said()
+    if type(operator).make(parameters) != operator:
         raise BadInput(
             f"{operator.describe()} cannot be expressed as a tuning config",
             allowed="only what NAME=VALUE parameters can describe",
         )
     words = words_of(type(operator))
-    sizes = {name: value for name, value in said.items() if words[name].kind == "size"}
-    return sizes, {name: value for name, value in said.items() if name not in sizes}
+    sizes = {name: value for name, value in parameters.items() if words[name].kind == "size"}
+    return sizes, {name: value for name, value in parameters.items() if name not in sizes}
 
 
 def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:

@@ -46,12 +46,12 @@ class SearchState:
         self._space = space
         self._journal = journal
         self._restart = journal.restart()
-        self._known: dict[int, Trial | None] = {}  # after a restart: earlier trials by rank, None until told
+        self._earlier: dict[int, Trial | None] = {}  # after a restart: earlier trials by rank, None until told
         self._waiting: dict[int, Trial] = {}
         self.proposals: dict[int, Proposal] = {}  # asked for, not ended
         self.opinions: dict[int, Opinion] = {}  # of the proposals, where there is a second look
         self.asked = 0
-        self.told = 0
+        self.reported = 0
         self.exhausted = False
         self.listen: Callable[[Trial], None] = lambda trial: None  # called with each trial that the strategy is told
 
@@ -71,22 +71,22 @@ class SearchState:
         self._waiting = {trial.id: trial for trial in ended}
         recorded = {p.id: p for p in self._journal.proposals()}
         before = [recorded[i] for i in range(self._restart.asked) if i not in self._restart.lost]
-        self._known = dict.fromkeys(p.rank for p in before)
+        self._earlier = dict.fromkeys(p.rank for p in before)
         self.asked = self._restart.asked
         self._propose([p for p in before if p.id not in self._waiting])
         asks = self._journal.asks()
         restored = self._restore(asks, [p.rank for p in recorded.values()])
         for ask in asks:
-            while self.told < ask.told:
+            while self.reported < ask.after:
                 self._tell_next(strategy=not restored)
-            expected = [recorded[i] for i in range(ask.first, ask.first + ask.given)] if ask.given else []
+            expected = [recorded[i] for i in range(ask.first, ask.first + ask.count)] if ask.count else []
             if not restored and not self._repeats(ask.wanted, expected):
                 raise DeepgenError(
                     f"{self._journal.folder}: the strategy does not repeat what this study recorded at trial "
                     f"{self.asked}; it was changed since. Start a new study with another --seed"
                 )
-            self.asked += ask.given
-            self.exhausted = ask.given < ask.wanted
+            self.asked += ask.count
+            self.exhausted = ask.count < ask.wanted
             self._propose([p for p in expected if p.id not in self._waiting])
         return ended
 
@@ -98,7 +98,7 @@ class SearchState:
         if not isinstance(self.strategy, Restorable) or not isinstance(kept.get("state"), dict):
             return False
         try:
-            self.strategy.restore(kept["state"], ranks, [self._waiting[i] for i in range(asks[-1].told)])
+            self.strategy.restore(kept["state"], ranks, [self._waiting[i] for i in range(asks[-1].after)])
         except ValueError:
             self.strategy = self._make()
             return False
@@ -128,10 +128,10 @@ class SearchState:
         fresh: list[Proposal] = []
         while True:
             wanted = min(batch, budget - self.asked + len(self._restart.lost))
-            room = self.asked - self.told <= window - batch
+            room = self.asked - self.reported <= window - batch
             if room and wanted > 0 and not self.exhausted and more():
                 fresh += self._ask(wanted)
-            elif self.told in self._waiting or self.told in self._restart.lost:
+            elif self.reported in self._waiting or self.reported in self._restart.lost:
                 self._tell_next()
             else:
                 return fresh
@@ -148,30 +148,30 @@ class SearchState:
 
     def _tell_next(self, *, strategy: bool = True) -> None:
         """Tell the next trial in the order of asking; a lost one is skipped."""
-        if self.told not in self._restart.lost:
-            trial = self._waiting.pop(self.told)
+        if self.reported not in self._restart.lost:
+            trial = self._waiting.pop(self.reported)
             if strategy:
                 self.strategy.tell(trial)
             if self._look is not None:
                 self._look.hear(trial)
             self.listen(trial)
-            if trial.rank in self._known:
-                self._known[trial.rank] = trial
-        self.told += 1
+            if trial.rank in self._earlier:
+                self._earlier[trial.rank] = trial
+        self.reported += 1
 
     def _ask_strategy(self, wanted: int) -> list[dict[str, Any]]:
         """New configs. After a restart a strategy may propose configs from before, which it has only been told of."""
         configs: list[dict[str, Any]] = []
         while wanted > len(configs):
             missing = wanted - len(configs)
-            given = self.strategy.ask(missing)
-            for config in given:
-                rank = self._space.rank(config) if self._known else -1
-                if rank not in self._known:
+            proposed = self.strategy.ask(missing)
+            for config in proposed:
+                rank = self._space.rank(config) if self._earlier else -1
+                if rank not in self._earlier:
                     configs.append(config)
-                elif (told := self._known[rank]) is not None:
-                    self.strategy.tell(told)  # it expects a result for each proposal
-            if len(given) < missing:
+                elif (earlier := self._earlier[rank]) is not None:
+                    self.strategy.tell(earlier)  # it expects a result for each proposal
+            if len(proposed) < missing:
                 break
         return configs
 
@@ -179,7 +179,7 @@ class SearchState:
         configs = self._ask_strategy(wanted)
         self.exhausted = len(configs) < wanted
         fresh = [Proposal(self.asked + i, self._space.rank(c), c) for i, c in enumerate(configs)]
-        self._journal.ask(self.told, wanted, fresh, self._checkpoint())
+        self._journal.ask(self.reported, wanted, fresh, self._checkpoint())
         self._propose(fresh)
         self.asked += len(fresh)
         return fresh
@@ -208,8 +208,8 @@ def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
         if kept:
             names = ", ".join(str(row["name"]) for row in kept)
             journal.note(f"the search starts from the results of earlier studies: {names}")
-    known = {row["name"] for row in kept}
-    late = next((path.name for path in request.learn_from if path.name not in known), None)
+    names_kept = {row["name"] for row in kept}
+    late = next((path.name for path in request.learn_from if path.name not in names_kept), None)
     if late is not None:
         raise BadInput(f"{planned.folder} has begun without {late}", allowed="another folder for a new study: --out")
     return [_past(row) for row in kept]
@@ -275,13 +275,13 @@ def _kept(study: Study) -> dict[str, Json]:
 
 def _recording(path: Path) -> dict[str, Json]:
     """What a journal keeps of a recording: of a large one, fast and slow configs in equal steps."""
-    known = recorded.read(path)
-    trials = sorted(known.past.trials, key=lambda trial: (trial.seconds is None, trial.seconds))
+    recording = recorded.read(path)
+    trials = sorted(recording.past.trials, key=lambda trial: (trial.seconds is None, trial.seconds))
     step = max(1, math.ceil(len(trials) / TRIALS))
     rows: list[Json] = [
-        [known.space.rank(dict(t.config)), t.seconds, t.measurement.verdict.value] for t in trials[::step]
+        [recording.space.rank(dict(t.config)), t.seconds, t.measurement.verdict.value] for t in trials[::step]
     ]
-    return {"name": path.name, "describe": known.name, "space": known.space.to_json(), "trials": rows}
+    return {"name": path.name, "describe": recording.name, "space": recording.space.to_json(), "trials": rows}
 
 
 def _past(row: Mapping[str, Any]) -> Past:

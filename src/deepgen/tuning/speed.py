@@ -46,14 +46,14 @@ def speed(shapes: Sequence[Operator], seconds: float, peak_gflops: float | None,
     Of several shapes, all of these are geometric means, as the seconds are.
     """
     bounds = [bound(operator, peak_gflops, bandwidth) for operator in shapes]
-    known = [least.seconds for least in bounds if least.seconds]
+    least_seconds = [least.seconds for least in bounds if least.seconds]
     gflops = geometric_mean([operator.flops() for operator in shapes]) / seconds / 1e9
     return {
         "gflops": gflops,
         "gbytes_per_second": geometric_mean([operator.least_bytes() for operator in shapes]) / seconds / 1e9,
         "share_of_peak": gflops / peak_gflops if peak_gflops else None,
         "bound": bounds[0].by,
-        "share_of_bound": geometric_mean(known) / seconds if len(known) == len(bounds) else None,
+        "share_of_bound": geometric_mean(least_seconds) / seconds if len(least_seconds) == len(bounds) else None,
     }
 
 

@@ -52,7 +52,7 @@ def tune(
                     run.search(session)
                     run.finals(session)
             finally:
-                journal.add_time(clock.told())
+                journal.add_time(clock.record())
         run.say(phase="done")
     return Study.open(planned.folder, operator=request.operator, generator=request.generator)
 
@@ -267,7 +267,7 @@ class _Run:
         goals = self.request.goals() if reference is not None else replace(self.request.goals(), target_speedup=None)
         stopping = Stopping(goals, reference)
         ended = self.journal.trials()
-        for trial in ended if all_ended else ended[: self.state.told]:
+        for trial in ended if all_ended else ended[: self.state.reported]:
             stopping.hear(trial)
         return stopping
 

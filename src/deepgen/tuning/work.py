@@ -148,8 +148,8 @@ def is_short(operator: Operator) -> bool:
 
 def short_ones(operators: Sequence[Operator], gains: Sequence[float]) -> list[int]:
     """Which of them get a short study, those that may gain most first."""
-    found = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= _WORTH]
-    return sorted(found, key=lambda i: -gains[i])
+    short = [i for i, operator in enumerate(operators) if is_short(operator) and gains[i] >= _WORTH]
+    return sorted(short, key=lambda i: -gains[i])
 
 
 def divided(gains: Sequence[float], seconds: float, least: float = LEAST_SECONDS) -> list[float]:

@@ -38,7 +38,9 @@ def unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         trials.append((Trial(number, number, {"NAME": name}, made.id, bundle_runner.UNMEASURED), made, artifact))
     archive = tmp_path / "gpu.tar.gz"
     finals = {"default": 4, "keep": 2, "baselines": False}
-    bundle_pack.write(archive, task, study="s", name="n", trials=trials, known=[], helpers=helpers, arrays={}, **finals)  # type: ignore[arg-type]
+    bundle_pack.write(
+        archive, task, study="s", name="n", trials=trials, earlier=[], helpers=helpers, arrays={}, **finals
+    )  # type: ignore[arg-type]
     return bundle_archive.unpack(archive, tmp_path)
 
 

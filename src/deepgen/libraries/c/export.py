@@ -58,9 +58,9 @@ def export(library: Library, folder: Path, name: str = NAME) -> Exported:
         raise BadInput(f"{library.folder} has no entries", allowed="add studies first: deepgen library add")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        made = _write(library, entries, Path(scratch) / "out", name)
-        made.folder.replace(folder)
-    return replace(made, folder=folder, library=folder / made.library.relative_to(made.folder))
+        written = _write(library, entries, Path(scratch) / "out", name)
+        written.folder.replace(folder)
+    return replace(written, folder=folder, library=folder / written.library.relative_to(written.folder))
 
 
 def check_folder(path: Path) -> None:
@@ -87,19 +87,19 @@ def _write(library: Library, entries: Sequence[Entry], folder: Path, name: str) 
         raise DeepgenError(f"none of the kernels of {library.folder} can be exported: {why}")
     files = _write_sources(library, folder, name, served, texts)
     built = _build(folder, name, files)
-    for path, text in files(name, __version__, ABI_VERSION, files).items():
+    for path, text in packaging(name, __version__, ABI_VERSION, files).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return Exported(folder, name, tuple(served), built, skipped)
 
 
 def _kernel(library: Library, function: Function, entry: Entry, place: int, kernels: Path) -> KernelText:
-    found = library.store.stored(entry, trusted=library.trusted)
-    assert found.binary is not None, "where it was changed, `stored` has said so"
-    image = found.binary.read_bytes() if function.on_gpu else None
-    text = kernel_text(function, entry, completed(found.kernel, found.plan), place, image)
+    stored = library.store.stored(entry, trusted=library.trusted)
+    assert stored.binary is not None, "where it was changed, `stored` has said so"
+    image = stored.binary.read_bytes() if function.on_gpu else None
+    text = kernel_text(function, entry, completed(stored.kernel, stored.plan), place, image)
     if not function.on_gpu:
-        shutil.copyfile(found.binary, kernels / f"{entry.name}.so")
+        shutil.copyfile(stored.binary, kernels / f"{entry.name}.so")
     return text
 
 
@@ -124,15 +124,15 @@ def _build(folder: Path, name: str, files: list[str]) -> Path:
     """The shared library, for this machine's processor and no instruction set beyond its base."""
     compiler = toolchain_for(targets.resolve("cpu"), "c")
     assert isinstance(compiler, CCompiler), "processors have C compilers"
-    made = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
-    command = [*compiler.command, *FLAGS, "-shared", f"-Wl,-soname,{made.name}", "-Iinclude", "-Isrc"]
-    command += ["-o", f"lib/{made.name}", *(f"src/{file}" for file in files), *LIBRARIES]
+    shared = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
+    command = [*compiler.command, *FLAGS, "-shared", f"-Wl,-soname,{shared.name}", "-Iinclude", "-Isrc"]
+    command += ["-o", f"lib/{shared.name}", *(f"src/{file}" for file in files), *LIBRARIES]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
         raise DeepgenError(f"the exported library cannot be built: {first}")
-    (made.parent / f"lib{name}.so").symlink_to(made.name)
-    return made
+    (shared.parent / f"lib{name}.so").symlink_to(shared.name)
+    return shared
 
 
 # Without contraction, times are predicted to the last bit as Python does.
@@ -148,7 +148,7 @@ FLAGS = (
 LIBRARIES = ("-ldl", "-lpthread", "-lm")
 
 
-def files(name: str, version: str, abi: int, sources: Sequence[str]) -> Mapping[str, str]:
+def packaging(name: str, version: str, abi: int, sources: Sequence[str]) -> Mapping[str, str]:
     """Paths below the exported folder, and their texts."""
     return {
         f"lib/cmake/{name}/{name}Config.cmake": _config(name, abi),

@@ -74,7 +74,7 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
 
 def _serves(function: Function, kernel: Kernel, name: str) -> str:
     """All requirements of the kernel, and dense tensors where it is not told of other strides."""
-    told = plans.names_of(kernel.plan)
+    named = plans.names_of(kernel.plan)
     conditions = [in_c(expression, function.scalars) for expression, _ in kernel.requirements]
     if function.fixed:
         own = function.operator.sizes()
@@ -84,7 +84,7 @@ def _serves(function: Function, kernel: Kernel, name: str) -> str:
             spelled = function.scalars[stride.scalar]
             aliases = {alias for alias, text in function.scalars.items() if text == spelled}
             # Families in C are verified on dense tensors only.
-            if not function.on_gpu or not aliases & told:
+            if not function.on_gpu or not aliases & named:
                 conditions.append(f"({spelled} == {stride.dense})")
     tests = "\n        && ".join(conditions) or "1"
     return f"static int {name}_serves(const int64_t *v) {{\n    (void)v;\n    return {tests};\n}}"
@@ -92,14 +92,14 @@ def _serves(function: Function, kernel: Kernel, name: str) -> str:
 
 def _workspaces(plan: LaunchPlan, scalars: Mapping[str, str]) -> list[Workspace]:
     """Each once; steps that name the same one share it, at the largest size asked for."""
-    found: dict[str, Workspace] = {}
+    spaces: dict[str, Workspace] = {}
     for arg in (a for step in plans.steps_of(plan) for a in step.args if isinstance(a, WorkspaceArg)):
-        text, before = in_c(arg.bytes, scalars), found.get(arg.name)
+        text, before = in_c(arg.bytes, scalars), spaces.get(arg.name)
         if before is not None and before.bytes != text:
             text = f"greatest({before.bytes}, {text})"
         # Where a run could use what the last one left, it is zeroed again: callers may bring other memory.
-        found[arg.name] = Workspace(arg.name, text, max(arg.align, 1), arg.zeroed)
-    return list(found.values())
+        spaces[arg.name] = Workspace(arg.name, text, max(arg.align, 1), arg.zeroed)
+    return list(spaces.values())
 
 
 def _bytes(spaces: Sequence[Workspace], name: str) -> str:

@@ -40,11 +40,11 @@ class _Nodes:
     """All operations of one model, each once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, tuple[int, ...]], _Node] = {}
+        self._each: dict[tuple[str, tuple[int, ...]], _Node] = {}
         self._merged: dict[tuple[int, int, int], _Node] = {}
 
     def node(self, op: str, *args: _Node) -> _Node:
-        return self._known.setdefault((op, tuple(map(id, args))), _Node(op, args))
+        return self._each.setdefault((op, tuple(map(id, args))), _Node(op, args))
 
     def constant(self, value: float) -> _Node:
         return self.node(repr(float(value)) if isfinite(value) else "NAN")
@@ -68,14 +68,14 @@ class _Call:
 
     def __init__(self, nodes: _Nodes, answers: Sequence[bool]) -> None:
         self.nodes, self.asked = nodes, list[_Node]()
-        self._answers, self._known = answers, dict[_Node, bool]()
+        self._answers, self._decided = answers, dict[_Node, bool]()
 
     def answer(self, condition: _Node) -> bool:
-        if condition not in self._known:
+        if condition not in self._decided:
             place = len(self.asked)
             self.asked.append(condition)
-            self._known[condition] = self._answers[place] if place < len(self._answers) else True
-        return self._known[condition]
+            self._decided[condition] = self._answers[place] if place < len(self._answers) else True
+        return self._decided[condition]
 
 
 class _Symbol:
@@ -219,8 +219,8 @@ def _traced(run: Callable[[_Call], _Node], nodes: _Nodes, answers: Sequence[bool
     call = _Call(nodes, answers)
     result = run(call)
     for place in range(len(call.asked) - 1, len(answers) - 1, -1):
-        given = [*answers, *[True] * (place - len(answers))]
-        result = nodes.either(call.asked[place], result, _traced(run, nodes, [*given, False], calls))
+        assumed = [*answers, *[True] * (place - len(answers))]
+        result = nodes.either(call.asked[place], result, _traced(run, nodes, [*assumed, False], calls))
     return result
 
 
@@ -229,30 +229,30 @@ def _result(call: _Call, entry: Entry, sizes: Sequence[str]) -> _Node:
     assert isinstance(family, Modelled), "model_text has looked"
     symbols = {size: _Symbol(call, call.nodes.node(f"v[{place}]")) for place, size in enumerate(sizes)}
     try:
-        told: Any = family.modelled_seconds(_with_sizes(entry.operator, symbols), entry.target, entry.config)
+        seconds: Any = family.modelled_seconds(_with_sizes(entry.operator, symbols), entry.target, entry.config)
     except TypeError as error:
         raise NotTraced("it does something with sizes that symbols do not know") from error
     except (ArithmeticError, KeyError, ValueError):  # as where Python chooses: there is no telling
-        told = None
-    if told is None:
+        seconds = None
+    if seconds is None:
         return call.nodes.constant(float("nan"))
-    return told.node if isinstance(told, _Symbol) else call.nodes.constant(told)
+    return seconds.node if isinstance(seconds, _Symbol) else call.nodes.constant(seconds)
 
 
 def _with_sizes(operator: Operator, symbols: dict[str, _Symbol]) -> Operator:
     """The operator with symbols in the fields of these sizes; what it checks about sizes is not asked again."""
-    made: Operator = object.__new__(type(operator))
+    symbolic: Operator = object.__new__(type(operator))
     lower = {name.lower(): symbol for name, symbol in symbols.items()}
     names = [field.name for field in fields(operator)]  # type: ignore[arg-type]
     if missing := [name for name in lower if name not in names]:
         raise NotTraced(f"{operator.name} has no field {missing[0]}")
     for name in names:
-        object.__setattr__(made, name, lower.get(name, getattr(operator, name)))
+        object.__setattr__(symbolic, name, lower.get(name, getattr(operator, name)))
     # Shapes of tensors are whole numbers: what they take is computed here, as the operator does.
     if _bytes(operator, operator.sizes()) != operator.least_bytes():
         raise NotTraced(f"{operator.name} moves other bytes than its tensors have")
-    object.__setattr__(made, "least_bytes", lambda: _bytes(operator, {**operator.sizes(), **symbols}))
-    return made
+    object.__setattr__(symbolic, "least_bytes", lambda: _bytes(operator, {**operator.sizes(), **symbols}))
+    return symbolic
 
 
 def _bytes(operator: Operator, sizes: Mapping[str, Any]) -> Any:

@@ -27,11 +27,11 @@ class NotServed(ValueError):
 
 
 def _library() -> ctypes.CDLL:
-    found = ctypes.CDLL(str(_HERE / "lib" / _ABOUT["library"]))
-    if found.deepgen_abi_version() != _ABOUT["abi"]:
+    library = ctypes.CDLL(str(_HERE / "lib" / _ABOUT["library"]))
+    if library.deepgen_abi_version() != _ABOUT["abi"]:
         raise ImportError(f"{_HERE} holds a library of another version than this file")
-    found.deepgen_last_error.restype = ctypes.c_char_p
-    return found
+    library.deepgen_last_error.restype = ctypes.c_char_p
+    return library
 
 
 class Function:
@@ -56,19 +56,19 @@ class Function:
             raise TypeError(
                 f"{self.name} takes {', '.join(tensor['name'] for tensor in read)}, not {len(arrays)} arrays"
             )
-        known = dict(sizes)
+        values = dict(sizes)
         if self._shapes:
-            read, written = self._as_tuned(read, written, arrays, known)
-        given = {t["name"]: self._seen(t, array, known) for t, array in zip(read, arrays)}  # noqa: B905  Python 3.9
+            read, written = self._as_tuned(read, written, arrays, values)
+        places = {t["name"]: self._seen(t, array, values) for t, array in zip(read, arrays)}  # noqa: B905  Python 3.9
         outs = out if isinstance(out, tuple) else (out,) * len(written)
-        results = [self._made(t, array, known) for t, array in zip(written, outs)]  # noqa: B905
+        results = [self._result(t, array, values) for t, array in zip(written, outs)]  # noqa: B905
         if out is not None and not self._gpu:
             self._check_results([t["name"] for t in written], results, arrays)
-        given.update((t["name"], self._seen(t, array, known)) for t, array in zip(written, results))  # noqa: B905
-        numbers = [ctypes.c_int64(known[name]) for name in self._sizes]
+        places.update((t["name"], self._seen(t, array, values)) for t, array in zip(written, results))  # noqa: B905
+        numbers = [ctypes.c_int64(values[name]) for name in self._sizes]
         arguments: list[Any] = [*numbers]
         for tensor in self._tensors:
-            address, strides = given[tensor["name"]]
+            address, strides = places[tensor["name"]]
             arguments += [ctypes.c_void_p(address), *(ctypes.c_int64(s) for s in strides[: tensor["strides"]])]
         memory, size = self._workspace(numbers, workspace)
         arguments += [ctypes.c_void_p(memory), ctypes.c_size_t(size)]
@@ -76,14 +76,14 @@ class Function:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _as_tuned(
-        self, read: list[dict[str, Any]], written: list[dict[str, Any]], arrays: Any, known: dict[str, int]
+        self, read: list[dict[str, Any]], written: list[dict[str, Any]], arrays: Any, values: dict[str, int]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The tensors with the shapes of the kernel that takes these arrays; its sizes are kept."""
         shapes = {tensor["name"]: [*np.shape(array)] for tensor, array in zip(read, arrays)}  # noqa: B905
         able = [
             tuned
             for tuned in self._shapes
-            if {**tuned["sizes"], **known} == tuned["sizes"]
+            if {**tuned["sizes"], **values} == tuned["sizes"]
             and all(tuned["tensors"][name] == shape for name, shape in shapes.items())
         ]
         untold = [name for name in self._sizes if len({tuned["sizes"][name] for tuned in able}) > 1]
@@ -91,11 +91,11 @@ class Function:
             raise TypeError(f"{self.name}: the arrays do not tell {untold[0]}: pass it as {untold[0]}=")
         if able:
             of = able[0]["tensors"]
-            known.update(able[0]["sizes"])
+            values.update(able[0]["sizes"])
             return [{**t, "shape": of[t["name"]]} for t in read], [{**t, "shape": of[t["name"]]} for t in written]
         raise NotServed(f"{self.name} was not tuned for arrays of these shapes. {self.__doc__}")
 
-    def _seen(self, tensor: dict[str, Any], array: Any, known: dict[str, int]) -> tuple[int, list[int]]:
+    def _seen(self, tensor: dict[str, Any], array: Any, values: dict[str, int]) -> tuple[int, list[int]]:
         """The address and the strides of an array that fits the tensor; what its shape tells is kept."""
         interface = "__cuda_array_interface__" if self._gpu else "__array_interface__"
         about = getattr(array, interface, None)
@@ -111,8 +111,8 @@ class Function:
             raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, and {len(tensor['shape'])} are needed")
         for size, expected in zip(shape, tensor["shape"], strict=True):
             if isinstance(expected, str):
-                known.setdefault(expected, size)
-            if _number(expected, known) != size:
+                values.setdefault(expected, size)
+            if _number(expected, values) != size:
                 words = f"{tensor['name']} has the shape {shape}, which does not fit the others"
                 raise ValueError(words)
         steps = about.get("strides") or [kind.itemsize * int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
@@ -123,12 +123,12 @@ class Function:
             raise ValueError(f"{tensor['name']} is not row-major: pass a contiguous copy")
         return about["data"][0], [d if n == 1 else s for s, d, n in zip(strides, dense, shape, strict=True)]
 
-    def _made(self, tensor: dict[str, Any], given: Any, known: dict[str, int]) -> Any:
-        if given is not None:
-            return given
+    def _result(self, tensor: dict[str, Any], result: Any, values: dict[str, int]) -> Any:
+        if result is not None:
+            return result
         if self._gpu:
             raise TypeError(f"{self.name} runs on a GPU: pass {tensor['name']} as out=")
-        return np.empty([_number(size, known) for size in tensor["shape"]], tensor["dtype"])
+        return np.empty([_number(size, values) for size in tensor["shape"]], tensor["dtype"])
 
     @staticmethod
     def _check_results(names: list[str], results: list[Any], read: Any) -> None:
@@ -139,12 +139,12 @@ class Function:
             if any(isinstance(one, np.ndarray) and np.may_share_memory(array, one) for one in read):
                 raise ValueError(f"{name} overlaps an array that is read: pass a separate one")
 
-    def _workspace(self, numbers: list[Any], given: Any) -> tuple[int, int]:
+    def _workspace(self, numbers: list[Any], passed: Any) -> tuple[int, int]:
         """The address and the bytes of the workspace; on a processor each thread keeps its own."""
         needed = ctypes.c_size_t()
         self._check(self._query(*numbers, ctypes.byref(needed)))
         if self._gpu:
-            about = {} if given is None else given.__cuda_array_interface__
+            about = {} if passed is None else passed.__cuda_array_interface__
             size = np.dtype(about["typestr"]).itemsize * int(np.prod(about["shape"])) if about else 0
             return (about["data"][0] if about else 0), size
         if getattr(self._local, "bytes", 0) < needed.value:
@@ -158,14 +158,14 @@ class Function:
             raise {1: NotServed, 2: ValueError}.get(status, RuntimeError)(words)
 
 
-def _number(size: Any, known: dict[str, int]) -> int:
+def _number(size: Any, values: dict[str, int]) -> int:
     """A size: a number, a name, or an operation on two sizes."""
     if isinstance(size, list):
-        return int(_OPERATIONS[size[0]](_number(size[1], known), _number(size[2], known)))
+        return int(_OPERATIONS[size[0]](_number(size[1], values), _number(size[2], values)))
     if isinstance(size, str):
-        if size not in known:
+        if size not in values:
             raise TypeError(f"{size} is not known from the arrays: pass it as {size}=")
-        return known[size]
+        return values[size]
     return int(size)
 
 

@@ -71,20 +71,20 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
         counts = f"{len(table.kernels)}, {len(table.points)}, {len(function.sizes)}, {len(rivals)}"
         names = ("sizes", "lost", "modelled", "rivals", "row_bytes", "reached")
         arrays = ", ".join(f"{name}_{part}" for part in names)
-        told = "0" if model is None else f"{name}_vendor_model"
+        vendor = "0" if model is None else f"{name}_vendor_model"
         limits = f"{predict.LOST_PER_OCTAVE}, {predict.FAR}, {predict.MOST_LOST!r}"
-        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {told}, {name}_chosen, {name}_margins, {limits}}}")
+        rows.append(f"{{{name}_kernels, {counts}, {arrays}, {vendor}, {name}_chosen, {name}_margins, {limits}}}")
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
 
 def _table(function: Function, entries: Sequence[Entry], kernels: Mapping[str, KernelText], content: Content) -> Table:
     own = function.operator.sizes()
     fixed = [name for name in own if name not in function.sizes]
-    known = predict.points(entries, content.times)
-    points = tuple(p for p in known if all(p.operator.sizes()[name] == own[name] for name in fixed))
+    all_points = predict.points(entries, content.times)
+    points = tuple(p for p in all_points if all(p.operator.sizes()[name] == own[name] for name in fixed))
     names = [entry.name for entry in entries]
-    found = [choose(content, point.operator, entries[0].target).entry for point in points]
-    chosen = tuple(names.index(entry.name) if entry is not None and entry.name in names else -1 for entry in found)
+    served = [choose(content, point.operator, entries[0].target).entry for point in points]
+    chosen = tuple(names.index(entry.name) if entry is not None and entry.name in names else -1 for entry in served)
     return Table(tuple(entries), tuple(kernels[name] for name in names), points, chosen)
 
 
@@ -121,5 +121,5 @@ def _logarithm(seconds: float | None) -> str:
 
 
 def _modelled(entry: Entry, point: Point) -> str:
-    told = model_of(entry, point.operator)
-    return "NAN" if told is None else repr(told)
+    seconds = model_of(entry, point.operator)
+    return "NAN" if seconds is None else repr(seconds)

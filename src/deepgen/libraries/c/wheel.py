@@ -68,10 +68,10 @@ def _package(exported: Exported) -> dict[str, bytes]:
 
 def _metadata(name: str, tag: str) -> Mapping[str, bytes]:
     info = f"{name}-{__version__}.dist-info"
-    told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {__version__}\nSummary: Tuned kernels, made by deepgen\n"
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {__version__}\nSummary: Tuned kernels, made by deepgen\n"
     wheel = f"Wheel-Version: 1.0\nGenerator: deepgen {__version__}\nRoot-Is-Purelib: false\nTag: {tag}\n"
     return {
-        f"{info}/METADATA": f"{told}Requires-Python: >=3.10\nRequires-Dist: numpy\n".encode(),
+        f"{info}/METADATA": f"{head}Requires-Python: >=3.10\nRequires-Dist: numpy\n".encode(),
         f"{info}/WHEEL": wheel.encode(),
     }
 

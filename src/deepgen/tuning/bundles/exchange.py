@@ -82,8 +82,8 @@ def pack(
         task = task_of(request)
         say(f"building {len(waiting)} kernels")
         built, failed = builds.all([(p, planned.emit(request, p.config)) for p in waiting])
-        best = [(t, planned.emit(request, t.config)) for t in _known(journal, planned, request)]
-        known = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
+        best = [(t, planned.emit(request, t.config)) for t in _earlier(journal, planned, request)]
+        earlier = [(trial, kernel, builds.one(kernel)) for trial, kernel in best]
         helpers = build_helpers(task, builds.one, needed=("harness",))
         state.finish(failed)
         if not built:
@@ -94,7 +94,7 @@ def pack(
             study=study_id(journal),
             name=planned.folder.name,
             trials=built,
-            known=known,
+            earlier=earlier,
             helpers=helpers,
             default=next((p.id for p in journal.proposals() if p.rank == planned.first), None),
             keep=request.keep_top,
@@ -110,11 +110,11 @@ def _arrays(task: Task) -> dict[str, bytes]:
     if not handed.needed(task.operator):
         return {}
     wanted = [(i, task.seed, "normal") for i in range(len(task.timed))] + list(finals_inputs(task))
-    found = [(task.shapes[shape], seed, probe) for shape, seed, probe in wanted]
-    return {handed.name(*one): handed.packed(*one) for one in found}
+    cases = [(task.shapes[shape], seed, probe) for shape, seed, probe in wanted]
+    return {handed.name(*one): handed.packed(*one) for one in cases}
 
 
-def _known(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
+def _earlier(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
     """Trials measured before that may go to the finals: those that would now, and the default."""
     candidates, _ = entrants(journal.trials(), request.keep_top)
     default = journal.right(planned.first)
@@ -254,9 +254,9 @@ def _check(
 
 def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
     """The peak in GFLOP/s as measured here: in the study's finals, or on this machine if the study belongs to it."""
-    known = (journal.finals() or {}).get("peak_gflops")
-    if known is not None or study.target.runner != "cpu":
-        return float(known) if known is not None else None
+    recorded = (journal.finals() or {}).get("peak_gflops")
+    if recorded is not None or study.target.runner != "cpu":
+        return float(recorded) if recorded is not None else None
     try:
         if device_for(study.target).fingerprint() != study.target.fingerprint():
             return None
@@ -271,9 +271,9 @@ def _keep_finals(
 ) -> bool:
     """Record finals and their winner as after any finals, unless some were held on all these trials already."""
     over = {*ended, *journal.restart().lost}
-    told = next(number for number in range(len(over) + 1) if number not in over) - len(journal.restart().lost)
+    reported = next(number for number in range(len(over) + 1) if number not in over) - len(journal.restart().lost)
     before = journal.finals()
-    if before is not None and before["trials"] == told:
+    if before is not None and before["trials"] == reported:
         return False
     if finals["winner"] is not None:
         trial = ended[finals["winner"]]
@@ -281,5 +281,5 @@ def _keep_finals(
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
         operator = study.definition["operator"]
         keep_winner(study.folder, operator, study.target.name, trial.config, kernel, artifact)
-    journal.add_finals({**finals, "trials": told})
+    journal.add_finals({**finals, "trials": reported})
     return True

@@ -51,18 +51,18 @@ def write(
     study: str,
     name: str,
     trials: Sequence[tuple[Trial, Kernel, Artifact]],
-    known: Sequence[tuple[Trial, Kernel, Artifact]],
+    earlier: Sequence[tuple[Trial, Kernel, Artifact]],
     helpers: Mapping[str, Helper],
     default: int | None,
     keep: int,
     baselines: bool | Sequence[str],
     arrays: Mapping[str, bytes],
 ) -> str:
-    """Write a bundle and give its id. `known`: trials that were measured before, for the finals; `default`: the trial
+    """Write a bundle and give its id. `earlier`: trials measured before, for the finals; `default`: the trial
     of the config that the search began with; `arrays`: inputs and answers of an operator whose code stays here.
     """
     files: dict[str, bytes | Path] = {**travelling(task.target), START: _text("start.py")}
-    for trial, _, artifact in (*trials, *known):
+    for trial, _, artifact in (*trials, *earlier):
         files[_binary(trial, artifact)] = Path(artifact.binary)
     files |= {f"{ARRAYS}/{name}": content for name, content in arrays.items()}
     packed = {name: f"{name}{helper.binary.suffix}" for name, helper in helpers.items()}
@@ -74,7 +74,7 @@ def write(
         "task": task.to_json(),
         "helpers": {name: {**helper.to_json(), "binary": packed[name]} for name, helper in helpers.items()},
         "trials": [_row(*entry) for entry in trials],
-        "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in known],
+        "known": [{**_row(*entry), "measurement": entry[0].measurement.to_json()} for entry in earlier],
         "finals": {
             "default": default,
             "keep": keep,
@@ -120,17 +120,17 @@ def _plugins(target: Target) -> dict[str, dict[str, str]]:
 
 def _imports(text: bytes) -> list[str]:
     """The modules of deepgen and its plug-ins that a text imports anywhere, and the packages that they lie in."""
-    found: list[str] = []
+    names: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             places = _extended() if node.module == _EXTEND else {}
             for alias in node.names:
-                found += [node.module, f"{places.get(alias.name, node.module)}.{alias.name}"]
+                names += [node.module, f"{places.get(alias.name, node.module)}.{alias.name}"]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
-            found.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
-    ours = [name.split(".") for name in found if name.split(".")[0].startswith("deepgen")]
+            names.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
+    ours = [name.split(".") for name in names if name.split(".")[0].startswith("deepgen")]
     return [".".join(parts[: i + 1]) for parts in ours for i in range(len(parts))]
 
 

@@ -22,8 +22,8 @@ def bring_up_to_date() -> None:
                 raise ValueError("zip() arguments have different lengths")
         return plain_zip(*iterables)
 
-    def dataclass_of_any_version(*given: Any, **options: Any) -> Any:
-        return plain_dataclass(*given, **{k: v for k, v in options.items() if k not in ("slots", "kw_only")})
+    def dataclass_of_any_version(*classes: Any, **options: Any) -> Any:
+        return plain_dataclass(*classes, **{k: v for k, v in options.items() if k not in ("slots", "kw_only")})
 
     typing.TypeAlias = Any
     builtins.zip = strict_zip  # type: ignore[misc]

@@ -48,7 +48,7 @@ class Job:
     manifest: Mapping[str, Any]
     task: Task
     trials: tuple[Packed, ...]
-    known: tuple[Packed, ...]
+    earlier: tuple[Packed, ...]
     helpers: Mapping[str, Helper]
     arrays: Path
 
@@ -58,7 +58,7 @@ class _Here:
 
     def __init__(self, job: Job, runner: Runner, peak: float | None) -> None:
         self._task, self._runner, self._peak = job.task, runner, peak
-        self._artifacts = {packed.kernel.id: packed.artifact for packed in (*job.trials, *job.known)}
+        self._artifacts = {packed.kernel.id: packed.artifact for packed in (*job.trials, *job.earlier)}
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -89,9 +89,9 @@ def main(folder: str, argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="run.py", description="Measure this bundle's kernels on this machine.")
     default = f"{Path(folder).name}.results.jsonl"
     parser.add_argument("-o", "--results", default=default, help=f"where results are kept, line by line [{default}]")
-    given = parser.parse_args(argv)
+    parsed = parser.parse_args(argv)
     try:
-        return _run(read(Path(folder)), Path(given.results))
+        return _run(read(Path(folder)), Path(parsed.results))
     except DeepgenError as error:
         _say(str(error))
         return error.exit_code
@@ -104,14 +104,14 @@ def read(folder: Path) -> Job:
     """An unpacked bundle, its files compared with what was packed."""
     manifest, identity = bundle_archive.read_manifest(folder)
     try:
-        trials, known = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
+        trials, earlier = (tuple(_packed(row, folder) for row in manifest[key]) for key in ("trials", "known"))
         # A bundle contains no Python code of a user: its record of where such code lies is ignored.
         task = replace(Task.from_json(manifest["task"]), own_baselines={})
         helpers = {name: Helper.from_json(row) for name, row in manifest["helpers"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput("its manifest cannot be read", where=str(folder)) from error
     placed = {name: replace(helper, binary=folder / helper.binary) for name, helper in helpers.items()}
-    return Job(identity, manifest, task, trials, known, placed, folder / ARRAYS)
+    return Job(identity, manifest, task, trials, earlier, placed, folder / ARRAYS)
 
 
 def _packed(row: Mapping[str, Any], folder: Path) -> Packed:
@@ -160,7 +160,7 @@ def _measure_all(
         trial = packed.trial
         if trial.id in done:
             continue
-        beat = _best([*(r.measurement for r in done.values()), *(p.trial.measurement for p in job.known)])
+        beat = _best([*(r.measurement for r in done.values()), *(p.trial.measurement for p in job.earlier)])
         measured = runner.measure(packed.kernel, packed.artifact, beat=beat)
         measured = replace(measured, conditions={**measured.conditions, "device": device, "bundle": job.id[:12]})
         done[trial.id] = TrialResult(trial.id, trial.kernel_id, measured, trial.build_facts)
@@ -174,16 +174,16 @@ def _hold_finals(
 ) -> None:
     rules = job.manifest["finals"]
     measured = [replace(p.trial, measurement=done[p.trial.id].measurement) for p in job.trials]
-    known = [*measured, *(p.trial for p in job.known)]
-    default = next((t for t in known if t.id == rules["default"] and t.measurement.right), None)
-    if default is None and not any(trial.ok for trial in known):
+    candidates = [*measured, *(p.trial for p in job.earlier)]
+    default = next((t for t in candidates if t.id == rules["default"] and t.measurement.right), None)
+    if default is None and not any(trial.ok for trial in candidates):
         _say("no kernel was right, so there are no finals")
         return
-    kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.known)}
+    kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.earlier)}
     result = run_finals(
         _Here(job, runner, peak),
         job.task,
-        known,
+        candidates,
         lambda trial: kernels[trial.id],
         default=default,
         keep=rules["keep"],
@@ -201,13 +201,13 @@ def _device(task: Task) -> tuple[str, float | None]:
     """The device that this machine measures on, in words, and its peak. Raises if the kernels cannot run here."""
     target = task.target
     try:
-        found = device_for(target)
+        device = device_for(target)
     except Elsewhere as error:
         raise _not_here(target, error.why) from error
-    model, tuned_on = getattr(found, "model", target.name), getattr(target, "model", target.name)
-    if target.runner == "cpu" and target.name == found.name and model != tuned_on:
+    model, tuned_on = getattr(device, "model", target.name), getattr(target, "model", target.name)
+    if target.runner == "cpu" and target.name == device.name and model != tuned_on:
         raise _not_here(target, f"they were built for {tuned_on}, and this is {model}")
-    return f"{model} ({target.proxy})" if target.proxy else model, found.peak(arithmetic(task.operator))
+    return f"{model} ({target.proxy})" if target.proxy else model, device.peak(arithmetic(task.operator))
 
 
 def _not_here(target: Target, why: str) -> Missing:

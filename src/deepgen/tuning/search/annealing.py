@@ -32,7 +32,7 @@ class Annealing:
         self._rng = np.random.default_rng(setting.seed)
         self._here: tuple[float, int] | None = None  # the logarithm of the time, and the rank
         self._best: tuple[float, int] | None = None
-        self._told = 0
+        self._heard = 0
         self._stuck = 0  # trials since the last step
 
     def ask(self, n: int) -> list[dict[str, Any]]:
@@ -45,8 +45,8 @@ class Annealing:
         return self._fresh.configs(ranks)
 
     def tell(self, trial: Trial) -> None:
-        self._told += 1
-        if self._told > self._warm_up:
+        self._heard += 1
+        if self._heard > self._warm_up:
             self._temperature *= self._cooling
             self._stuck += 1
         if trial.seconds is None:
@@ -54,7 +54,7 @@ class Annealing:
         now = (math.log(trial.seconds), trial.rank)
         if self._best is None or now < self._best:
             self._best = now
-        if self._told <= self._warm_up:
+        if self._heard <= self._warm_up:
             self._here = self._best
         elif self._here is None or self._accepts(now[0] - self._here[0]):
             self._here, self._stuck = now, 0

@@ -90,16 +90,16 @@ class Fresh:
 
     def random(self, n: int) -> list[int]:
         """Up to n new ranks, uniform over those that are left."""
-        found: list[int] = []
-        while len(found) < n and self._position < self.count:
+        drawn: list[int] = []
+        while len(drawn) < n and self._position < self.count:
             block = range(self._position, min(self._position + max(n, _BLOCK), self.count))
             ranks = [self._order[position] for position in block]
             for rank, valid in zip(ranks, self.space.are_ranks(ranks), strict=True):
                 self._position += 1
-                found += self.take([rank]) if valid else []
-                if len(found) == n:
+                drawn += self.take([rank]) if valid else []
+                if len(drawn) == n:
                     break
-        return found
+        return drawn
 
     def state(self) -> tuple[int, int]:
         """Starts that are left, and how far the random order was followed."""
@@ -123,16 +123,16 @@ class Kind(Protocol):
     def __call__(self, setting: Setting) -> Strategy: ...
 
 
-def check_options(strategy: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(strategy: str, requested: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the defaults filled in; an unknown name or a wrong type is refused."""
-    for name, value in given.items():
-        if name not in known:
-            raise BadInput(f"strategy {strategy} has no option {name!r}", allowed=", ".join(known) or "it has none")
-        wanted = type(known[name])
+    for name, value in requested.items():
+        if name not in defaults:
+            raise BadInput(f"strategy {strategy} has no option {name!r}", allowed=", ".join(defaults) or "it has none")
+        wanted = type(defaults[name])
         fits = isinstance(value, (int, float)) if wanted is float else type(value) is wanted
         if not fits:
             raise BadInput(f"option {name} of strategy {strategy} is {value!r}", allowed=f"{wanted.__name__}")
-    return {**known, **given}
+    return {**defaults, **requested}
 
 
 _ROUNDS = 4

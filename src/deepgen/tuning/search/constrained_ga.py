@@ -15,7 +15,7 @@ import numpy as np
 from deepgen.tuning.search.base import Fresh, Setting, check_options
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
 from deepgen.tuning.search.evolution import mix, mutate
-from deepgen.tuning.search.guide import Lessons, Told, standardised
+from deepgen.tuning.search.guide import Lesson, Lessons, standardised
 from deepgen.tuning.search.pool import Pool
 from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
 from deepgen.vocabulary import BadInput, Trial
@@ -57,7 +57,7 @@ class ConstrainedGA:
         self._solver = Solver(self._encoding)
         self._rng = np.random.default_rng(setting.seed)
         self._lessons = Lessons()
-        self._told: list[Told] = []
+        self._learned: list[Lesson] = []
         self._queue: list[int] = []
 
     def ask(self, n: int) -> list[dict[str, Any]]:
@@ -73,11 +73,11 @@ class ConstrainedGA:
         return self._fresh.configs(ranks)
 
     def tell(self, trial: Trial) -> None:
-        self._told += self._lessons.of(trial)
+        self._learned += self._lessons.of(trial)
 
     def _next_round(self) -> list[int]:
         wanted = self._options["round"]
-        right = sum(t.seconds is not None for t in self._told)
+        right = sum(t.seconds is not None for t in self._learned)
         if right < _LEARN or self._options["variant"] == "random":
             return self._fresh.random(wanted)
         self._learn()
@@ -87,7 +87,7 @@ class ConstrainedGA:
         return self._select(population, wanted)
 
     def _learn(self) -> None:
-        kept = self._told[-_MOST:]
+        kept = self._learned[-_MOST:]
         times = np.array([t.seconds or 0.0 for t in kept])
         worked = times > 0.0
         if not worked.any():
@@ -98,7 +98,7 @@ class ConstrainedGA:
         self._regressor.fit(self._encoding.codes([t.rank for t in kept]), y)
 
     def _first_population(self) -> list[int]:
-        best = sorted((t.seconds, t.rank) for t in self._told if t.seconds is not None)[: self._options["history"]]
+        best = sorted((t.seconds, t.rank) for t in self._learned if t.seconds is not None)[: self._options["history"]]
         size = min(self._options["population"], self._fresh.count)
         drawn = self._fresh.space.sample_ranks(size, int(self._rng.integers(2**31)), distinct=True)
         return list(dict.fromkeys([*(r for _, r in best), *drawn]))[:size]
@@ -172,16 +172,16 @@ class Solver:
         fits = np.ones(self._table.shape[1], dtype=np.bool_)
         for knob, places in restrictions.items():
             fits &= np.isin(self._table[knob], list(places))
-        found = np.flatnonzero(fits)
-        return int(found[int(rng.integers(len(found)))]) if len(found) else None
+        matches = np.flatnonzero(fits)
+        return int(matches[int(rng.integers(len(matches)))]) if len(matches) else None
 
     def _draw_restricted(self, restrictions: Mapping[int, Collection[int]], rng: np.random.Generator) -> int | None:
         space = self._encoding.space
         values = {}
         for knob, places in restrictions.items():
-            known = self._encoding.knobs[knob]
-            listed = [known.values[place] for place in sorted(places) if place < len(known.values)]
+            restricted = self._encoding.knobs[knob]
+            listed = [restricted.values[place] for place in sorted(places) if place < len(restricted.values)]
             if listed:  # where both parents lack the knob, there is nothing to restrict
-                values[known.name] = listed
+                values[restricted.name] = listed
         config = space.draw_within(values, int(rng.integers(2**31)))
         return None if config is None else space.rank(config)

@@ -91,16 +91,16 @@ class Encoding:
 
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
         """One row per config, of knobs and their alignments alone; the configs may have other knobs beside."""
-        found = [[c.get(knob.name) for c in configs] for knob in self.knobs]
-        return self.with_alignments(self._find(found, len(configs)))
+        columns = [[c.get(knob.name) for c in configs] for knob in self.knobs]
+        return self.with_alignments(self._find(columns, len(configs)))
 
     def _find(self, columns: Sequence[Sequence[Any]], count: int) -> Ints:
         """The places of `count` values each, a column a knob. There may be no knob: a space can have one point."""
-        found = []
-        for values, known, knob in zip(columns, self._places, self.knobs, strict=True):
+        rows = []
+        for values, codes, knob in zip(columns, self._places, self.knobs, strict=True):
             absent = len(knob.values)
-            found.append([known.get(value, absent) for value in values])
-        return np.ascontiguousarray(np.array(found, dtype=np.int64).reshape(len(self.knobs), count).T)
+            rows.append([codes.get(value, absent) for value in values])
+        return np.ascontiguousarray(np.array(rows, dtype=np.int64).reshape(len(self.knobs), count).T)
 
     def with_alignments(self, places: Ints) -> Ints:
         """Places of the knobs' values, and beside them their alignments."""
@@ -177,11 +177,11 @@ def _aligned(knob: int, values: Sequence[Any], places: int) -> Aligned | None:
     if all(v & (v - 1) == 0 for v in values if v > 0):
         return None
     powers = [min((v & -v).bit_length() - 1, _ALIGNMENTS) if v else 0 for v in values]
-    known = sorted(set(powers))
-    if len(known) < 2:
+    distinct = sorted(set(powers))
+    if len(distinct) < 2:
         return None
-    levels = np.array([known.index(p) for p in powers] + [0] * (places - len(values)))
-    at = np.array([(p - known[0]) / (known[-1] - known[0]) for p in known])
+    levels = np.array([distinct.index(p) for p in powers] + [0] * (places - len(values)))
+    at = np.array([(p - distinct[0]) / (distinct[-1] - distinct[0]) for p in distinct])
     return Aligned(knob, levels, _apart(at))
 
 
@@ -190,7 +190,7 @@ def _derived(space: Space) -> list[Derived]:
     if not space.derivations or space.empty():
         return []
     sample = space.derived_columns(space.sample(_SAMPLE, 0))
-    found = []
+    derived = []
     for name in space.derivations:
         values = [value for value in sample[name] if value is not None]
         if not all(isinstance(v, (int, float)) for v in values):
@@ -198,8 +198,8 @@ def _derived(space: Space) -> list[Derived]:
         logs = np.array([_log(v) for v in values])
         edges = np.unique(np.quantile(logs, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1])) if len(logs) else logs
         if len(edges) > 1:
-            found.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
-    return found
+            derived.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
+    return derived
 
 
 def _log(value: Any) -> float:

@@ -184,10 +184,10 @@ class Posterior:
         n = self.size
         self._make_room(n + 1)
         cross = self._kernel.between(self._pool[:, [place]].T, self._pool)[0]
-        known = self._rows[:n, place].copy()
-        corner = math.sqrt(max(cross[place] + self._noise - known @ known, self._noise))
-        row = (cross - known @ self._rows[:n]) / corner
-        self._half[n, :n], self._half[n, n] = -(known @ self._half[:n, :n]) / corner, 1.0 / corner
+        solved = self._rows[:n, place].copy()
+        corner = math.sqrt(max(cross[place] + self._noise - solved @ solved, self._noise))
+        row = (cross - solved @ self._rows[:n]) / corner
+        self._half[n, :n], self._half[n, n] = -(solved @ self._half[:n, :n]) / corner, 1.0 / corner
         self._rows[n] = row
         self._explained = self._explained + row * row
         self.size = n + 1
@@ -197,11 +197,11 @@ class Posterior:
         n, end = self.size, self.size + len(places)
         self._make_room(end)
         cross = self._kernel.between(self._pool[:, places].T, self._pool)
-        known = self._rows[:n, places].T
-        corner = cross[:, places] + self._noise * np.eye(len(places)) - known @ known.T
+        solved = self._rows[:n, places].T
+        corner = cross[:, places] + self._noise * np.eye(len(places)) - solved @ solved.T
         inverse = np.linalg.inv(np.linalg.cholesky(corner))
-        rows = inverse @ (cross - known @ self._rows[:n])
-        self._half[n:end, :n], self._half[n:end, n:end] = -inverse @ (known @ self._half[:n, :n]), inverse
+        rows = inverse @ (cross - solved @ self._rows[:n])
+        self._half[n:end, :n], self._half[n:end, n:end] = -inverse @ (solved @ self._half[:n, :n]), inverse
         self._rows[n:end] = rows
         self._explained = self._explained + np.einsum("ij,ij->j", rows, rows)
         self.size = end

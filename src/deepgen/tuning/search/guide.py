@@ -33,18 +33,18 @@ class Guide(Protocol):
         """Know that without learning it; ValueError where it cannot have been learned here."""
         ...
 
-    def choose(self, told: Sequence[Told]) -> list[Told]:
+    def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
         """Those of the trials that it wants to learn from, in the order of telling."""
         ...
 
-    def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
+    def renew(self, pool: Pool, chosen: Sequence[Lesson], *, fit: bool = True) -> None:
         """Learn again from what it has chosen, for a pool that holds it. This may take long; it is called rarely.
 
         Without `fit` it keeps what it knows of the knobs in general.
         """
         ...
 
-    def hear(self, told: Sequence[Told]) -> None:
+    def hear(self, lessons: Sequence[Lesson]) -> None:
         """Some trials more; their configs are in the pool. This must be quick."""
         ...
 
@@ -69,7 +69,7 @@ CLEARLY_SLOWER = 2.0  # times the best: a kernel that surely takes longer need n
 
 
 @dataclass(frozen=True)
-class Told:
+class Lesson:
     """How a config ended: its time, or None when it failed."""
 
     rank: int
@@ -82,7 +82,7 @@ class Lessons:
     def __init__(self) -> None:
         self._best = math.inf
 
-    def of(self, trial: Trial) -> list[Told]:
+    def of(self, trial: Trial) -> list[Lesson]:
         """One lesson or none.
 
         A failure is one: it may show a constraint of the machine. A kernel that was not run did not fail: it counts
@@ -90,15 +90,15 @@ class Lessons:
         """
         if trial.seconds is not None:
             self._best = min(self._best, trial.seconds)
-            return [Told(trial.rank, trial.seconds)]
+            return [Lesson(trial.rank, trial.seconds)]
         verdict, unsettled = trial.measurement.verdict, trial.measurement.seconds
         if verdict is Verdict.NOT_RUN:
             slow = CLEARLY_SLOWER * self._best
         elif verdict is Verdict.UNSTABLE:
             slow = math.inf if unsettled is None else max(unsettled, self._best)
         else:
-            return [Told(trial.rank, None)]
-        return [Told(trial.rank, slow)] if math.isfinite(slow) else []
+            return [Lesson(trial.rank, None)]
+        return [Lesson(trial.rank, slow)] if math.isfinite(slow) else []
 
 
 _GRID = np.linspace(-40.0, 10.0, 5001)
@@ -174,16 +174,16 @@ class GaussianGuide:
         self.kernel.recall(general)
         self._fitted = True
 
-    def choose(self, told: Sequence[Told]) -> list[Told]:
+    def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
         """All, or when they are many the fastest and some of the others."""
-        if len(told) <= _MOST:
-            return list(told)
-        order = sorted(range(len(told)), key=lambda i: (told[i].seconds is None, told[i].seconds or 0.0))
-        rng = np.random.default_rng([self._seed, len(told)])
+        if len(lessons) <= _MOST:
+            return list(lessons)
+        order = sorted(range(len(lessons)), key=lambda i: (lessons[i].seconds is None, lessons[i].seconds or 0.0))
+        rng = np.random.default_rng([self._seed, len(lessons)])
         others = rng.permutation(np.array(order[_BEST:]))[: _MOST - _BEST].tolist()
-        return [told[i] for i in sorted(order[:_BEST] + others)]
+        return [lessons[i] for i in sorted(order[:_BEST] + others)]
 
-    def renew(self, pool: Pool, chosen: Sequence[Told], *, fit: bool = True) -> None:
+    def renew(self, pool: Pool, chosen: Sequence[Lesson], *, fit: bool = True) -> None:
         self._pool = pool
         self._tried = list(chosen)
         self._right = [t for t in chosen if t.seconds is not None]
@@ -199,27 +199,27 @@ class GaussianGuide:
         self._dreamt: list[float] = []
         self._train()
 
-    def hear(self, told: Sequence[Told]) -> None:
+    def hear(self, lessons: Sequence[Lesson]) -> None:
         if len(self._tried) >= _MOST:
-            self._hear(told)  # the trees learn of it when all is renewed
+            self._hear(lessons)  # the trees learn of it when all is renewed
             return
-        for one in told:
+        for one in lessons:
             self._hear([one])
             if len(self._tried) - self._trained >= max(1, len(self._tried) // _PART):
                 self._train()
 
-    def _hear(self, told: Sequence[Told]) -> None:
-        right = [t for t in told if t.seconds is not None]
-        self._tried += told
+    def _hear(self, lessons: Sequence[Lesson]) -> None:
+        right = [t for t in lessons if t.seconds is not None]
+        self._tried += lessons
         self._right += right
         self._observe(self._time, right)
         if self._works is not None:
-            self._observe(self._works, told)
-        elif len(right) < len(told):
+            self._observe(self._works, lessons)
+        elif len(right) < len(lessons):
             self._learn_failures()
 
-    def _observe(self, posterior: Posterior, told: Sequence[Told]) -> None:
-        places = [self._pool.place[t.rank] for t in told]
+    def _observe(self, posterior: Posterior, lessons: Sequence[Lesson]) -> None:
+        places = [self._pool.place[t.rank] for t in lessons]
         if len(places) == 1:
             posterior.add(places[0])
         elif places:

@@ -16,7 +16,7 @@ import numpy as np
 
 from deepgen.tuning.search.base import Fresh, Setting, check_options
 from deepgen.tuning.search.encoding import Encoding
-from deepgen.tuning.search.guide import DIGITS, GaussianGuide, Guide, Lessons, Told
+from deepgen.tuning.search.guide import DIGITS, GaussianGuide, Guide, Lesson, Lessons
 from deepgen.tuning.search.pool import Design, Pool, draw_pool
 from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
 from deepgen.tuning.search.transfer import EXPECTED, Prior
@@ -49,7 +49,7 @@ class Model:
         self._seed = setting.seed
         self._fresh = Fresh(setting)
         self._lessons = Lessons()
-        self._told: list[Told] = []
+        self._learned: list[Lesson] = []
         self._right = 0
         self._pending: dict[int, None] = {}
         self._first = 0  # configs that were chosen before the model spoke
@@ -72,7 +72,7 @@ class Model:
             if not self._take_first(ranks):
                 break
         if len(ranks) < n and self._right >= LEARN:
-            if len(self._told) > LATE:
+            if len(self._learned) > LATE:
                 self._take_planned(n, ranks)
             else:
                 self._take_best(n, ranks)
@@ -85,7 +85,7 @@ class Model:
 
     def tell(self, trial: Trial) -> None:
         self._pending.pop(trial.rank, None)
-        self._told += self._lessons.of(trial)
+        self._learned += self._lessons.of(trial)
         self._right += trial.seconds is not None
 
     def _begin(self) -> None:
@@ -132,7 +132,7 @@ class Model:
     def _take_first(self, ranks: list[int]) -> bool:
         """Take a config that is far from all before it: one that earlier studies like, or any."""
         if self._corners is None or self._favourites is None:
-            self._pool = self._next_pool(self._told)
+            self._pool = self._next_pool(self._learned)
             self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
             self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
             for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
@@ -156,7 +156,7 @@ class Model:
         if not self._trusts or self._judged == len(JUDGED_AT) or self._right < JUDGED_AT[self._judged]:
             return
         self._judged += 1
-        right = [t for t in self._told if t.seconds is not None]
+        right = [t for t in self._learned if t.seconds is not None]
         codes = self._encoding.codes([t.rank for t in right])
         if self._prior.misleads(codes, np.array([t.seconds for t in right])):
             self._trusts = False
@@ -193,40 +193,40 @@ class Model:
         """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
         self._corners = self._favourites = None
         if self._pool is None or self._is_outdated(self._pool):
-            n = len(self._told)
+            n = len(self._learned)
             fit = n <= LATE or n >= self._next_fit
-            chosen = self._guide.choose(self._told)
+            chosen = self._guide.choose(self._learned)
             self._pool = self._next_pool(chosen)
             self._guide.renew(self._pool, chosen, fit=fit)
             self._renewed_with, self._heard = list(self._pending), [n]
             self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
             self._next_renewal = min(self._next_fit, n + LATE_DRAW)
         else:
-            self._guide.hear(self._told[self._heard[-1] :])
-            self._heard.append(len(self._told))
+            self._guide.hear(self._learned[self._heard[-1] :])
+            self._heard.append(len(self._learned))
         return self._pool
 
     def _is_outdated(self, pool: Pool) -> bool:
         """Whether it is time, nothing is left, or trials were told that nobody asked for."""
-        if len(self._told) >= self._next_renewal or not pool.open.any():
+        if len(self._learned) >= self._next_renewal or not pool.open.any():
             return True
-        return any(t.rank not in pool.place for t in self._told[self._heard[-1] :])
+        return any(t.rank not in pool.place for t in self._learned[self._heard[-1] :])
 
-    def _next_pool(self, told: Sequence[Told]) -> Pool:
+    def _next_pool(self, lessons: Sequence[Lesson]) -> Pool:
         """The configs to look at from now on, those told among them."""
-        if self._pool is not None and self._fresh.count <= self._limit(len(self._told)):
+        if self._pool is not None and self._fresh.count <= self._limit(len(self._learned)):
             return self._pool
-        self._drawn = len(self._told)
-        return self._draw(told, self._drawn, self._pending)
+        self._drawn = len(self._learned)
+        return self._draw(lessons, self._drawn, self._pending)
 
-    def _limit(self, told: int) -> int:
-        return LATE_DRAWN if told > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
+    def _limit(self, trials: int) -> int:
+        return LATE_DRAWN if trials > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
 
-    def _draw(self, told: Sequence[Told], drawn: int, pending: Iterable[int]) -> Pool:
+    def _draw(self, lessons: Sequence[Lesson], drawn: int, pending: Iterable[int]) -> Pool:
         """The pool that is drawn after that many trials; one that holds a whole space depends on that alone."""
-        right = [t for t in told if t.seconds is not None]
+        right = [t for t in lessons if t.seconds is not None]
         best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
-        needed = [*pending, *(t.rank for t in told)]
+        needed = [*pending, *(t.rank for t in lessons)]
         limit, seed = self._limit(drawn), self._seed + drawn
         return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
 
@@ -254,8 +254,8 @@ class Model:
     def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
         kept = Checkpoint.from_json(state)
         lessons = Lessons()
-        told = [lesson for trial in trials for lesson in lessons.of(trial)]
-        if not kept.fits(self._fresh.count, frozenset(ranks), len(told)) or kept.trusts > self._trusts:
+        learned = [lesson for trial in trials for lesson in lessons.of(trial)]
+        if not kept.fits(self._fresh.count, frozenset(ranks), len(learned)) or kept.trusts > self._trusts:
             raise ValueError("this state is of another search")
         if kept.trusts < self._trusts:
             self._trusts = False
@@ -264,18 +264,18 @@ class Model:
         self._fresh.restore(kept.starts, kept.position, ranks)
         ended = {trial.rank for trial in trials}
         self._pending = dict.fromkeys(rank for rank in ranks if rank not in ended)
-        self._lessons, self._told = lessons, told
+        self._lessons, self._learned = lessons, learned
         self._right = sum(trial.seconds is not None for trial in trials)
         self._first, self._judged, self._drawn = kept.first, kept.judged, kept.drawn
         self._next_renewal, self._next_fit = kept.next_renewal, kept.next_fit
         self._planned, self._renewed_with, self._heard = list(kept.planned), list(kept.pending), list(kept.heard)
-        chosen = self._guide.choose(told[: kept.heard[0]])
+        chosen = self._guide.choose(learned[: kept.heard[0]])
         self._pool = self._draw(chosen, kept.drawn, kept.pending)
         self._guide.renew(self._pool, chosen, fit=False)
-        if any(t.rank not in self._pool.place for t in told[kept.heard[0] : kept.heard[-1]]):
+        if any(t.rank not in self._pool.place for t in learned[kept.heard[0] : kept.heard[-1]]):
             raise ValueError("this state is of another search")
         for start, end in pairwise(kept.heard):
-            self._guide.hear(told[start:end])
+            self._guide.hear(learned[start:end])
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ class Checkpoint:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Checkpoint:
         """ValueError where this is no checkpoint."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, annotation in Checkpoint.__annotations__.items():
             value = data.get(name)
             wanted = {"int": int, "bool": bool, "tuple[int, ...]": int, "tuple[float, ...]": float}[annotation]
@@ -310,11 +310,11 @@ class Checkpoint:
                 raise ValueError(f"{name} is not a list")
             if any(type(v) is not wanted for v in (value if several else [value])):  # type: ignore[union-attr]
                 raise ValueError(f"{name} is not of type {wanted.__name__}")
-            found[name] = tuple(value) if several else value  # type: ignore[arg-type]
-        return Checkpoint(**found)
+            values[name] = tuple(value) if several else value  # type: ignore[arg-type]
+        return Checkpoint(**values)
 
-    def fits(self, count: int, ranks: frozenset[int], told: int) -> bool:
-        """Whether it can be of a search in a space of `count` configs that proposed `ranks` and learned of `told`."""
+    def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
+        """Whether it can be of a search in a space of `count` configs of such proposals and lessons."""
         numbers = (self.starts, self.position, self.first, self.judged, self.drawn, self.next_renewal, self.next_fit)
         return (
             min(numbers) >= 0
@@ -323,5 +323,5 @@ class Checkpoint:
             and all(0 <= rank < count and rank not in ranks for rank in self.planned)
             and list(self.heard) == sorted(self.heard)
             and len(self.heard) > 0
-            and self.drawn <= self.heard[0] <= self.heard[-1] <= told
+            and self.drawn <= self.heard[0] <= self.heard[-1] <= learned
         )

@@ -41,13 +41,13 @@ class Exhaustive:
             raise BadInput(f"start_from is {self._next}", allowed=f"a rank from 0 to {self._count - 1}")
 
     def ask(self, n: int) -> list[dict[str, Any]]:
-        found: list[int] = []
-        while len(found) < n and self._next < self._count:
-            places = range(self._next, min(self._next + n - len(found), self._count))
+        listed: list[int] = []
+        while len(listed) < n and self._next < self._count:
+            places = range(self._next, min(self._next + n - len(listed), self._count))
             self._next = places.stop
             ranks = [self._order[place] for place in places]
-            found += [rank for rank, valid in zip(ranks, self._space.are_ranks(ranks), strict=True) if valid]
-        return [self._space.at(rank) for rank in found]
+            listed += [rank for rank, valid in zip(ranks, self._space.are_ranks(ranks), strict=True) if valid]
+        return [self._space.at(rank) for rank in listed]
 
     def tell(self, trial: Trial) -> None:
         """The order does not depend on results."""

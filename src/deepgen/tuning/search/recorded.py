@@ -103,8 +103,8 @@ def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]
 
 def config_of(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
     """A knob that a config does not have, because another one makes it meaningless, is recorded as null."""
-    found = {name: record[name] for name in names}
-    return {n: tuple(v) if isinstance(v, list) else v for n, v in found.items() if v is not None}
+    values = {name: record[name] for name in names}
+    return {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if v is not None}
 
 
 def measurement_of(record: Mapping[str, Any]) -> Measurement:
@@ -149,18 +149,18 @@ def replay(recorded: Recorded, contest: Contest, seed: int) -> list[float]:
     setting = Setting(recorded.space, seed, options=contest.options, history=contest.history)
     strategy = search.make(contest.strategy, setting)
     scores: list[float] = []
-    found = 0.0
+    score = 0.0
     while len(scores) < contest.budget:
         configs = strategy.ask(min(contest.batch, contest.budget - len(scores)))
         if not configs:
-            return scores + [found] * (contest.budget - len(scores))
+            return scores + [score] * (contest.budget - len(scores))
         for config in configs:
             measurement = recorded.measure(config)
             if measurement.ok and measurement.seconds is not None:
-                found = max(found, recorded.best / measurement.seconds)
+                score = max(score, recorded.best / measurement.seconds)
             trial = Trial(len(scores), recorded.space.rank(config), config, "", measurement)
             strategy.tell(trial)
-            scores.append(found)
+            scores.append(score)
     return scores
 
 

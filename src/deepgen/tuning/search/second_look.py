@@ -101,13 +101,13 @@ class _Model:
 
 def _edges(facts: Sequence[Facts]) -> dict[str, Floats]:
     """The levels of each fact that is a number and differs. The time a build took says nothing of the kernel's."""
-    found = {}
+    edges_of = {}
     for name in sorted({n for f in facts for n in f if not n.endswith("seconds")}):
         values = [_number(f.get(name)) for f in facts]
         edges = np.unique(np.quantile(values, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1]))
         if min(values) < max(values):
-            found[name] = edges
-    return found
+            edges_of[name] = edges
+    return edges_of
 
 
 def _number(value: Any) -> float:

@@ -31,8 +31,8 @@ class Prior:
     """The expectations of earlier studies, each weighted by how much of the new space it knows."""
 
     def __init__(self, encoding: Encoding, history: Sequence[Past]) -> None:
-        found = [_Source(encoding, past) for past in history if _useful(encoding, past)]
-        self._sources = sorted(found, key=lambda s: -s.similarity)
+        sources = [_Source(encoding, past) for past in history if _useful(encoding, past)]
+        self._sources = sorted(sources, key=lambda s: -s.similarity)
         self.names = [source.name for source in self._sources]
         if self._sources:
             sample = encoding.space.sample_ranks(_SAMPLE, 0, distinct=True)
@@ -58,8 +58,8 @@ class Prior:
 
     def misleads(self, codes: Ints, seconds: Floats) -> bool:
         """Whether the trials of the new study have another order than was expected."""
-        expected, found = np.argsort(np.argsort(self.expected(codes))), np.argsort(np.argsort(seconds))
-        return bool(np.corrcoef(expected, found)[0, 1] < 0.0)
+        expected, measured = np.argsort(np.argsort(self.expected(codes))), np.argsort(np.argsort(seconds))
+        return bool(np.corrcoef(expected, measured)[0, 1] < 0.0)
 
     def inform(self, kernel: Covariance, encoding: Encoding) -> None:
         """Start a kernel from the one that fitted the most similar study; the expectation itself weighs double."""
@@ -87,16 +87,16 @@ class _Source:
             for i, k in zip(self._columns, self._shared.knobs, strict=True)
         ]
         self.similarity = _similarity(encoding, past)
-        known = [t for t in past.trials if t.measurement.verdict is not Verdict.UNSTABLE]
-        self._learn([t for t in known if all(k.name in t.config for k in self._shared.knobs)])
+        settled = [t for t in past.trials if t.measurement.verdict is not Verdict.UNSTABLE]
+        self._learn([t for t in settled if all(k.name in t.config for k in self._shared.knobs)])
 
     def expected(self, codes: Ints) -> Floats:
         places = np.stack([m[codes[:, i]] for i, m in zip(self._columns, self._maps, strict=True)], axis=1)
         result = self._regressor.predict(self._shared.with_alignments(places))
         for i, row in enumerate(places.tolist()):
-            known = self._measured.get(tuple(row))
-            if known is not None:
-                result[i] = known
+            measured = self._measured.get(tuple(row))
+            if measured is not None:
+                result[i] = measured
         return result
 
     def inform(self, kernel: Covariance, encoding: Encoding) -> None:

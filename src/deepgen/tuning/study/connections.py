@@ -25,8 +25,8 @@ _BESIDE: defaultdict[Key, list[BinaryIO]] = defaultdict(list)  # the file as it 
 def _key(path: Path) -> Key:
     """The inode of the folder that a journal is in: the same by every path, also after the file was replaced."""
     where = os.path.realpath(path) if os.path.islink(path) else path  # noqa: PTH114
-    found = os.stat(os.path.dirname(where))  # noqa: PTH116, PTH120  a thousand studies are looked at
-    return found.st_dev, found.st_ino
+    stat = os.stat(os.path.dirname(where))  # noqa: PTH116, PTH120  a thousand studies are looked at
+    return stat.st_dev, stat.st_ino
 
 
 class Hold:
@@ -54,8 +54,8 @@ class Hold:
         """The first bytes of the file, or all. It is opened once; a file that has replaced it is opened again."""
         with _GUARD:
             files = _BESIDE[self._key]
-            found = self._path.stat()
-            file = next((file for file in files if os.path.samestat(os.fstat(file.fileno()), found)), None)
+            stat = self._path.stat()
+            file = next((file for file in files if os.path.samestat(os.fstat(file.fileno()), stat)), None)
             if file is None:
                 file = self._path.open("rb", buffering=0)
                 files.append(file)

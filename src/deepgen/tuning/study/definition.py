@@ -41,8 +41,8 @@ def check(definition: Mapping[str, Any], where: str) -> None:
             continue
         value = definition.get(key)
         if type(value) is not kind:
-            found = "is missing" if key not in definition else f"is {value!r:.60}"
-            raise BadInput(f"is not a study of deepgen's: {key!r} {found}", where=where)
+            flaw = "is missing" if key not in definition else f"is {value!r:.60}"
+            raise BadInput(f"is not a study of deepgen's: {key!r} {flaw}", where=where)
     for knob, values in definition["domains"].items():
         if not isinstance(values, list):
             raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are not a list", where=where)
@@ -66,10 +66,10 @@ def check_config(space: Space, config: Mapping[str, Any], where: str) -> None:
 
     Generators write these values into source text, so a journal must not bring other values.
     """
-    known = {knob.name: knob.values for knob in space.knobs}
+    domains = {knob.name: knob.values for knob in space.knobs}
     for name, value in config.items():
         plain = _tuples(value)
-        if not any(plain == allowed and type(plain) is type(allowed) for allowed in known.get(name, ())):
+        if not any(plain == allowed and type(plain) is type(allowed) for allowed in domains.get(name, ())):
             raise BadInput(f"its config has {name!r:.60} = {value!r:.60}, which is not in the space", where=where)
 
 

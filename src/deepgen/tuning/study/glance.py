@@ -75,9 +75,9 @@ def sorted_verdicts(operator: Operator, tally: Tally) -> dict[str, Json]:
 def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObject | None:
     """The winner of the finals, or the fastest so far when there were none yet."""
     final: Mapping[str, Any] = tally.final or {}
-    found: Mapping[str, Any] | None = tally.best if tally.final is None else final["winner"]
-    if found is None:
+    best: Mapping[str, Any] | None = tally.best if tally.final is None else final["winner"]
+    if best is None:
         return None
-    rates = speed(shapes, found["seconds"], final.get("peak_gflops"), final.get("bandwidth") or target.bandwidth)
+    rates = speed(shapes, best["seconds"], final.get("peak_gflops"), final.get("bandwidth") or target.bandwidth)
     ties = {"ties": final.get("ties") or [], "tie_broken_by": final.get("tie_broken_by")}
-    return {**found, **rates, "verdict": shapes[0].verdict_text("correct"), **ties, "serves": final.get("serves")}
+    return {**best, **rates, "verdict": shapes[0].verdict_text("correct"), **ties, "serves": final.get("serves")}

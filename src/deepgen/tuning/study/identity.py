@@ -53,15 +53,15 @@ def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journa
 @contextmanager
 def _journal(folder: Path) -> Iterator[Journal]:
     """The journal in this folder. A new one is removed again if its first run fails before it asks for a config."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
     with Journal(folder, write=True) as journal:
         try:
             yield journal
         except DeepgenError:
             with suppress(DeepgenError, OSError):
-                if made and not journal.tally().asks:
+                if created and not journal.tally().asks:
                     journal.remove()
-                    for place in made[1:]:
+                    for place in created[1:]:
                         place.rmdir()
             raise
 

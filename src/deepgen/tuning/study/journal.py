@@ -50,11 +50,12 @@ class Journal(JournalFile):
         """Record what is tuned, once; a run that resumes it must have the same space."""
         if self._meta("study") is None:
             self._keep("study", definition)
-        told = self.definition()
-        if told.get("space") != definition.get("space"):
+        recorded = self.definition()
+        if recorded.get("space") != definition.get("space"):
             raise JournalError(
-                f"{self.folder} was created by deepgen {told.get('deepgen')}, and the space of {told['generator']} has "
-                "changed since. The study can be read but not resumed; tune again to start a new one"
+                f"{self.folder} was created by deepgen {recorded.get('deepgen')}, and the space of "
+                f"{recorded['generator']} has changed since. The study can be read but not resumed; "
+                "tune again to start a new one"
             )
 
     @property
@@ -72,34 +73,34 @@ class Journal(JournalFile):
     def space(self) -> Space | None:
         from deepgen.space import Space
 
-        found = self._meta("space")
-        if found is None:
+        data = self._meta("space")
+        if data is None:
             return None
-        space = Space.from_json(found)
+        space = Space.from_json(data)
         space.arrange(self.orders())
         return space
 
     def orders(self) -> list[list[str]]:
         """The orders of knobs in which the space was compiled, which take long to find."""
-        found = self._meta("orders")
-        listed = isinstance(found, list) and all(isinstance(order, list) for order in found)
-        return found if listed and all(isinstance(name, str) for order in found for name in order) else []
+        data = self._meta("orders")
+        listed = isinstance(data, list) and all(isinstance(order, list) for order in data)
+        return data if listed and all(isinstance(name, str) for order in data for name in order) else []
 
     def keep_digest(self, digest: str) -> None:
         """The digest of the generator's source text; the newest that is known to give the same kernels."""
         self._keep("digest", digest)
 
     def digest(self) -> str | None:
-        found: str | None = self._meta("digest")
-        return found
+        value: str | None = self._meta("digest")
+        return value
 
     def keep_signature(self, signature: str) -> None:
         """The signature of the reference to the study's code."""
         self._keep("signature", signature)
 
     def signature(self) -> str | None:
-        found: str | None = self._meta("signature")
-        return found
+        value: str | None = self._meta("signature")
+        return value
 
     def definition(self) -> dict[str, Any]:
         return self._defined(self._meta("study"))
@@ -114,9 +115,9 @@ class Journal(JournalFile):
         study, tally, run = self._reading(read)
         return self._defined(study), tally, dict(run or {})
 
-    def _defined(self, found: JsonObject | None) -> dict[str, Any]:
-        if found is not None:
-            return dict(found)
+    def _defined(self, data: JsonObject | None) -> dict[str, Any]:
+        if data is not None:
+            return dict(data)
         if self.damage:
             raise JournalError(self.damage_text())
         raise JournalError(f"{self.folder}: {EMPTY}")
@@ -143,19 +144,19 @@ class Journal(JournalFile):
 
     def history(self) -> list[dict[str, Any]] | None:
         """What `keep_history` wrote; None when it was not called yet."""
-        found: list[dict[str, Any]] | None = self._meta("history")
-        return found
+        studies: list[dict[str, Any]] | None = self._meta("history")
+        return studies
 
     def restart(self) -> Restart:
         """Where the search restarted with the trials that damage had left; at 0 in any other study."""
-        found = self._meta(RESTART)
-        return Restart() if found is None else Restart(found["asked"], frozenset(found["lost"]))
+        data = self._meta(RESTART)
+        return Restart() if data is None else Restart(data["asked"], frozenset(data["lost"]))
 
     # Trials
 
     def ask(
         self,
-        told: int,
+        after_tells: int,
         wanted: int,
         proposals: Sequence[Proposal],
         checkpoint: JsonObject | None = None,
@@ -166,7 +167,7 @@ class Journal(JournalFile):
         first = proposals[0].id if proposals else -1
         with self._transaction() as tally:
             after = replace(tally, asks=tally.asks + 1, trials=tally.trials + len(proposals))
-            self._insert("asks", sealed("asks", after.asks, told, wanted, first, len(proposals)))
+            self._insert("asks", sealed("asks", after.asks, after_tells, wanted, first, len(proposals)))
             for proposal in proposals:
                 self._insert("trials", asked_row(proposal, now))
             if checkpoint is not None:
@@ -176,7 +177,7 @@ class Journal(JournalFile):
 
     def finish(self, trials: Sequence[Trial], ended_at: Mapping[int, float] | None = None) -> None:
         """Record how trials ended, now or at the Unix times given. Recording the same trial twice changes nothing."""
-        now, known = time.time(), ended_at or {}
+        now, moments = time.time(), ended_at or {}
         update = (
             "UPDATE trials SET verdict = ?, seconds = ?, outcome = ?, done_at = ?, seal = ? "
             "WHERE id = ? AND rank = ? AND verdict IS NULL"
@@ -185,7 +186,7 @@ class Journal(JournalFile):
             after = before
             for trial in trials:
                 if self._db.execute(
-                    update, (*done_values(trial, known.get(trial.id, now)), trial.id, str(trial.rank))
+                    update, (*done_values(trial, moments.get(trial.id, now)), trial.id, str(trial.rank))
                 ).rowcount:
                     after = after.with_trial(trial)
             if after != before:
@@ -205,8 +206,8 @@ class Journal(JournalFile):
 
     def checkpoint(self) -> dict[str, Any] | None:
         """The state that the newest ask left the strategy in, if it was recorded."""
-        found = self._meta(CHECKPOINT)
-        return found if isinstance(found, dict) and found.get("asks") == self.tally().asks else None
+        state = self._meta(CHECKPOINT)
+        return state if isinstance(state, dict) and state.get("asks") == self.tally().asks else None
 
     def proposals(self, *, open_only: bool = False) -> list[Proposal]:
         """All configs asked for, or only those that have no measurement yet."""

@@ -222,17 +222,17 @@ class JournalFile:
         return listed
 
     def _read_tally(self) -> Tally:
-        [told] = self._read_meta(TALLY)
-        return Tally.from_json(told)
+        [data] = self._read_meta(TALLY)
+        return Tally.from_json(data)
 
     def _read_meta(self, *keys: str) -> list[Any]:
         """The values of keys in `meta`; None for a key that was never set."""
         # Not IN: SQLite would make a table of the keys first, which takes as long as all the rest.
         wanted = " OR ".join(["key = ?"] * len(keys))
         newest = {row[1]: row for row in self._rows("meta", f" WHERE {wanted} ORDER BY seq", keys)}
-        return [self._said(key, newest.get(key)) for key in keys]
+        return [self._value(key, newest.get(key)) for key in keys]
 
-    def _said(self, key: str, row: Row | None) -> Any:
+    def _value(self, key: str, row: Row | None) -> Any:
         if row is None and key != TALLY and key not in self._read_tally().keys:
             return None
         if row is None or not is_sound("meta", row):

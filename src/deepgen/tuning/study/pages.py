@@ -70,9 +70,9 @@ def scan(data: bytes, log: bytes, accept: Accept) -> None:
     file = _read(data, log)
     for page in [*file.pages, *file.all_logged]:
         start = HEAD if page.startswith(_HEAD) else 0
-        said = int.from_bytes(page[start + 3 : start + 5], "big")
-        found = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
-        if (any(found) or page[start] == _LEAF) and (len(found) < said or not all(found)):
+        count = int.from_bytes(page[start + 3 : start + 5], "big")
+        accepted = [accept(*row) if (row := _row(file, page, place)) else False for place in _places(page, start)]
+        if (any(accepted) or page[start] == _LEAF) and (len(accepted) < count or not all(accepted)):
             for place in _possible(page):
                 if (row := _row(file, page, place)) is not None:
                     accept(*row)

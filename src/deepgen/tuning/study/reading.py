@@ -48,12 +48,12 @@ class Reading:
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
         study = self.study
-        known = self.finals or {}
+        finals = self.finals or {}
         best = winner(study.shapes, study.target, self.tally)
         if best is not None:
-            best["over_default"] = over_default(known)
-            found = next((trial for trial in self.trials if trial.id == best["trial"]), None)
-            best["trial_seconds"] = found.seconds if found is not None else None
+            best["over_default"] = over_default(finals)
+            first = next((trial for trial in self.trials if trial.id == best["trial"]), None)
+            best["trial_seconds"] = first.seconds if first is not None else None
         cold = study.definition["policy"]["cold"]
         doubts: list[Json] = [*all_doubts(self.finals, self.trials, best, cold=cold)]
         return {
@@ -66,11 +66,11 @@ class Reading:
             "winner": best,
             "baselines": [
                 {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in known.get("baselines", [])
+                for row in finals.get("baselines", [])
             ],
-            "baselines_lost": known.get("baselines_lost", []),
-            **({"shapes": known["shapes"]} if best is not None and "shapes" in known else {}),
-            "waited": known.get("waited"),
+            "baselines_lost": finals.get("baselines_lost", []),
+            **({"shapes": finals["shapes"]} if best is not None and "shapes" in finals else {}),
+            "waited": finals.get("waited"),
             "doubts": doubts,
             "time": summed(self.times),
         }
@@ -110,21 +110,21 @@ def over_default(finals: Mapping[str, Any]) -> JsonObject | None:
         return None
     if winner is default:
         return {"ratio": 1.0, "interval": [1.0, 1.0]}
-    found = paired_ratio(default["samples"], winner["samples"])
-    return {"ratio": found.estimate, "interval": [found.low, found.high]}
+    ratio = paired_ratio(default["samples"], winner["samples"])
+    return {"ratio": ratio.estimate, "interval": [ratio.low, ratio.high]}
 
 
 def all_doubts(
     finals: Mapping[str, Any] | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
 ) -> list[str]:
     """All doubts about a study with these newest finals; `winner` is that of its summary."""
-    found = [*_of_trials(trials)]
+    doubts = [*_of_trials(trials)]
     if winner is None:
-        return found
+        return doubts
     if finals is None:
-        return [*found, "no finals were held: the winner is the fastest of single trials, which noise can favour"]
+        return [*doubts, "no finals were held: the winner is the fastest of single trials, which noise can favour"]
     return [
-        *found,
+        *doubts,
         *_of_conditions(finals),
         *_of_ratios(finals, winner),
         *_of_bound(winner, cold=cold),
@@ -142,24 +142,24 @@ def _of_trials(trials: Iterable[Trial]) -> list[str]:
 
 
 def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
-    found = []
+    doubts = []
     waited = finals.get("waited") or {}
     if waited.get("disturbed"):
         still = f"the machine was still busy after the finals had waited {waited['seconds']:.0f} s"
-        found.append(f"{still}: {waited['disturbed']}; {RETEST}")
+        doubts.append(f"{still}: {waited['disturbed']}; {RETEST}")
     disturbed = _disturbed(finals)
     if disturbed:
-        found.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
+        doubts.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
     late = dict.fromkeys(str(row["name"]) for row in finals.get("conditions", []) if row.get("late_samples"))
     if late:
-        found.append(
+        doubts.append(
             f"the host was too slow to keep the GPU busy, which counts in the time of {', '.join(late)}; {RETEST}"
         )
-    return found
+    return doubts
 
 
 def _of_ratios(finals: Mapping[str, Any], winner: Mapping[str, Any]) -> list[str]:
-    found = []
+    doubts = []
     compared = [("the default", winner.get("over_default")), *((r["name"], r) for r in finals.get("baselines", []))]
     for name, row in compared:
         if row is None or not row.get("interval"):
@@ -169,12 +169,12 @@ def _of_ratios(finals: Mapping[str, Any], winner: Mapping[str, Any]) -> list[str
         if ratio.width <= WIDE:
             if ratio.estimate > FAR and _disturbed(finals):
                 took = f"{name} took {ratio.estimate:.3g} times as long as the winner on a busy machine"
-                found.append(f"{took}, which probably held it up; {RETEST}")
+                doubts.append(f"{took}, which probably held it up; {RETEST}")
         elif ratio.low <= 1.0 <= ratio.high:
-            found.append(f"this cannot be told from noise: the winner is {between}; {RETEST}")
+            doubts.append(f"this cannot be told from noise: the winner is {between}; {RETEST}")
         else:
-            found.append(f"the winner is {between}, a wide interval; {RETEST}")
-    return found
+            doubts.append(f"the winner is {between}, a wide interval; {RETEST}")
+    return doubts
 
 
 def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
@@ -191,12 +191,12 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
 
 def _of_serves(finals: Mapping[str, Any]) -> list[str]:
     serves = finals.get("serves") or {}
-    told = [f"the winner serves its tuned shape only: it was {serves['why']}"] if serves.get("only") else []
+    doubts = [f"the winner serves its tuned shape only: it was {serves['why']}"] if serves.get("only") else []
     if serves.get("untried"):
-        told.append(f"the winner was not verified at {serves['untried']} other shapes: the time budget was used up")
+        doubts.append(f"the winner was not verified at {serves['untried']} other shapes: the time budget was used up")
     if serves.get("dense"):
-        told.append(f"the winner serves dense arrays only: with room between rows it was {serves['dense']}")
-    return told
+        doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves['dense']}")
+    return doubts
 
 
 def _disturbed(finals: Mapping[str, Any]) -> list[str]:

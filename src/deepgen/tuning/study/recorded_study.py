@@ -51,7 +51,9 @@ def import_study(file: Path, target: Target, out: Path) -> Study:
     if folder.exists():
         raise BadInput(f"{folder} exists", allowed="remove it, or give another folder")
     proposals = [Proposal(i, space.rank(config), config) for i, config in enumerate(configs)]
-    trials = [Trial(p.id, p.rank, p.config, "", told) for p, told in zip(proposals, measured, strict=True)]
+    trials = [
+        Trial(p.id, p.rank, p.config, "", measurement) for p, measurement in zip(proposals, measured, strict=True)
+    ]
     moments = {i: at for i, at in enumerate(ended) if at is not None}
     with Journal(folder, write=True) as journal:
         journal.define({**definition, "space": space.fingerprint(), "strategy": RECORDED, "options": {}})
@@ -70,16 +72,16 @@ def is_recorded(study: Study) -> bool:
 
 def _measured(record: Mapping[str, Any], around: Mapping[str, Json]) -> Measurement:
     """With all runs that were recorded; a kernel that failed has none."""
-    told = recorded.measurement_of(record)
+    measurement = recorded.measurement_of(record)
     runs = tuple(float(ms) * 1e-3 for ms in record.get("times") or () if ms > 0)
-    return replace(told, samples=runs if told.ok and runs else told.samples, conditions=around)
+    return replace(measurement, samples=runs if measurement.ok and runs else measurement.samples, conditions=around)
 
 
 def _conditions(data: Mapping[str, Any], file: Path) -> dict[str, Json]:
-    told = {str(name): str(value) for name, value in dict(data.get("conditions") or {}).items()}
-    return {RECORDED: f"on {data['device_name']}, in {file.name}", **told}
+    conditions = {str(name): str(value) for name, value in dict(data.get("conditions") or {}).items()}
+    return {RECORDED: f"on {data['device_name']}, in {file.name}", **conditions}
 
 
 def _moment(record: Mapping[str, Any]) -> float | None:
-    told = record.get("timestamp")
-    return datetime.fromisoformat(told).timestamp() if isinstance(told, str) and told else None
+    moment = record.get("timestamp")
+    return datetime.fromisoformat(moment).timestamp() if isinstance(moment, str) and moment else None

@@ -102,12 +102,12 @@ def is_sound(table: str, row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Ask:
-    """One call of a strategy's ask: after `told` trials it was asked for `wanted` configs and gave ids first..."""
+    """One call of a strategy's ask: after how many tells, how many configs were wanted, and the ids that came."""
 
-    told: int
+    after: int
     wanted: int
     first: int
-    given: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,12 @@ def asked_row(proposal: Proposal, at: float) -> Row:
 
 def done_values(trial: Trial, at: float) -> Row:
     """The second half of a trial's row, its seal last."""
-    told = {"kernel_id": trial.kernel_id, "facts": dict(trial.build_facts), "measurement": trial.measurement.to_json()}
-    values = (trial.measurement.verdict.value, trial.seconds, pack(told), at)
+    outcome = {
+        "kernel_id": trial.kernel_id,
+        "facts": dict(trial.build_facts),
+        "measurement": trial.measurement.to_json(),
+    }
+    values = (trial.measurement.verdict.value, trial.seconds, pack(outcome), at)
     return (*values, seal("done", trial.id, str(trial.rank), *values))
 
 
@@ -154,10 +158,10 @@ def proposal_of(row: Row) -> Proposal:
 
 
 def trial_of(row: Row) -> Trial:
-    told = unpack(row[7])
+    outcome = unpack(row[7])
     try:
-        measured = Measurement.from_json(told["measurement"])
-        return Trial(row[0], int(row[1]), unpack(row[2]), told["kernel_id"], measured, told["facts"])
+        measured = Measurement.from_json(outcome["measurement"])
+        return Trial(row[0], int(row[1]), unpack(row[2]), outcome["kernel_id"], measured, outcome["facts"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"trial {row[0]}: {error}") from error
 
@@ -212,8 +216,10 @@ class Tally:
 def final_of(finals: Mapping[str, Any]) -> JsonObject:
     """Finals without their samples and losers."""
     chosen = [row for row in finals["finalists"] if row["trial"] == finals["winner"]]
-    told: JsonObject = {key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves")}
-    return {**told, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
+    summary: JsonObject = {
+        key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves")
+    }
+    return {**summary, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 
 
 # The file: its tables, with the format and the tally in them.

@@ -56,7 +56,7 @@ class Salvaged:
 
 
 @dataclass
-class _Found:
+class _Scanned:
     """Rows that belong to the journal, collected while scanning."""
 
     meta: dict[str, tuple[int, Any]] = field(default_factory=dict)  # the newest of each key, with its number
@@ -121,19 +121,19 @@ class Content:
 
 def salvage(content: Content) -> Salvaged:
     """Everything that can still be read; raises Damaged if that is nothing."""
-    found = _Found()
-    pages.scan(content.data, content.log, found.accept)
-    if not found.any:
+    scanned = _Scanned()
+    pages.scan(content.data, content.log, scanned.accept)
+    if not scanned.any:
         raise Damaged("holds no row of a journal")
-    return _sorted_out(found)
+    return _sorted_out(scanned)
 
 
 def format_of(content: Content) -> int | None:
     """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
-    found = _Found()
-    pages.scan(content.data, content.log, found.accept)
-    known = found.value(FORMAT_KEY)
-    return known if isinstance(known, int) else None
+    scanned = _Scanned()
+    pages.scan(content.data, content.log, scanned.accept)
+    number = scanned.value(FORMAT_KEY)
+    return number if isinstance(number, int) else None
 
 
 def log_is_cut(content: Content, newest: int) -> bool:
@@ -141,52 +141,52 @@ def log_is_cut(content: Content, newest: int) -> bool:
 
     `newest` is the highest number in `meta` that SQLite shows. What was never committed does not count.
     """
-    found = _Found()
+    scanned = _Scanned()
     for page in pages.committed(content.data, content.log):
         for number, values in page:
             if len(values) == len(COLUMNS["meta"]) + 1:
-                found.accept(number, values)
-    return any(number > newest for number, _ in found.meta.values())
+                scanned.accept(number, values)
+    return any(number > newest for number, _ in scanned.meta.values())
 
 
-def _sorted_out(found: _Found) -> Salvaged:
+def _sorted_out(scanned: _Scanned) -> Salvaged:
     """The study that the intact rows describe."""
     losses: list[str] = []
-    tally = _tally(found)
-    before = found.value(RESTART) or {"asked": 0, "lost": []}
-    _regain_configs(found)
-    for i in [i for i, row in found.done.items() if i in found.asked and row[1] != found.asked[i][1]]:
-        del found.done[i]  # two rows with the same number: neither can be trusted
-    ended = found.asked.keys() & found.done.keys()
-    asks = _in_order(found.asks)
-    reaches = [before["asked"], *(row[3] + row[4] for row in asks), *(i + 1 for i in found.asked)]
+    tally = _tally(scanned)
+    before = scanned.value(RESTART) or {"asked": 0, "lost": []}
+    _regain_configs(scanned)
+    for i in [i for i, row in scanned.done.items() if i in scanned.asked and row[1] != scanned.asked[i][1]]:
+        del scanned.done[i]  # two rows with the same number: neither can be trusted
+    ended = scanned.asked.keys() & scanned.done.keys()
+    asks = _in_order(scanned.asks)
+    reaches = [before["asked"], *(row[3] + row[4] for row in asks), *(i + 1 for i in scanned.asked)]
     asked = max(*reaches, tally.trials + len(before["lost"]) if tally else 0, 0)
-    lost = [i for i in range(asked) if i not in found.asked]
+    lost = [i for i in range(asked) if i not in scanned.asked]
     fresh_lost = [i for i in lost if i not in before["lost"]]
-    told = max((row[1] for row in asks), default=0)
-    reopened = _reopened(found, tally, ended)
+    reported = max((row[1] for row in asks), default=0)
+    reopened = _reopened(scanned, tally, ended)
     whole = asked == before["asked"] + sum(row[4] for row in asks) and (not tally or len(asks) == tally.asks)
     if reopened:
         losses.append(f"the measurements of {_trials(reopened)} cannot be read and are taken again")
     if fresh_lost:
         losses.append(f"{_trials(fresh_lost)} cannot be read at all, and others are tried in their place")
-    without_past = tally is not None and "history" in tally.keys and "history" not in found.meta
-    repeats = whole and not fresh_lost and not without_past and all(i >= told for i in reopened)
+    without_past = tally is not None and "history" in tally.keys and "history" not in scanned.meta
+    repeats = whole and not fresh_lost and not without_past and all(i >= reported for i in reopened)
     if not repeats:
         losses.append(
             "the search cannot be repeated exactly: it continues from the remaining trials, and may choose other "
             "configs than it would have chosen"
         )
-        found.meta[RESTART] = (0, {"asked": asked, "lost": lost})
-        found.meta.pop(CHECKPOINT, None)
+        scanned.meta[RESTART] = (0, {"asked": asked, "lost": lost})
+        scanned.meta.pop(CHECKPOINT, None)
         asks = []
-    finals = _finals(found, tally, ended, losses)
-    notes = _in_order(found.notes)
+    finals = _finals(scanned, tally, ended, losses)
+    notes = _in_order(scanned.notes)
     if tally and len(notes) < tally.notes:
         losses.append(f"{tally.notes - len(notes)} of {tally.notes} notes cannot be read")
-    losses += _missing_keys(found, tally)
-    trials = [_trial_row(found, i) for i in sorted(found.asked)]
-    kept = {key: value for key, (_, value) in found.meta.items() if key not in (TALLY, FORMAT_KEY)}
+    losses += _missing_keys(scanned, tally)
+    trials = [_trial_row(scanned, i) for i in sorted(scanned.asked)]
+    kept = {key: value for key, (_, value) in scanned.meta.items() if key not in (TALLY, FORMAT_KEY)}
     rows: dict[str, Sequence[Row]] = {
         "meta": [sealed("meta", n, key, pack(value)) for n, (key, value) in enumerate(kept.items(), 1)],
         "asks": asks,
@@ -197,39 +197,39 @@ def _sorted_out(found: _Found) -> Salvaged:
     return Salvaged(rows, tuple(losses) or ("its pages are damaged, but every row can be read",))
 
 
-def _tally(found: _Found) -> Tally | None:
-    told = found.value(TALLY)
+def _tally(scanned: _Scanned) -> Tally | None:
+    data = scanned.value(TALLY)
     try:
-        return None if told is None else Tally.from_json(told)
+        return None if data is None else Tally.from_json(data)
     except Damaged:
         return None
 
 
-def _regain_configs(found: _Found) -> None:
+def _regain_configs(scanned: _Scanned) -> None:
     """A trial whose first half is damaged has its rank from the second; the space says which config that is."""
-    without = found.done.keys() - found.asked.keys()
-    if not without or found.value("space") is None:
+    without = scanned.done.keys() - scanned.asked.keys()
+    if not without or scanned.value("space") is None:
         return
     try:
-        space = Space.from_json(found.value("space"))
+        space = Space.from_json(scanned.value("space"))
         for i in without:
-            config = json.loads(json.dumps(space.at(int(found.done[i][1]))))
-            found.asked[i] = asked_row(Proposal(i, int(found.done[i][1]), config), 0.0)[:5]
+            config = json.loads(json.dumps(space.at(int(scanned.done[i][1]))))
+            scanned.asked[i] = asked_row(Proposal(i, int(scanned.done[i][1]), config), 0.0)[:5]
     except (BadInput, KeyError, TypeError, ValueError):
         return
 
 
-def _reopened(found: _Found, tally: Tally | None, ended: Collection[int]) -> list[int]:
+def _reopened(scanned: _Scanned, tally: Tally | None, ended: Collection[int]) -> list[int]:
     """Trials that had ended, as far as is known, and have no measurement now."""
-    broken = sorted(found.broken - set(ended))
+    broken = sorted(scanned.broken - set(ended))
     if tally is None or tally.ended - len(ended) <= len(broken):
         return broken
-    return sorted(found.asked.keys() - ended)
+    return sorted(scanned.asked.keys() - ended)
 
 
-def _finals(found: _Found, tally: Tally | None, ended: Collection[int], losses: list[str]) -> list[Row]:
+def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], losses: list[str]) -> list[Row]:
     """All intact finals; none if the newest is lost or its winner has to be measured again."""
-    finals = _in_order(found.finals)
+    finals = _in_order(scanned.finals)
     newest = finals[-1] if finals else None
     if tally and (newest[0] if newest else 0) < tally.finals:
         losses.append("the newest finals cannot be read and are held again")
@@ -241,9 +241,9 @@ def _finals(found: _Found, tally: Tally | None, ended: Collection[int], losses: 
     return finals
 
 
-def _missing_keys(found: _Found, tally: Tally | None) -> list[str]:
-    missing = [key for key in (tally.keys if tally else ()) if key not in found.meta]
-    if "study" not in found.meta:
+def _missing_keys(scanned: _Scanned, tally: Tally | None) -> list[str]:
+    missing = [key for key in (tally.keys if tally else ()) if key not in scanned.meta]
+    if "study" not in scanned.meta:
         return ["what is tuned cannot be read: the `deepgen tune` command that began the study writes it again"]
     names = {
         "run": "the budget of the last run",
@@ -255,11 +255,11 @@ def _missing_keys(found: _Found, tally: Tally | None) -> list[str]:
     return [f"{names[key]} cannot be read" for key in missing if key in names]
 
 
-def _trial_row(found: _Found, number: int) -> Row:
-    first = found.asked[number]
-    if number not in found.done:
+def _trial_row(scanned: _Scanned, number: int) -> Row:
+    first = scanned.asked[number]
+    if number not in scanned.done:
         return (*first, None, None, None, None, None)
-    return (*first, *found.done[number][2:])
+    return (*first, *scanned.done[number][2:])
 
 
 def _in_order(rows: Mapping[int, Row]) -> list[Row]:

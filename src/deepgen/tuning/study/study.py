@@ -91,15 +91,15 @@ class Study:
         return self.folder.absolute(), self._own_operator, self._own_generator
 
     def __repr__(self) -> str:
-        facts = self._told()
+        facts = self._shown()
         rest = {"trials": "{} trials", "best": "best {}"}
-        told = ", ".join(rest.get(name, "{}").format(text) for name, text in facts.items() if name not in _WHAT)
-        return f"<deepgen study of {facts['operator']} on {facts['target']}: {told}>"
+        rest_text = ", ".join(rest.get(name, "{}").format(text) for name, text in facts.items() if name not in _WHAT)
+        return f"<deepgen study of {facts['operator']} on {facts['target']}: {rest_text}>"
 
     def _repr_html_(self) -> str:
-        return html.table("deepgen study", self._told())
+        return html.table("deepgen study", self._shown())
 
-    def _told(self) -> dict[str, str]:
+    def _shown(self) -> dict[str, str]:
         """A short summary for people. Never fails: debuggers call it too."""
         facts = {"operator": self.describe(), "target": self.target.shown}
         try:
@@ -170,8 +170,8 @@ class Study:
             except BadInput as error:
                 what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
                 raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
-        found: Operator = self._found(ref, "operator").from_json(data)
-        return found
+        operator: Operator = self._loaded(ref, "operator").from_json(data)
+        return operator
 
     @cached_property
     def generator(self) -> Generator:
@@ -181,8 +181,8 @@ class Study:
             return self._own_generator
         ref = self._code("generator")
         if ref is not None and ref.by != finding.NAME:
-            made: Generator = self._found(ref, "generator")()
-            return made
+            generator: Generator = self._loaded(ref, "generator")()
+            return generator
         name = self.definition["generator"]
         if is_own_kernel(self.definition):
             self._require("a kernel's source")
@@ -199,8 +199,8 @@ class Study:
         name: str = self.definition["strategy"]
         if ref is None or ref.by == finding.NAME:
             return name
-        found: Kind = self._found(ref, "strategy")
-        return found
+        strategy: Kind = self._loaded(ref, "strategy")
+        return strategy
 
     @cached_property
     def own_baselines(self) -> tuple[type, ...]:
@@ -209,13 +209,13 @@ class Study:
 
         parts = [part for part in self.definition.get("code", {}) if part.startswith(BASELINE)]
         refs = {part: ref for part in parts if (ref := self._code(part)) is not None}
-        return tuple(self._found(ref, part) for part, ref in refs.items())
+        return tuple(self._loaded(ref, part) for part, ref in refs.items())
 
     def _code(self, part: str) -> finding.CodeRef | None:
-        told = self.definition.get("code", {}).get(part)
-        return None if told is None else finding.CodeRef.from_json(told)
+        ref = self.definition.get("code", {}).get(part)
+        return None if ref is None else finding.CodeRef.from_json(ref)
 
-    def _found(self, ref: finding.CodeRef, part: str) -> Any:
+    def _loaded(self, ref: finding.CodeRef, part: str) -> Any:
         """A class of the user's own, loaded after its origin was checked."""
         self._require(f"the {part} {ref.ref}")
         return finding.load(ref, self.folder)
@@ -252,12 +252,12 @@ class Study:
 
     def trial(self, number: int) -> Trial:
         with self._journal() as journal:
-            found = journal.trial(number)
-            found = found and check_trial(found)
+            trial = journal.trial(number)
+            trial = trial and check_trial(trial)
             ended = journal.tally().ended
-        if found is None:
+        if trial is None:
             raise BadInput(f"{self.folder} has no finished trial {number}", allowed=f"{ended} trials have finished")
-        return found
+        return trial
 
     def top(self, count: int = 10) -> list[Trial]:
         """The fastest correct trials. The winner of the finals comes first."""
@@ -277,17 +277,17 @@ class Study:
             winner = self._winner_id(journal)
             finals = self._finals(journal)
             trial = journal.trial(winner) if winner is not None else None
-            found = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
+            best = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
             reasons = [*dropped_reasons(finals), "none was recorded"]
             raise DeepgenError(f"{self.folder}: every finalist failed the final checks; the fastest one: {reasons[0]}")
-        if not found:
+        if not best:
             raise DeepgenError(f"{self.folder} has no correct kernel yet")
-        seconds = found[0].seconds or 0.0
+        seconds = best[0].seconds or 0.0
         for row in (finals or {}).get("finalists", []):
             if row["trial"] == winner:
                 seconds = row["seconds"]
-        return Best(self, found[0], seconds)
+        return Best(self, best[0], seconds)
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
@@ -296,9 +296,9 @@ class Study:
 
     def stored(self, trial: Trial) -> Stored | None:
         """The stored winner, where it is of this trial, and this user's own or trusted."""
-        found = read_winner(self.folder / WINNER)
-        usable = found is not None and found.kernel.id == trial.kernel_id and (found.own or self.trusted)
-        return found if usable else None
+        winner = read_winner(self.folder / WINNER)
+        usable = winner is not None and winner.kernel.id == trial.kernel_id and (winner.own or self.trusted)
+        return winner if usable else None
 
     def emit(self, config: Mapping[str, Any]) -> Kernel:
         """The kernel that the generator emits here for a config out of the journal."""
@@ -315,9 +315,9 @@ class Study:
         kernel = self.emit(trial.config)
         if kernel.id == trial.kernel_id:
             return kernel
-        found = read_winner(self.folder / WINNER)
-        if found is not None and found.kernel.id == trial.kernel_id:
-            trust.require(None, None, trust=self.trusted or found.own, origin=self.folder, holds="a winner")
+        winner = read_winner(self.folder / WINNER)
+        if winner is not None and winner.kernel.id == trial.kernel_id:
+            trust.require(None, None, trust=self.trusted or winner.own, origin=self.folder, holds="a winner")
         raise DeepgenError(
             f"{self.folder}: generator {self.generator.name} has changed since trial {trial.id} was measured, "
             "so its source cannot be shown; tune again"
@@ -328,21 +328,21 @@ class Study:
 
         `finals`, if the caller has them, are those that the kernel won.
         """
-        known = (self.finals() if finals is None else finals) or {}
-        return serves_only(known.get("serves") or {}, self.about.signature())
+        held = (self.finals() if finals is None else finals) or {}
+        return serves_only(held.get("serves") or {}, self.about.signature())
 
     def finals(self) -> dict[str, Any] | None:
         with self._journal() as journal:
             return self._finals(journal)
 
     def _finals(self, journal: Journal) -> dict[str, Any] | None:
-        found = journal.finals()
-        return None if found is None else check_finals(found)
+        finals = journal.finals()
+        return None if finals is None else check_finals(finals)
 
     def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
         """The time of each trial that took part in the newest finals."""
-        known = (self.finals() if finals is None else finals) or {}
-        return {row["trial"]: row["seconds"] for row in known.get("finalists", [])}
+        held = (self.finals() if finals is None else finals) or {}
+        return {row["trial"]: row["seconds"] for row in held.get("finalists", [])}
 
     def notes(self) -> list[tuple[float, str]]:
         with self._journal() as journal:
@@ -382,8 +382,8 @@ class Study:
 
     def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
         """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
-        known = (self.finals() if finals is None else finals) or {}
-        return speed(self.shapes, seconds, known.get("peak_gflops"), known.get("bandwidth") or self.target.bandwidth)
+        held = (self.finals() if finals is None else finals) or {}
+        return speed(self.shapes, seconds, held.get("peak_gflops"), held.get("bandwidth") or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
         finals = self._finals(journal)

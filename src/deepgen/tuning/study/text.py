@@ -211,11 +211,11 @@ def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
 
 
 def _count(row: Row, names: Sequence[str]) -> str:
-    found = next((row[EVENT + name] for name in names if EVENT + name in row), None)
-    if found is None and names[0] in _CLASSES:
+    value = next((row[EVENT + name] for name in names if EVENT + name in row), None)
+    if value is None and names[0] in _CLASSES:
         classes = [count for name, count in row.items() if name.startswith(EVENT + _CLASSES[names[0]])]
-        found = sum(classes) if classes else None
-    return NOT_KNOWN if found is None else f"{found:.0f}"
+        value = sum(classes) if classes else None
+    return NOT_KNOWN if value is None else f"{value:.0f}"
 
 
 def _moment(at: Any) -> str:

@@ -58,8 +58,8 @@ def _owner(path: Path) -> str:
 
 
 def _key() -> bytes | None:
-    found = settings.user_file()
-    return None if found is None else _read_or_make(found.parent / KEY_FILE)
+    settings_file = settings.user_file()
+    return None if settings_file is None else _read_or_make(settings_file.parent / KEY_FILE)
 
 
 @lru_cache(maxsize=8)
