@@ -105,7 +105,7 @@ def test_products_by_instructions(way: str, tmp_path: Path) -> None:
     dots = [dot for dot in DOTS.values() if here.has(*dot.features) or not native]
     if not dots:
         pytest.skip("this machine has none of them")
-    flags = isa.flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
+    flags = isa.isa_flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
     sizes = [(1 if dot.each else 3 * dot.lanes - 1, 3 * dot.whole) for dot in dots]
     functions = [
         lower(products_of_vectors(dot, depth), schedule_of_vectors(dot))

@@ -149,7 +149,7 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
     found = list(cases(some("gemm with edges everywhere", "conv"), here, *INTEGER))
     if not found:
         pytest.skip("this machine has none of them")
-    check(found, tmp_path, *isa.flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
+    check(found, tmp_path, *isa.isa_flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
 
 
 def text(operator: Operator, cpu: Cpu = AMX, **knobs: int) -> str:

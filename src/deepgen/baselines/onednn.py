@@ -11,7 +11,7 @@ from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
-_DTYPES = ("f32", "bf16", "f16")
+_ONEDNN_DTYPES = ("f32", "bf16", "f16")
 
 
 class OneDnn:
@@ -25,8 +25,8 @@ class OneDnn:
             return f"oneDNN is compared on CPUs, not on {target.name}"
         if not isinstance(operator, Gemm) or operator.batch > 1 or operator.layout != "nt":
             return "oneDNN is compared on single products in layout nt"
-        if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
-            return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_DTYPES)
+        if operator.a not in _ONEDNN_DTYPES or not operator.a == operator.b == operator.c:
+            return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_ONEDNN_DTYPES)
         if (operator.alpha, operator.beta, operator.scales) != (1.0, 0.0, "none"):
             return "oneDNN is compared without alpha, beta and scales"
         return None if find_spec("torch") else "torch, which brings oneDNN along, is not installed (pip install torch)"

@@ -18,7 +18,7 @@ from deepgen.operators import Answer, Array, Operator
 from deepgen.vocabulary import Json, digest
 
 _VERSION = 3
-_SCALE = ".scale"
+_SCALE_SUFFIX = ".scale"
 
 
 def reference(
@@ -71,8 +71,8 @@ def _read(folder: Path, key: str, *, trusted: bool = False) -> dict[str, Answer]
             if not trusted and _sum(array) != expected:
                 return None
             arrays[str(name)] = array
-        outputs = [name for name in arrays if not name.endswith(_SCALE)]
-        return {name: Answer(arrays[name], arrays[name + _SCALE]) for name in outputs} or None
+        outputs = [name for name in arrays if not name.endswith(_SCALE_SUFFIX)]
+        return {name: Answer(arrays[name], arrays[name + _SCALE_SUFFIX]) for name in outputs} or None
     except (OSError, EOFError, ValueError, AttributeError, KeyError):
         return None
 
@@ -80,7 +80,7 @@ def _read(folder: Path, key: str, *, trusted: bool = False) -> dict[str, Answer]
 def _write(folder: Path, key: str, answers: Mapping[str, Answer]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {name: answer.values for name, answer in answers.items()}
-    arrays |= {name + _SCALE: answer.scale for name, answer in answers.items()}
+    arrays |= {name + _SCALE_SUFFIX: answer.scale for name, answer in answers.items()}
     sums: dict[str, Json] = {}
     for name, array in arrays.items():
         whole = np.ascontiguousarray(array)

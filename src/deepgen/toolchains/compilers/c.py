@@ -74,9 +74,9 @@ class CCompiler:
 
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
         # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
-        tuning = () if self.name == "zig" else isa.tuning(features, self.family, self.major)
+        tuning = () if self.name == "zig" else isa.tuning_flags(features, self.family, self.major)
         zig = self.name == "zig"
-        return (*_OPTIMISE, *isa.flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
+        return (*_OPTIMISE, *isa.isa_flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
 
     def _compile(
         self,

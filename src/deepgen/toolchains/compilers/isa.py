@@ -46,7 +46,7 @@ _TUNE: tuple[tuple[str, str, int, int], ...] = (
 )
 
 
-def flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: bool = False) -> tuple[str, ...]:
+def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: bool = False) -> tuple[str, ...]:
     """The flags for these instruction sets that a compiler of this family and major version knows."""
     present = set(isa)
     if machine == "aarch64":
@@ -63,7 +63,7 @@ def flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: boo
     return tuple(chosen)
 
 
-def tuning(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
+def tuning_flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
     """The flag that has instructions scheduled for the newest processor these instruction sets point to."""
     present = set(isa)
     known = (cpu for name, cpu, *since in _TUNE if name in present and _known(family, major, *since))
