@@ -14,7 +14,7 @@ import deepgen
 ROOT = Path(deepgen.__file__).parent
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
-    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/conv2d", "operators/named", "baselines/cudnn.py",
+    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/conv2d", "operators/named", "baselines/torch_gpu.py",
     "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
@@ -42,7 +42,7 @@ EXCEPTIONS = {
     "toolchains/programs.py": {"'C'"},
     "frontends/cli/doctor.py": {"'N'"},  # a number to be filled in
     "frontends/cli/output.py": {"'B'"},  # bytes
-    "run/measure/buffers.py": {"'B'"},
+    "run/measure/bench.py": {"'B'"},
     "run/call/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable
     "targets/host.py": {"'K'", "'M'"},  # units

@@ -22,7 +22,7 @@ OF_ONE_KIND = {
     "toolchains/compilers/riscv.py",
     "toolchains/compilers/sim.py",
     "toolchains/compilers/triton.py",
-    "run/counters/counting.py",  # occupancy is a matter of GPUs
+    "run/measure/wrappers.py",  # occupancy is a matter of GPUs
     "run/measure/gpu_worker.py",
     "run/measure/peak.py",
     "run/riscv/board.py",

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from deepgen.toolchains.base import Recipe
     from deepgen.toolchains.find_gpu import triton_for
     from deepgen.toolchains.compilers.judge import run_judged
-    from deepgen.toolchains.compilers.sources import write_sources
+    from deepgen.toolchains.compilers.judge import write_sources
     from deepgen.toolchains.compilers.triton import Triton, checked_unit
     # Runners
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, STRIDED, Task
-    from deepgen.run.counters.counted import Counted
+    from deepgen.run.counters.base import Counted
     from deepgen.vocabulary import Artifact, Measurement, Verdict
-    from deepgen.run.call.openmp import torchs_threads
+    from deepgen.run.call.native import torchs_threads
     # Baselines and strategies
     from deepgen.baselines import Baseline, NewResult
     from deepgen.tuning.search import Past, Setting, Strategy
@@ -99,8 +99,8 @@ _NAMES = {
     "deepgen.operators.compare": "compare explain",
     "deepgen.operators.expr.contraction": "plain_contraction",
     "deepgen.operators.expr.nodes": "Expression HasExpression Read Select walk",
-    "deepgen.run.call.openmp": "torchs_threads",
-    "deepgen.run.counters.counted": "Counted",
+    "deepgen.run.call.native": "torchs_threads",
+    "deepgen.run.counters.base": "Counted",
     "deepgen.run.measure.base": "Contender Runner RunnerOptions STRIDED Task",
     "deepgen.space": "Expr Space Value divides implies where",
     "deepgen.space.expr": "knob_ref",
@@ -108,7 +108,7 @@ _NAMES = {
     "deepgen.toolchains": "BuildError BuildLimits Built Group Toolchain build_once toolchain_for",
     "deepgen.toolchains.base": "Recipe",
     "deepgen.toolchains.compilers.judge": "run_judged",
-    "deepgen.toolchains.compilers.sources": "write_sources",
+    "deepgen.toolchains.compilers.judge": "write_sources",
     "deepgen.toolchains.compilers.triton": "Triton checked_unit",
     "deepgen.toolchains.find_gpu": "triton_for",
     "deepgen.tuning.search": "Past Setting Strategy",

@@ -12,8 +12,7 @@ import deepgen
 from deepgen.targets import Target
 from deepgen.toolchains.base import BuildLimits, Built, Recipe, Toolchain
 from deepgen.toolchains.compilers import triton_program
-from deepgen.toolchains.compilers.judge import run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers.judge import run_judged, write_sources
 from deepgen.toolchains.compilers.triton import Triton, checked_unit
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Kernel, ScalarArg, Source, WorkspaceArg

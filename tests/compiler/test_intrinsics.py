@@ -29,7 +29,7 @@ from deepgen.compiler.schedule.steps import (
 )
 from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import host
-from deepgen.toolchains.compilers import isa
+from deepgen.toolchains.compilers import c
 from deepgen.vocabulary.dtypes import dtype, narrow
 from deepgen.vocabulary.errors import BadInput
 
@@ -105,7 +105,7 @@ def test_products_by_instructions(way: str, tmp_path: Path) -> None:
     dots = [dot for dot in DOTS.values() if here.has(*dot.features) or not native]
     if not dots:
         pytest.skip("this machine has none of them")
-    flags = isa.isa_flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
+    flags = c.isa_flags(here.machine, here.isa, "gcc", 99) if native else (f"-D{EMULATED}",)
     sizes = [(1 if dot.each else 3 * dot.lanes - 1, 3 * dot.whole) for dot in dots]
     functions = [
         lower(products_of_vectors(dot, depth), schedule_of_vectors(dot))

@@ -25,7 +25,7 @@ from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.targets import Cpu
-from deepgen.toolchains.compilers import isa
+from deepgen.toolchains.compilers import c
 
 Case = tuple[Operator, dict[str, Any], Function]
 
@@ -149,7 +149,7 @@ def test_by_the_instructions_of_this_machine(tmp_path: Path) -> None:
     found = list(cases(some("gemm with edges everywhere", "conv"), here, *INTEGER))
     if not found:
         pytest.skip("this machine has none of them")
-    check(found, tmp_path, *isa.isa_flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
+    check(found, tmp_path, *c.isa_flags(here.machine, here.isa, "gcc", 99))  # with optimisation: tiles need constants
 
 
 def text(operator: Operator, cpu: Cpu = AMX, **knobs: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 import needs
 from deepgen import targets
 from deepgen.targets import Target
-from deepgen.toolchains import BuildError, BuildLimits, Group, amdgpu_notes, toolchain_for
+from deepgen.toolchains import BuildError, BuildLimits, Group, elf, toolchain_for
 from deepgen.toolchains.compilers import hip_clang
 from deepgen.toolchains.compilers.hip_clang import HipClang
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
@@ -85,4 +85,4 @@ def test_a_path_that_is_set_must_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image", [b"", b"\x7fELF\x02\x01" + bytes(80), b"MZ"])
 def test_what_is_no_code_object_is_refused(image: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a 64-bit ELF file|without metadata|cannot be read"):
-        amdgpu_notes.kernels(image)
+        elf.kernels(image)

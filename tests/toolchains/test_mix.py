@@ -9,7 +9,7 @@ import pytest
 
 from deepgen.targets import Cpu
 from deepgen.toolchains import build_once, instruction_mix
-from deepgen.toolchains.compilers.mix import CLASSES, mix
+from deepgen.toolchains.compilers.disassembly import CLASSES, mix
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Source
 
 # Each line: an instruction as its disassembler writes it, and its class; None for what is not counted.

@@ -10,7 +10,7 @@ from build_helpers import c_kernel
 
 from deepgen import targets
 from deepgen.toolchains import BuildError, BuildLimits, Group
-from deepgen.toolchains.compilers import riscv, zig_libc
+from deepgen.toolchains.compilers import compiled_once, riscv
 
 TARGET = targets.resolve("riscv:rv64gcv_zvl128b")
 # Notes what it compiles, takes long for the first program of a machine, and gives what it is asked for.
@@ -61,8 +61,8 @@ def test_where_it_fails_the_next_build_tries_again(tmp_path: Path, group: Group)
 
 def test_it_may_take_longer_than_a_kernel(tmp_path: Path, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed: list[BuildLimits] = []
-    monkeypatch.setattr(zig_libc, "run_judged", lambda name, argv, folder, limits, *_: allowed.append(limits))
-    zig_libc.ready(("zig", "cc"), "0.17.0", str(tmp_path), BuildLimits(memory_bytes=1 << 30), group)
-    zig_libc.ready(("zig", "cc"), "0.17.0", str(tmp_path / "nowhere"), BuildLimits(), group)
+    monkeypatch.setattr(compiled_once, "run_judged", lambda name, argv, folder, limits, *_: allowed.append(limits))
+    compiled_once.ready(("zig", "cc"), "0.17.0", str(tmp_path), BuildLimits(memory_bytes=1 << 30), group)
+    compiled_once.ready(("zig", "cc"), "0.17.0", str(tmp_path / "nowhere"), BuildLimits(), group)
     [limits] = allowed
     assert limits.wall_seconds > BuildLimits().wall_seconds and limits.memory_bytes == 1 << 30

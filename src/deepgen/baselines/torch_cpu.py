@@ -1,4 +1,4 @@
-"""PyTorch on the CPU (oneDNN or MKL underneath). Imported in the worker only, and only when it is asked for."""
+"""PyTorch on the CPU, with the library that it chooses or with oneDNN. Imported in the worker only, when asked for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from deepgen.baselines import torch_named
 from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.targets import Target
-from deepgen.vocabulary import Missing
+from deepgen.vocabulary import BadInput, Missing
 
 _DTYPES = ("f64", "f32", "f16", "bf16")
 _INTEGERS = ("i8", "u8")
@@ -155,3 +155,41 @@ def shared_array(torch: Any, array: Array, dtype: str) -> Any:
     """The array as a tensor over the same memory; numpy stores bf16 as integers."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bf16" else tensor
+
+
+_ONEDNN_DTYPES = ("f32", "bf16", "f16")
+
+
+class OneDnn:
+    """x W^T, with bias and activation as one primitive. torch has it with a new result only, which is copied."""
+
+    name = "onednn"
+    on_request = True
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if target.runner != "cpu":
+            return f"oneDNN is compared on CPUs, not on {target.name}"
+        if not isinstance(operator, Gemm) or operator.batch > 1 or operator.layout != "nt":
+            return "oneDNN is compared on single products in layout nt"
+        if operator.a not in _ONEDNN_DTYPES or not operator.a == operator.b == operator.c:
+            return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_ONEDNN_DTYPES)
+        if (operator.alpha, operator.beta, operator.scales) != (1.0, 0.0, "none"):
+            return "oneDNN is compared without alpha, beta and scales"
+        return None if find_spec("torch") else "torch, which brings oneDNN along, is not installed (pip install torch)"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        torch = imported(threads)
+        if not isinstance(operator, Gemm):
+            raise BadInput(f"oneDNN has no {operator.name} here")
+        call = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+        if call is None or not torch.backends.mkldnn.is_available():
+            raise Missing("a torch with oneDNN", blocks="its baseline cannot run", remedy="See pytorch.org.")
+        t: dict[str, Any] = {name: shared_array(torch, array, operator.a) for name, array in tensors.items()}
+        activation, form = {"gelu": ("gelu", "tanh"), "silu": ("swish", "")}.get(
+            operator.activation, (operator.activation, "")
+        )
+
+        def run() -> None:
+            t["C"].copy_(call(t["A"], t["B"], t.get("bias"), activation, [], form))
+
+        return run

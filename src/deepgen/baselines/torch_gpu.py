@@ -1,13 +1,14 @@
-"""PyTorch on a GPU (cuBLAS or rocBLAS underneath). Imported in the worker only, and only when it is asked for."""
+"""PyTorch on a GPU, and what it can be told to call: cuDNN, rocBLAS, hipBLASLt. Imported in the worker only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from deepgen.baselines.torch_cpu import bound, imported, unfit
-from deepgen.operators import Gemm, Operator, Softmax
+from deepgen.operators import Conv2d, Gemm, Operator, Softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
@@ -50,3 +51,71 @@ class _Words:
 
     def __init__(self, interface: Mapping[str, Any]) -> None:
         self.__cuda_array_interface__ = {**interface, "typestr": "<i2"}
+
+
+_DTYPES = ("f32", "f16", "bf16", "f64")
+
+
+class Cudnn:
+    """In the order of dimensions that its filters have: nchw. f32 is never rounded to tf32."""
+
+    name = "cudnn"
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if "cuda" not in target.languages:
+            return f"cuDNN does not run on {target.name}"
+        if not isinstance(operator, Conv2d):
+            return f"cuDNN is compared on convolutions, not on {operator.name}"
+        if operator.dtype not in _DTYPES or operator.layout != "nchw":
+            return "cuDNN is compared on floats in layout nchw"
+        return None if find_spec("torch") else "torch, which calls cuDNN, is not installed (pip install torch)"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        torch = gpu_torch()
+        if not isinstance(operator, Conv2d):
+            raise BadInput(f"cuDNN has no {operator.name} here")
+        if not torch.backends.cudnn.is_available():
+            raise Missing("cuDNN", blocks="its baseline cannot run", remedy="pip install nvidia-cudnn-cu13")
+        t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
+        pad, stride = [operator.pad] * 2, [operator.stride] * 2
+        # Without gradients; benchmark, not deterministic, no tf32.
+        return partial(
+            torch.ops.aten.cudnn_convolution.out, t["x"], t["weight"], pad, stride, [1, 1], 1, True, False, False,
+            out=t["y"],
+        )  # fmt: skip
+
+
+class _Rocm:
+    name, called, preferred = "", "", ""
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if "hip" not in target.languages:
+            return f"{self.called} does not run on {target.name}"
+        return unfit(operator) if isinstance(operator, Gemm) else f"{self.called} has no {operator.name}"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
+        torch = gpu_torch()
+        if not isinstance(operator, Gemm):
+            raise BadInput(f"{self.called} has no {operator.name}")
+        if torch.version.hip is None:
+            raise Missing("a torch for ROCm", blocks=f"{self.called} cannot run", remedy="See pytorch.org.")
+        run = bound(torch, operator, {name: shared(torch, tensor) for name, tensor in tensors.items()})
+
+        def call() -> None:
+            # A setting of the process, which other contenders have set to theirs.
+            torch.backends.cuda.preferred_blas_library(self.preferred)
+            run()
+
+        return call
+
+
+class RocBlas(_Rocm):
+    """By the heuristic of the library."""
+
+    name, called, preferred = "rocblas", "rocBLAS", "hipblas"
+
+
+class HipBlasLt(_Rocm):
+    """By the heuristic of the library."""
+
+    name, called, preferred = "hipblaslt", "hipBLASLt", "hipblaslt"

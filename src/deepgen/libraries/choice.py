@@ -17,7 +17,7 @@ from deepgen.operators.signature import dense_strides
 from deepgen.run.call.arguments import Arguments
 from deepgen.run.call.arrays import CPU, View, allocator, view
 from deepgen.run.call.loaded import Loaded
-from deepgen.run.measure.gpu_buffers import DeviceTensor
+from deepgen.run.measure.gpu_device import DeviceTensor
 from deepgen.targets import Target, host
 from deepgen.tuning.study.text import counted, seconds_text
 from deepgen.vocabulary import BadInput, DeepgenError

@@ -19,8 +19,7 @@ from deepgen.toolchains.find import (
     toolchains_for,
 )
 from deepgen.toolchains.group import Group
-from deepgen.toolchains.make import make
-from deepgen.toolchains.pool import BuildPool
+from deepgen.toolchains.pool import BuildPool, make
 from deepgen.vocabulary import Artifact, Kernel
 from deepgen.vocabulary.folders import default_cache_folder
 

@@ -1,8 +1,13 @@
-"""Facts about a shared library, from its ELF file."""
+"""Facts about shared libraries and AMDGPU code objects, from their ELF files.
+
+Statistics of the kernels in a code object are in a note, which is MessagePack; LLVM's user guide for the AMDGPU backend
+describes it. Only what such notes hold is decoded.
+"""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 _EXECUTABLE = 0x4  # the section's flag
 _DYNAMIC_SYMBOLS = 11  # the section's type
@@ -44,3 +49,99 @@ def symbols(image: bytes) -> list[str]:
     except (struct.error, IndexError, ValueError) as error:
         raise ValueError(f"a library whose symbols cannot be read ({error})") from error
     return found
+
+
+_NOTE_SECTION, _METADATA = 7, 32
+
+
+def kernels(image: bytes) -> list[dict[str, Any]]:
+    """One mapping per kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError when there is no note."""
+    try:
+        return [dict(kernel) for kernel in _Reader(_note(image)).value()["amdhsa.kernels"]]
+    except (struct.error, KeyError, IndexError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(f"a code object whose metadata cannot be read ({error})") from error
+
+
+def _note(image: bytes) -> bytes:
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit ELF file")
+    (table,) = struct.unpack_from("<Q", image, 0x28)
+    size, count = struct.unpack_from("<HH", image, 0x3A)
+    for i in range(count):
+        (kind,) = struct.unpack_from("<I", image, table + i * size + 4)
+        place, length = struct.unpack_from("<QQ", image, table + i * size + 24)
+        if kind != _NOTE_SECTION:
+            continue
+        at = place
+        while at + 12 <= place + length:
+            name, description, note = struct.unpack_from("<III", image, at)
+            start = at + 12 + -(-name // 4) * 4
+            if note == _METADATA:
+                return image[start : start + description]
+            at = start + -(-description // 4) * 4
+    raise ValueError("a code object without metadata")
+
+
+class _Reader:
+    """Decodes MessagePack's maps, arrays, strings, whole numbers, booleans and nil."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def value(self) -> Any:
+        kind = self._number(">B")
+        if kind <= 0x7F:
+            return kind
+        if kind <= 0x8F:
+            return self._map(kind & 0x0F)
+        if kind <= 0x9F:
+            return self._array(kind & 0x0F)
+        if kind <= 0xBF:
+            return self._text(kind & 0x1F)
+        if kind >= 0xE0:
+            return kind - 256
+        if kind in _NUMBERS:
+            return self._number(_NUMBERS[kind])
+        if kind in _PLAIN:
+            return _PLAIN[kind]
+        if kind in _SIZED:
+            form, read = _SIZED[kind]
+            return read(self, self._number(form))
+        raise ValueError(f"a code object whose metadata holds a value of unknown kind {kind:#x}")
+
+    def _number(self, form: str) -> int:
+        (number,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return int(number)
+
+    def _map(self, size: int) -> dict[Any, Any]:
+        return {self.value(): self.value() for _ in range(size)}
+
+    def _array(self, size: int) -> list[Any]:
+        return [self.value() for _ in range(size)]
+
+    def _text(self, size: int) -> str:
+        self._at += size
+        return self._data[self._at - size : self._at].decode()
+
+
+_PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
+_NUMBERS = {
+    0xCC: ">B",
+    0xCD: ">H",
+    0xCE: ">I",
+    0xCF: ">Q",
+    0xD0: ">b",
+    0xD1: ">h",
+    0xD2: ">i",
+    0xD3: ">q",
+}
+_SIZED: dict[int, tuple[str, Any]] = {
+    0xD9: (">B", _Reader._text),
+    0xDA: (">H", _Reader._text),
+    0xDB: (">I", _Reader._text),
+    0xDC: (">H", _Reader._array),
+    0xDD: (">I", _Reader._array),
+    0xDE: (">H", _Reader._map),
+    0xDF: (">I", _Reader._map),
+}

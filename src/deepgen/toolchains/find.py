@@ -12,7 +12,7 @@ from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
 from deepgen.targets.cpu import common
 from deepgen.toolchains import find_gpu, find_riscv, programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
-from deepgen.toolchains.compilers import disassembly, mix, riscv
+from deepgen.toolchains.compilers import disassembly, riscv
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang, zig
 from deepgen.toolchains.group import Group
 from deepgen.toolchains.programs import Tool
@@ -118,10 +118,10 @@ def disassembled(binary: Path, paths: Mapping[str, str] | None = None) -> str:
 def instruction_mix(binary: Path, target: Target, paths: Mapping[str, str] | None = None) -> dict[str, float]:
     """How many instructions a binary has, and the shares of their classes. Raises DeepgenError."""
     machine = str(_MACHINES.get(binary.suffix) or getattr(target, "machine", ""))
-    if machine not in mix.DIALECTS:
+    if machine not in disassembly.DIALECTS:
         raise DeepgenError(f"instructions of {target.name} are not told apart")
     try:
-        return mix.mix(disassembled(binary, paths), machine)
+        return disassembly.mix(disassembled(binary, paths), machine)
     except ValueError as error:
         raise DeepgenError(str(error)) from error
 

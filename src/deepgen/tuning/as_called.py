@@ -21,7 +21,7 @@ import numpy as np
 from deepgen import baselines
 from deepgen.operators import Operator
 from deepgen.operators.signature import OUTPUT
-from deepgen.run.measure.gpu_buffers import DeviceTensor
+from deepgen.run.measure.gpu_device import DeviceTensor
 from deepgen.run.measure.race import paired_ratio
 from deepgen.targets import host
 from deepgen.tuning.study.study import Study

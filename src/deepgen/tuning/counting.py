@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deepgen.run.counters import names
-from deepgen.run.counters.counted import by_reason, missing_of
+from deepgen.run.counters.base import by_reason, events_of, missing_of, requested
 from deepgen.run.measure import open_runner
 from deepgen.toolchains import BuildError, Cache, build_once, default_cache_folder
 from deepgen.tuning.engines import LocalEngine
@@ -54,8 +53,8 @@ def count(
 ) -> Count:
     """Count events of a study's best kernels, and keep them with their trials."""
     engine = engine or LocalEngine()
-    events = names.events(names.given(counters), study.target)
-    task = replace(study.task(), counters=names.given(counters))
+    events = events_of(requested(counters), study.target)
+    task = replace(study.task(), counters=requested(counters))
     cache = Cache(engine.cache or default_cache_folder())
     with Journal(study.folder, write=True) as journal:
         best = journal.best(top)

@@ -14,7 +14,7 @@ from deepgen.baselines import Baseline
 from deepgen.generators import Generator
 from deepgen.kernels import refusals
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
-from deepgen.run.counters import names as counter_names
+from deepgen.run.counters import base as counter_names
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
 from deepgen.space import Space
@@ -69,7 +69,7 @@ class Request:
             raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
         search.settle(self.strategy, self.options)
         self.goals()
-        counter_names.given(self.counters)
+        counter_names.requested(self.counters)
         own_baselines(self.own_baselines)
         for one in [] if isinstance(self.baselines, bool) else self.baselines:
             if isinstance(one, str):
@@ -109,7 +109,7 @@ class Request:
             told["baselines"] = [*self.raced]
         elif not self.raced:
             told["baselines"] = False
-        if counters := counter_names.given(self.counters):
+        if counters := counter_names.requested(self.counters):
             told["counters"] = [*counters]
         return told
 
@@ -141,7 +141,7 @@ def task_of(request: Request) -> Task:
     """What runners are opened for."""
     near = request.operator.neighbours()
     own = own_baselines(request.own_baselines)
-    counters = counter_names.given(request.counters)
+    counters = counter_names.requested(request.counters)
     return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own, counters)
 
 

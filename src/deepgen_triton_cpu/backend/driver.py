@@ -182,7 +182,7 @@ class _Utilities:
         self._pool: int | None = None  # the function that runs work in threads, of the first library
 
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
-        from deepgen.run.call.openmp import torchs_threads
+        from deepgen.run.call.native import torchs_threads
         from deepgen_triton_cpu.lowering.lower import ENTRY
 
         with tempfile.NamedTemporaryFile(suffix=".so") as file:

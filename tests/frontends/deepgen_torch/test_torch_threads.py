@@ -15,7 +15,7 @@ from deepgen import generators  # noqa: E402
 from deepgen.frontends.torch import race, routes  # noqa: E402
 from deepgen.operators import Operator  # noqa: E402
 from deepgen.run.call.loaded import load  # noqa: E402
-from deepgen.run.call.openmp import torchs_threads  # noqa: E402
+from deepgen.run.call.native import torchs_threads  # noqa: E402
 from deepgen.targets import Target  # noqa: E402
 
 _ON_THREADS = {"PARTITION": "n", "TASKS": 2, "THREADS": 4}

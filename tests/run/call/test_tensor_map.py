@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from deepgen.run.call import tensor_map
+from deepgen.run.call import gpu_kernel
 from deepgen.targets.gpu_driver import CUDA
 from deepgen.vocabulary import DescriptorArg, TensorMapSpec
 
 
 def test_a_map_is_encoded_once_for_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_map, "_MOST", 3)
+    monkeypatch.setattr(gpu_kernel, "_MOST", 3)
     asked: list[int] = []
 
     def encode(storage: Any, kind: int, rank: int, address: Any, *rest: Any) -> int:
@@ -25,7 +25,7 @@ def test_a_map_is_encoded_once_for_each_address(monkeypatch: pytest.MonkeyPatch)
     driver: Any = SimpleNamespace(
         api=CUDA, library=SimpleNamespace(cuTensorMapEncodeTiled=encode), check=lambda name, code: None
     )
-    made = tensor_map.encode(driver, DescriptorArg("A", TensorMapSpec((8, 8))), 256, (16, 16), "bf16", {})
+    made = gpu_kernel.encode(driver, DescriptorArg("A", TensorMapSpec((8, 8))), 256, (16, 16), "bf16", {})
     for address in (512, 256, 512, 512, 768, 256):
         made.slot.value = address
         assert struct.unpack("<2Q", made.storage.raw[:16]) == (address, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deepgen.operators import gemm
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.gpu_reference import SAMPLES, sampled
+from deepgen.run.measure.gpu_bench import SAMPLES, sampled
 from deepgen.run.measure.helpers import build_helpers
 from deepgen.targets import resolve
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict

@@ -17,7 +17,7 @@ from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
-from deepgen.run.measure.pulse import Pulse, Stage
+from deepgen.run.measure.channel import Pulse, Stage
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Measurement, Verdict
 

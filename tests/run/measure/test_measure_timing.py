@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deepgen.run.measure.base import Policy
-from deepgen.run.measure.timing import enough, is_beaten, median_interval, unsettled
+from deepgen.run.measure.race import enough, is_beaten, rough_interval, unsettled
 
 POLICY = Policy(min_samples=5, max_samples=100, max_seconds=10.0, precision=0.01, give_up=1.5)
 
@@ -50,7 +50,7 @@ def test_the_interval_holds_the_median_as_often_as_it_says(n: int) -> None:
     rng = np.random.default_rng(n)
     held = 0
     for _ in range(1000):
-        low, high = median_interval(list(rng.lognormal(0.0, 0.2, n)))
+        low, high = rough_interval(list(rng.lognormal(0.0, 0.2, n)))
         held += low <= 1.0 <= high
     assert held >= 920  # 93.8% is what five samples can give at most
 

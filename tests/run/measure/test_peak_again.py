@@ -9,7 +9,7 @@ import pytest
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
-from deepgen.run.measure import floor
+from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
@@ -37,7 +37,7 @@ def test_a_family_of_impossible_times_costs_one_measured_peak(tmp_path: Path) ->
 
 
 def test_a_calmer_phase_later_still_shows_the_higher_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floor, "PEAK_HOLDS", 0.0)
+    monkeypatch.setattr(limits, "PEAK_HOLDS", 0.0)
     peaks = [IMPOSSIBLE, POSSIBLE]
     assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE, Verdict.CORRECT]
     assert not peaks

@@ -12,9 +12,9 @@ import pytest
 from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
-from deepgen.run.counters import names, perf
-from deepgen.run.counters.counted import Counted
-from deepgen.run.counters.perf_names import Event, NoEvent, find
+from deepgen.run.counters import base, perf
+from deepgen.run.counters.base import Counted
+from deepgen.run.counters.perf import Event, NoEvent, find
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import BadInput, Measurement, Verdict
@@ -222,13 +222,13 @@ def test_names_are_those_of_perf(tmp_path: Path) -> None:
 
 
 def test_what_a_user_asks_for_is_split_and_checked() -> None:
-    assert names.given("cycles, cpu/event=0x3c,umask=0x1/,cycles") == ("cycles", "cpu/event=0x3c,umask=0x1/")
-    assert names.given(None) == ()
-    assert set(names.MIX_NAMES) < set(names.events(("default",), TARGET))
-    assert names.events(("mix", "r11"), TARGET) == (*names.MIX_NAMES, "r11")
+    assert base.requested("cycles, cpu/event=0x3c,umask=0x1/,cycles") == ("cycles", "cpu/event=0x3c,umask=0x1/")
+    assert base.requested(None) == ()
+    assert set(base.MIX_NAMES) < set(base.events_of(("default",), TARGET))
+    assert base.events_of(("mix", "r11"), TARGET) == (*base.MIX_NAMES, "r11")
     for wrong in ("", "--import=x", "a b", [], ["cycles", 3], {"cycles"}):
         with pytest.raises(BadInput, match="counters"):
-            names.given(wrong)  # type: ignore[arg-type]
+            base.requested(wrong)  # type: ignore[arg-type]
 
 
 def test_a_measurement_keeps_counters_and_reasons_beside_those_it_had() -> None:

@@ -12,7 +12,7 @@ from riscv_products import LOOPS, OPERATOR, kernel_of
 import needs
 from deepgen import targets
 from deepgen.run.measure import Policy, Task, open_runner
-from deepgen.run.riscv.counts import Counts
+from deepgen.run.riscv.program import Counts
 from deepgen.run.riscv.qemu import find
 from deepgen.run.riscv.runner import RiscvRunner
 from deepgen.targets.riscv.costs import TABLES

@@ -13,7 +13,7 @@ from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
-from deepgen.run.counters import names as counter_names
+from deepgen.run.counters import base as counter_names
 from deepgen.tuning import search
 from deepgen.tuning.formats import Document, Format, TuningFile
 from deepgen.vocabulary.errors import BadInput

@@ -10,7 +10,7 @@ from pathlib import Path
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.toolchains import Cache, build_once, disassembled, toolchain_for
-from deepgen.toolchains.compilers import sources
+from deepgen.toolchains.compilers import judge
 from deepgen.tuning import Study
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Trial
 
@@ -49,7 +49,7 @@ def write_sources(folder: Path, kernel: Kernel, more: Mapping[str, str]) -> list
     """The kernel's files, and those that build them. Returns their names."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sources.write_sources(kernel, folder)
+        judge.write_sources(kernel, folder)
         for name, text in more.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:

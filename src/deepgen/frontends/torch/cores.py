@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from deepgen.run.call.calling import Loaded
-from deepgen.run.call.openmp import torchs_threads
+from deepgen.run.call.native import torchs_threads
 
 _GRAIN = 1 << 15  # elements that torch gives each thread at least
 

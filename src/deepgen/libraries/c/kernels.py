@@ -10,7 +10,7 @@ from deepgen.libraries.c.functions import Function, NotInC, in_c
 from deepgen.libraries.c.models import model_text
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param
-from deepgen.run.call import plans, tensor_map
+from deepgen.run.call import gpu_kernel, plans
 from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
@@ -193,7 +193,7 @@ def _descriptor(function: Function, arg: DescriptorArg, name: str) -> list[str]:
     place = [param.name for param in function.tensors].index(arg.tensor)
     param: Param = function.tensors[place]
     element = dtype(function.operator.signature().dtype_of(param))
-    codes = tensor_map.codes(arg, element.name)
+    codes = gpu_kernel.codes(arg, element.name)
     spec = arg.spec
     shape = [function.product((size,)) for size in reversed(param.shape)]
     sizes = shape if spec.sizes is None else [in_c(size, function.scalars) for size in spec.sizes]

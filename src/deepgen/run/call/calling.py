@@ -13,12 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from deepgen.operators import Operator
 from deepgen.run.call import plans
-from deepgen.run.call.admit import Admitted, admit
-from deepgen.run.call.arguments import Arguments
+from deepgen.run.call.arguments import Admitted, Arguments, admit
 from deepgen.run.call.arrays import Maker, allocator, glance, view
 from deepgen.run.call.devices import Device
-from deepgen.run.call.firing import Fire, firing
-from deepgen.run.call.overlap import Apart
+from deepgen.run.call.firing import Apart, Fire, firing
 from deepgen.targets.gpu_driver import DriverError
 from deepgen.vocabulary import BadInput, Kernel, dtype, html
 

@@ -1,12 +1,17 @@
-"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process."""
+"""A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process.
+
+There it can run on torch's threads. OpenMP's threads wait for more work without sleeping, for up to milliseconds:
+threads of a kernel's own would not get the cores meanwhile, and kernels of twice torch's speed made a layer slower.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,16 +20,7 @@ import numpy as np
 from deepgen.operators import Array
 from deepgen.run.call import plans
 from deepgen.run.call.plans import Scalars
-from deepgen.vocabulary import (
-    BadInput,
-    ConstantCopy,
-    DeepgenError,
-    Kernel,
-    ScalarArg,
-    Step,
-    TensorArg,
-    WorkspaceArg,
-)
+from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
 # Gives a workspace its memory: from the argument and the number of bytes to an array of them.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
@@ -246,3 +242,28 @@ def _symbol_bytes(address: int) -> int | None:
     about = (ctypes.c_void_p * 4)()  # Dl_info
     told = look(ctypes.c_void_p(address), about, ctypes.byref(found), 1)
     return int(found.contents.size) if told and found else None
+
+
+def torchs_threads() -> int | None:
+    """The address of the function that calls another one on all threads of the OpenMP that torch uses.
+
+    None where no torch was imported, or where it has no OpenMP.
+    """
+    torch = sys.modules.get("torch")
+    return None if torch is None else _parallel(torch)
+
+
+@cache
+def _parallel(torch: Any) -> int | None:
+    """GNU's OpenMP, LLVM's and Intel's have it by the same name. One that was loaded for the whole process, as a
+    preloaded one is, takes the place of the one that torch brings."""
+    if not torch.backends.openmp.is_available():
+        return None
+    for path in (None, *Path(torch.__file__).with_name("lib").glob("libtorch_cpu.*")):
+        try:
+            library = ctypes.CDLL(None if path is None else str(path))  # torch has loaded it before
+            if torch.get_num_threads() == library.omp_get_max_threads():
+                return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value
+        except (AttributeError, OSError):
+            continue
+    return None

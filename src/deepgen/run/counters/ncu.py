@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deepgen.run.counters.counted import Counted, Refused, number
+from deepgen.run.counters.base import Counted, Refused, number
 
 DURATION = "gpu__time_duration.sum"  # always collected: by it the kernels of one run are weighed
 _NO_PERMISSION = "ERR_NVGPUCTRPERM"

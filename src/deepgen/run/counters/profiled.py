@@ -15,8 +15,8 @@ QUESTION, ANSWER = "question.json", "answer.json"
 def main() -> None:
     folder = Path(sys.argv[1])
     sys.path[:] = sys.argv[2:]
+    from deepgen.run.measure.channel import Pulse
     from deepgen.run.measure.gpu_worker import GpuWorker
-    from deepgen.run.measure.pulse import Pulse
     from deepgen.run.measure.referee import ContextLost
     from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 

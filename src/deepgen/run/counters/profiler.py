@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from deepgen.run.counters import ncu, profiled, rocprof
-from deepgen.run.counters.counted import Counted, Refused
+from deepgen.run.counters.base import Counted, Refused
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.process import environment, import_path

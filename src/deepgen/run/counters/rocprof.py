@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deepgen.run.counters.counted import Counted, Refused, number
+from deepgen.run.counters.base import Counted, Refused, number
 
 _NAME = "deepgen"
 

@@ -68,8 +68,7 @@ RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
 
 def _whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
     """The runner over all timed shapes, and with counters where the task asks for some."""
-    from deepgen.run.counters.counting import Counting
-    from deepgen.run.measure.shapes import OverShapes
+    from deepgen.run.measure.wrappers import Counting, OverShapes
 
     if task.also:
         runner = OverShapes(runner, len(task.timed))

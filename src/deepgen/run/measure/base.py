@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import Source

@@ -1,33 +1,36 @@
-"""The operator's tensors between guards, filled from a seed, with the right answer beside them."""
+"""The operator's tensors between guards, filled from a seed, with the right answer beside them.
+
+A kernel that writes outside its tensors is detected, by a fault or by a canary. Each buffer is a mapping of its own.
+Its end touches a guard region that nobody may read or write; where the alignment leaves a gap, and before the start
+down to the lower guard, lie canary bytes.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded
 from deepgen.operators.compare import compare, explain
 from deepgen.run.measure import handed
-from deepgen.run.measure.buffers import Guarded
+from deepgen.run.measure.channel import Place
 from deepgen.vocabulary import DType, Verdict
 
 S = TypeVar("S")
-
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
 _INTEGER_BYTES = (0xAA, 0x55)  # in turn, two runs each: an integer that was right by chance cannot stay so
-
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-
-
 STALE = "; it is the result of the inputs before, which had been rewritten in place"
 REWRITTEN = "; its inputs had been rewritten in place"
 
@@ -204,3 +207,84 @@ def look_for_damage(buffers: Iterable[Guarded]) -> None:
     for buffer in buffers:
         if damage := buffer.damage():
             raise Rejected(Verdict.WRONG, damage)
+
+
+GUARD = 2 << 20  # costs address space only, and catches strides that would jump over a single page
+CANARY = 0xC5
+_HUGE = 2 << 20
+_HUGE_FROM = 4 << 20  # numpy asks for huge pages from this size on, and so should what we compare with it
+_NONE, _READ, _WRITE = 0, 1, 2
+_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
+_MADV_HUGEPAGE = 14
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class Guarded:
+    """One buffer with guards on both sides."""
+
+    def __init__(self, name: str, size: int, align: int = 64) -> None:
+        self.name, self.bytes = name, size
+        page = mmap.PAGESIZE
+        if align > page:
+            raise MemoryError(f"{name}: an alignment of {align} bytes is more than a page")
+        self._body = max(page, -(-(size + -size % align) // page) * page)
+        whole = self._body + 2 * GUARD + _HUGE
+        base = _libc.mmap(None, whole, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
+        if base is None or base == ctypes.c_void_p(-1).value:
+            raise MemoryError(f"no memory for the {size} bytes of {name}: {os.strerror(ctypes.get_errno())}")
+        self._mapping = (base, whole)
+        # Ending large buffers on a huge page's border gives them the same pages in every worker.
+        end = base + GUARD + self._body
+        end = -(-end // _HUGE) * _HUGE if self._body >= _HUGE_FROM else end
+        self._first, self._end = end - self._body, end
+        self.protect(read_only=False)
+        if self._body >= _HUGE_FROM:
+            _libc.madvise(self._first, self._body, _MADV_HUGEPAGE)
+        self.start = (end - size) // align * align
+        self.all: Array = _bytes_at(self.start, size)
+        past = self.start + size
+        self._canaries = (_bytes_at(self._first, self.start - self._first), _bytes_at(past, end - past))
+        for canary in self._canaries:
+            canary.fill(CANARY)
+        self.read_only = False
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return self.all.view(dtype).reshape(shape)
+
+    def protect(self, *, read_only: bool) -> None:
+        """Inputs are made read-only once filled: a kernel that writes to one traps."""
+        if _libc.mprotect(self._first, self._body, _READ if read_only else _READ | _WRITE) != 0:
+            raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
+        self.read_only = read_only
+
+    def place(self) -> Place:
+        return Place(self.name, self.start, self.bytes, self.read_only)
+
+    def damage(self) -> str | None:
+        """What was written outside, as a sentence; the canaries are restored."""
+        before, after = self._canaries
+        found = None
+        if len(before) and not (before == CANARY).all():
+            distance = len(before) - int(np.flatnonzero(before != CANARY)[-1])
+            found = f"wrote before the start of {self.name} (at byte -{distance})"
+        elif len(after) and not (after == CANARY).all():
+            distance = int(np.flatnonzero(after != CANARY)[0])
+            found = f"wrote past the end of {self.name} (at byte {self.bytes + distance} of {self.bytes})"
+        if found:
+            before.fill(CANARY)
+            after.fill(CANARY)
+        return found
+
+    def close(self) -> None:
+        """Give the memory back. No array over it may be used any more."""
+        _libc.munmap(*self._mapping)
+
+
+def _bytes_at(address: int, size: int) -> Array:
+    raw = (ctypes.c_uint8 * size).from_address(address)
+    return np.frombuffer(memoryview(raw).cast("B"), np.uint8) if size else np.empty(0, np.uint8)

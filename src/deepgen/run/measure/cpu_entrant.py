@@ -13,11 +13,20 @@ from deepgen.run.call import plans
 from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.bench import REWRITTEN, STALE, Bench, InputSet, Rejected, Right, look_for_damage, on_call
-from deepgen.run.measure.buffers import Guarded
+from deepgen.run.measure.bench import (
+    REWRITTEN,
+    STALE,
+    Bench,
+    Guarded,
+    InputSet,
+    Rejected,
+    Right,
+    look_for_damage,
+    on_call,
+)
+from deepgen.run.measure.channel import Pulse, Stage
 from deepgen.run.measure.harness import Harness
-from deepgen.run.measure.pulse import Pulse, Stage
-from deepgen.run.measure.timing import Threads
+from deepgen.run.measure.process_state import Threads
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
 _GARBAGE = 0xFF  # fresh memory is zero here but not in a user's process: no kernel may count on it

@@ -1,24 +1,22 @@
-"""The worker's side of measuring on a GPU."""
+"""The worker's side of measuring on a GPU, with its clocks, temperature and power where NVIDIA's library tells them."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from ctypes import byref, c_uint, c_ulonglong, c_void_p
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import Helper, Task
-from deepgen.run.measure.gpu_bench import GpuBench
-from deepgen.run.measure.gpu_checks import Checks
-from deepgen.run.measure.gpu_entrant import Device, GpuEntrant
-from deepgen.run.measure.gpu_queue import SHORTEST, Queue
-from deepgen.run.measure.gpu_reference import DeviceReference
-from deepgen.run.measure.gpu_strided import StridedEntrant
-from deepgen.run.measure.nvml import Nvml
-from deepgen.run.measure.pulse import Pulse
+from deepgen.run.measure.channel import Pulse
+from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
+from deepgen.run.measure.gpu_device import SHORTEST, Checks, Queue
+from deepgen.run.measure.gpu_entrant import Device, GpuEntrant, StridedEntrant
 from deepgen.run.measure.referee import Inputs, Referee
 from deepgen.targets import Gpu
 from deepgen.targets.gpu_driver import APIS, Driver
@@ -137,3 +135,56 @@ class GpuWorker(Referee[GpuEntrant]):
 def _first(inputs: Inputs) -> Inputs:
     """Of those that take turns on one bench, the first."""
     return replace(inputs, seed=handed.pair(inputs.seed, inputs.probe)[0])
+
+
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2
+# Reasons for which clocks are lower than they could be; idle and application settings are none of our business.
+_REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+}
+
+
+class Nvml:
+    """One device."""
+
+    def __init__(self, library: ctypes.CDLL, device: c_void_p) -> None:
+        self._library, self._device = library, device
+
+    @staticmethod
+    def find(index: int) -> Nvml | None:
+        """The device of that number; None where the library is not here or does not know it."""
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return None
+        device = c_void_p()
+        if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(device)):
+            return None
+        return Nvml(library, device)
+
+    def read(self) -> JsonObject:
+        """What it says now; what it does not say is left out."""
+        throttled = self._reasons()
+        found: dict[str, int | float | None] = {
+            "sm_mhz": self._number("nvmlDeviceGetClockInfo", _SM_CLOCK),
+            "memory_mhz": self._number("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+            "celsius": self._number("nvmlDeviceGetTemperature", 0),
+            "milliwatts": self._number("nvmlDeviceGetPowerUsage"),
+        }
+        out: JsonObject = {key: value for key, value in found.items() if value is not None}
+        return {**out, "throttled": list(throttled)} if throttled else out
+
+    def _number(self, call: str, *which: int) -> int | None:
+        value = c_uint()
+        code = getattr(self._library, call)(self._device, *(c_uint(w) for w in which), byref(value))
+        return None if code else value.value
+
+    def _reasons(self) -> list[str]:
+        bits = c_ulonglong()
+        if self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._device, byref(bits)):
+            return []
+        return [name for bit, name in _REASONS.items() if bits.value & bit]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from deepgen.operators import Array
-from deepgen.run.measure.pulse import Pulse
+from deepgen.run.measure.channel import Pulse
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
 

@@ -21,7 +21,7 @@ def helpers_for(task: Task) -> dict[str, Kernel]:
     beside = {} if judge is None else {"judge": judge}
     if target.runner != "gpu":
         return {"harness": harness.source(), **beside}
-    from deepgen.run.measure.gpu_checks import source
+    from deepgen.run.measure.gpu_device import source
 
     # What a user's operator computes is handed over as arrays, with the answers.
     reference = operator.reference_kernel(target.languages[0]) if is_built_in(operator) else None

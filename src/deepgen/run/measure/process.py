@@ -1,7 +1,11 @@
-"""The worker as a process: started with clean surroundings, talked to, and ended with all that it started."""
+"""The worker as a process: started with clean surroundings, talked to, and ended with all that it started.
+
+A dead or stuck worker becomes a verdict and one clear sentence, unless it was stopped from outside.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -11,17 +15,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import deepgen
-from deepgen.run.measure import blame, keeper
-from deepgen.run.measure.channel import Channel, Closed, Garbled
+from deepgen.run.measure import keeper
+from deepgen.run.measure.bench import GUARD
+from deepgen.run.measure.channel import Channel, Closed, Garbled, Place, Pulse, Stage
 from deepgen.run.measure.limits import START_SECONDS
-from deepgen.run.measure.pulse import Pulse, Stage
-from deepgen.run.measure.suspension import Suspension
+from deepgen.run.measure.worker import LOST_CHANNEL
 from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 
@@ -149,7 +153,7 @@ class WorkerProcess:
                     return dict(answer)
             suspension.look()
             if left <= 0.0:
-                verdict, detail = blame.overdue(self.pulse)
+                verdict, detail = overdue(self.pulse)
                 lost = Lost(verdict, detail, self._who(), self.pulse.stage, killed=suspension.noticed)
                 self.end()
                 raise lost
@@ -180,7 +184,7 @@ class WorkerProcess:
         with suppress(OSError):
             self._drain()
         report = self._report() if died else None
-        verdict, detail = blame.death(report, self.pulse, blame.readable(self._tail))
+        verdict, detail = death(report, self.pulse, readable(self._tail))
         return Lost(verdict, detail, who, stage, killed=_from_outside(report))
 
     def _report(self) -> dict[str, int]:
@@ -218,3 +222,134 @@ def import_path() -> list[str]:
     found = [str(Path(p).absolute()) for p in sys.path if p]
     ours = str(Path(deepgen.__file__).absolute().parents[1])
     return found if ours in found else [*found, ours]
+
+
+_DOING = {
+    Stage.LOAD: "while it was loaded",
+    Stage.PREPARE: "while it prepared its data",
+    Stage.VERIFY: "in a verifying run",
+    Stage.TIME: "in a timed run",
+    Stage.CHECK: "after it had run, so it damaged the process",
+    Stage.JUDGE: "where the kernel ran that answers are compared with",
+}
+# What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
+_UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
+_SPOILT = "closed or wrote to the worker's files"
+_NEAR_STACK = 1 << 20
+_SHOWN = 160  # characters of what it printed
+
+
+def overdue(pulse: Pulse) -> tuple[Verdict, str]:
+    """The worker did not finish a stage in time."""
+    stage, limit = pulse.stage, float(pulse.fields.limit)
+    if stage is Stage.LOAD:
+        return Verdict.TIMED_OUT, f"loading it took longer than {limit:.3g} seconds"
+    if stage.in_kernel:
+        return Verdict.TIMED_OUT, f"a run did not end within {limit:.3g} seconds ({_on_call(pulse)})"
+    return Verdict.TIMED_OUT, f"checking its answer took longer than {limit:.3g} seconds"
+
+
+def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple[Verdict, str]:
+    """The worker ended. `report`: the keeper's report, empty if it was killed too; None: the worker was killed
+    by us because its channel was corrupted."""
+    if report is None:
+        verdict, what = Verdict.CRASHED, _SPOILT
+    elif "sent" in report:
+        verdict, what = Verdict.CRASHED, f"sent {_signal_name(report['sent'])} to its parent process"
+    elif "ended" in report:
+        verdict, what = _cause(report["ended"], pulse)
+    else:
+        verdict, what = Verdict.CRASHED, "killed its parent process"
+    where = _DOING.get(pulse.stage, "before it ran")
+    said = f"; it printed: {printed}" if printed else ""
+    return verdict, f"{what} {where} ({_on_call(pulse)}){said}"
+
+
+def readable(tail: bytes) -> str:
+    """The end of what a kernel printed, fit to be shown in a line."""
+    text = tail.decode("utf-8", "replace")
+    clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return clean if len(clean) <= _SHOWN else "..." + clean[-_SHOWN:]
+
+
+def _on_call(pulse: Pulse) -> str:
+    return f"call {max(1, pulse.fields.calls)}"
+
+
+def _signal_name(number: int) -> str:
+    return {int(s): s.name for s in signal.Signals}.get(number, f"signal {number}")
+
+
+def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
+    note = pulse.fields
+    if returncode == LOST_CHANNEL:
+        return Verdict.CRASHED, _SPOILT
+    if note.exited and returncode >= 0:
+        return Verdict.CRASHED, f"called exit({note.status})"
+    if returncode >= 0:
+        return Verdict.CRASHED, f"ended the process with exit code {returncode}"
+    number = -returncode
+    if number == signal.SIGKILL:
+        return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for want of memory,"
+    if note.signal and note.error == errno.ENOMEM:
+        return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and went on without it"
+    if note.signal and (number, note.code) in _UNALIGNED:
+        return (
+            Verdict.CRASHED,
+            "used an aligned instruction on an address that is not aligned, or an impossible address",
+        )
+    if number in (signal.SIGSEGV, signal.SIGBUS) and note.signal:
+        return Verdict.CRASHED, _access(note.address, note.stack, note.write, pulse.places())
+    names: dict[int, str] = {
+        signal.SIGSEGV: "touched memory that is not there (segmentation fault)",
+        signal.SIGBUS: "touched memory that is not there (bus error)",
+        signal.SIGILL: "used an instruction that this processor does not have",
+        signal.SIGTRAP: "ran into a trap that its compiler or its author put there",
+        signal.SIGFPE: "divided by zero (arithmetic fault)",
+        signal.SIGABRT: "aborted",
+    }
+    return Verdict.CRASHED, names.get(number, f"was ended by signal {number}")
+
+
+def _access(address: int, stack: int, write: int, places: Sequence[Place]) -> str:
+    """Describe a bad address in terms of the tensors."""
+    did = {0: "read", 1: "wrote"}.get(write, "touched memory")
+    for place in places:
+        end = place.start + place.bytes
+        if place.start <= address < end and place.read_only:
+            return f"wrote to its input {place.name} (at byte {address - place.start})"
+        if end <= address < end + GUARD:
+            return f"{did} past the end of {place.name} (at byte {address - place.start} of {place.bytes})"
+        if place.start - GUARD <= address < place.start:
+            return f"{did} before the start of {place.name} (at byte {address - place.start})"
+    if stack and abs(address - stack) < _NEAR_STACK:
+        return "overflowed the stack"
+    if address < 1 << 16:
+        return f"{did} through a null pointer (segmentation fault)"
+    return f"{did} at an address that is not there (segmentation fault)"
+
+
+_GAP = 0.5  # seconds between two looks: so long only if this process stood still itself
+_STOPPED = ("T", "t")
+
+
+class Suspension:
+    """Of this process or of another one, since now."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._looked = time.monotonic()
+        self.noticed = False
+
+    def look(self) -> None:
+        """To be called several times in each gap."""
+        now = time.monotonic()
+        self.noticed = self.noticed or now - self._looked > _GAP or _stopped(self._pid)
+        self._looked = now
+
+
+def _stopped(pid: int) -> bool:
+    with suppress(OSError):
+        # The name stands in parentheses and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in _STOPPED
+    return False

@@ -1,6 +1,7 @@
 """What a kernel can leave changed in its process, and with it for the next kernel and for the user.
 
-Read before a kernel is loaded and after it has run: about a third of a millisecond.
+Read before a kernel is loaded and after it has run: about a third of a millisecond. Threads that still run are waited
+for before a run is timed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import ctypes
 import os
 import resource
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +30,6 @@ _RUNTIME_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/shm/", "/memfd:"
 _RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # Intel's and LLVM's OpenMP register themselves in the environment
 # Where the user asked for it, an OpenMP runtime pins the thread that loads it.
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
 _libc = ctypes.CDLL(None)
 _action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 
@@ -228,3 +230,78 @@ def _orphans() -> frozenset[int]:
     except OSError:
         return frozenset()
     return frozenset(map(int, listed)) - {os.getpid()}
+
+
+SETTLE_SECONDS = 0.2  # longer than the usual thread pools spin for, even on a busy machine
+PATIENCE = 3
+BURNT_SECONDS = 0.5  # of a thread's own time after the last call: no thread pool spins for so long unless it is told to
+BURNING_SECONDS = 5.0  # until then it may have to wait for a core
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # by these a user tells it to
+
+
+class Threads:
+    """Watches this process's other threads: a pool that spins after its run would slow whatever is timed next."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self.restless = 0  # waits that ended before they slept, since the last look
+
+    def look(self) -> None:
+        """Find the threads that exist now."""
+        self.restless = 0
+        self._find()
+
+    def settle(self) -> None:
+        """Wait until all of them sleep. Those that never do are not waited for again and again."""
+        if self.restless >= PATIENCE:
+            return
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self.running():
+            if time.monotonic() >= deadline:
+                self.restless += 1
+                return
+            time.sleep(50e-6)
+
+    def running(self) -> bool:
+        return any(stat[0] == b"R" for _, stat in self._stats())
+
+    def keeps_computing(self) -> bool:
+        """Whether a thread keeps computing between calls."""
+        if any(name in os.environ for name in _SPINNING):
+            return False
+        self._find()
+        before = {thread: _ticks(stat) for thread, stat in self._stats()}
+        most = BURNT_SECONDS * os.sysconf("SC_CLK_TCK")
+        deadline = time.monotonic() + BURNING_SECONDS
+        while self.running() and time.monotonic() < deadline:
+            if any(_ticks(stat) - before[thread] >= most for thread, stat in self._stats()):
+                return True
+            time.sleep(1e-3)
+        return False
+
+    def _find(self) -> None:
+        own = str(threading.get_native_id())
+        try:
+            present = set(os.listdir("/proc/self/task")) - {own}  # noqa: PTH208 (names, not paths; called often)
+        except OSError:
+            return
+        for gone in set(self._files) - present:
+            os.close(self._files.pop(gone))
+        for fresh in present - set(self._files):
+            try:
+                self._files[fresh] = os.open(f"/proc/self/task/{fresh}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+
+    def _stats(self) -> Iterator[tuple[str, list[bytes]]]:
+        """The system's figures for each, beginning with its state."""
+        for thread, file in self._files.items():
+            with suppress(OSError):
+                text = os.pread(file, 512, 0)
+                # The state follows the command's name, which is in parentheses and may hold anything.
+                yield thread, text[text.rfind(b")") + 2 :].split()
+
+
+def _ticks(stat: list[bytes]) -> int:
+    """Of the system's clock that a thread has computed."""
+    return int(stat[11]) + int(stat[12])

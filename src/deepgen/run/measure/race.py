@@ -1,17 +1,23 @@
-"""One race: contenders are timed in interleaved rounds until a rule says that it is decided, and compared in pairs."""
+"""Samples: when there are enough of them, who is faster, and races.
+
+In a race contenders are timed in interleaved rounds until a rule says that it is decided, and compared round by round.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import comb
+from statistics import median
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from deepgen.operators import Array
+from deepgen.run.measure.base import Policy
 
 K = TypeVar("K", bound=Hashable)
 # From contenders, a number of rounds and the number of the first to the samples of each; who is missing has failed.
@@ -139,3 +145,56 @@ def _interval(ordered: Array) -> tuple[float, float]:
     step = (count - k) * part / (k + (count - 2 * k) * part)
     low, high = (ordered[i] + step * (ordered[j] - ordered[i]) for i, j in ((k - 1, k), (-k, -k - 1)))
     return float(low), float(high)
+
+
+FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's factor, that settle that it is beaten
+HOPELESS = 10.0  # times slower than the time to beat: one sample will do
+FAST = 0.7  # a sample below this share of the median is suspect
+SPREAD = 3.0  # times: quartiles further apart than this settle nothing
+
+
+def rough_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """A 95% confidence interval of the median, from few samples and quickly: no assumption on the noise."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    reach = 0.98 * math.sqrt(n)
+    low = max(0, math.floor((n - 1) / 2 - reach))
+    high = min(n - 1, math.ceil((n - 1) / 2 + reach))
+    return ordered[low], ordered[high]
+
+
+def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) -> bool:
+    """Whether another sample would change nothing that matters."""
+    n = len(samples)
+    if n >= policy.max_samples or (beat is not None and is_beaten(samples, policy, beat)):
+        return True
+    total = sum(samples)
+    if n < policy.min_samples:
+        # Few long runs tell as much as many: they average over whatever disturbs them.
+        return n >= FEWEST_BEATEN and total >= 4.0 * policy.max_seconds
+    if total >= policy.max_seconds:
+        return True
+    # A suspiciously fast sample is confirmed by as many more as would have been enough without it.
+    middle = median(samples)
+    recent = samples[-policy.min_samples :]
+    if min(recent) < FAST * middle:
+        return False
+    low, high = rough_interval(samples)
+    return high - low <= policy.precision * middle
+
+
+def is_beaten(samples: Sequence[float], policy: Policy, beat: float) -> bool:
+    """Whether these samples are surely slower than `beat` by the policy's factor."""
+    if not samples:
+        return False
+    best = min(samples)
+    return best > HOPELESS * beat or (len(samples) >= FEWEST_BEATEN and best > policy.give_up * beat)
+
+
+def unsettled(samples: Sequence[float]) -> bool:
+    """Whether the samples scatter so widely that their median means little."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    if n < 5:
+        return False
+    return ordered[(3 * n) // 4] > SPREAD * ordered[n // 4]

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
-from deepgen.run.measure.race import interleaved, race
-from deepgen.run.measure.timing import enough
+from deepgen.run.measure.race import enough, interleaved, race
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
 
 

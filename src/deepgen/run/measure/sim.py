@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.timing import enough
+from deepgen.run.measure.race import enough
 from deepgen.targets import Sim
 from deepgen.targets.sim import duration, fault, noisy, true_seconds
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Verdict

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure import conditions, handed, limits
 from deepgen.run.measure.base import Contender, Helper, Task
-from deepgen.run.measure.floor import Floor
 from deepgen.run.measure.helpers import built_here
+from deepgen.run.measure.limits import Floor
 from deepgen.run.measure.process import Lost, WorkerProcess
-from deepgen.run.measure.timing import is_beaten, unsettled
+from deepgen.run.measure.race import is_beaten, unsettled
 from deepgen.targets import host
 from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed

@@ -16,17 +16,15 @@ from typing import Any
 
 from deepgen import baselines, targets
 from deepgen.run.counters import perf
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
-from deepgen.run.measure.channel import Channel, Closed
+from deepgen.run.measure.channel import Channel, Closed, Pulse, Stage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, Surroundings
 from deepgen.run.measure.harness import Harness
-from deepgen.run.measure.process_state import Watch
-from deepgen.run.measure.pulse import Pulse, Stage
+from deepgen.run.measure.process_state import Threads, Watch
 from deepgen.run.measure.referee import ContextLost, Inputs, Referee
-from deepgen.run.measure.timing import Threads
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Verdict
 
 LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not

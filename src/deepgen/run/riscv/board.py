@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepgen.run.riscv import perf
-from deepgen.run.riscv.place import REQUEST, Ran
+from deepgen.run.riscv.program import REQUEST, Ran
 from deepgen.targets import Riscv
 from deepgen.toolchains import programs
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
-from deepgen.run.riscv.place import COUNTS, REQUEST, Ran
+from deepgen.run.riscv.program import COUNTS, REQUEST, Ran
 from deepgen.targets import Riscv, host
 from deepgen.toolchains import BuildLimits, Cache, Group, build_once, default_cache_folder, programs, required
 from deepgen.toolchains.process import End, run

@@ -14,17 +14,15 @@ import numpy as np
 
 from deepgen.operators import Answer, Operator
 from deepgen.operators.compare import compare, explain
-from deepgen.run.counters.counted import Counted
+from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.bench import Rejected, on_call
 from deepgen.run.measure.race import race
-from deepgen.run.riscv import faults, perf, request
+from deepgen.run.riscv import perf, program
 from deepgen.run.riscv.board import Board
-from deepgen.run.riscv.counts import Counts
-from deepgen.run.riscv.place import ANSWERS, COUNTS, Place, Ran
+from deepgen.run.riscv.program import ANSWERS, COUNTS, Counts, Place, Ran, Run, Timed, Wanted
 from deepgen.run.riscv.qemu import Qemu
-from deepgen.run.riscv.request import Run, Timed, Wanted
 from deepgen.targets import Riscv
 from deepgen.targets.riscv.costs import TABLES
 from deepgen.toolchains import Cache
@@ -127,7 +125,7 @@ class RiscvRunner:
         few = ran(_FEW_CALLS)
         more = _MORE_CALLS
         if profile.sampled:
-            times = [line["nanoseconds"] for line in request.answers(few.read(ANSWERS)) if line.get("timed")]
+            times = [line["nanoseconds"] for line in program.answers(few.read(ANSWERS)) if line.get("timed")]
             more = min(_MOST_CALLS, max(more, int(_SAMPLED_NANOSECONDS / max(1, *times)))) if times else more
         return perf.per_call(profile, few.read(profile.found), ran(_FEW_CALLS + more).read(profile.found), more, events)
 
@@ -151,8 +149,8 @@ class RiscvRunner:
             return Measurement(Verdict.REFUSED, str(error))
         try:
             ran = self._ran(Path(artifact.binary), drawn.folder, text, seconds, counted=wanted.costs)
-            told = request.answers(ran.read(ANSWERS))
-            faults.check(told, ran)
+            told = program.answers(ran.read(ANSWERS))
+            program.check(told, ran)
             worst = _judged(told, ran.folder, drawn, self.task.shapes[shape], probe)
         except Rejected as why:
             unknown = self._place.lacks if why.detail.startswith("SIGILL") else ""
@@ -172,7 +170,7 @@ class RiscvRunner:
         drawn = self._drawn(seed, probe, shape)
         call = self._call_seconds(shape)
         whole = completed(kernel, artifact.plan)
-        text = request.text(whole, operator, wanted, sets=len(drawn.answers), vlen=self._target.vlen, seconds=call)
+        text = program.text(whole, operator, wanted, sets=len(drawn.answers), vlen=self._target.vlen, seconds=call)
         return text, drawn, _STARTING + wanted.most_runs * (call + 1.0)
 
     def _costed(self, told: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:

@@ -1,20 +1,23 @@
-"""C compilers: gcc, clang, and the clang inside zig. A kernel becomes a shared library."""
+"""C compilers: gcc, clang, and the clang inside zig. A kernel becomes a shared library.
+
+Flags for a processor's instruction sets are spelled out rather than `-march=native`, so that a cached binary means the
+same on every machine.
+"""
 
 from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deepgen.targets import Cpu, Target
 from deepgen.toolchains import elf, process
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.compilers import isa, names
-from deepgen.toolchains.compilers.header import compiled_header
-from deepgen.toolchains.compilers.judge import failed, run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers import judge
+from deepgen.toolchains.compilers.compiled_once import compiled_header
+from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
 
@@ -56,7 +59,7 @@ class CCompiler:
         try:
             image = (folder / _BINARY).read_bytes()
             code = elf.code_bytes(image)
-            symbols = elf.symbols(image) if names.expressions(kernel) else []
+            symbols = elf.symbols(image) if judge.expressions(kernel) else []
         except FileNotFoundError:
             raise failed(self.name, "reported success but wrote no shared library", finished.log) from None
         except ValueError as error:
@@ -64,7 +67,7 @@ class CCompiler:
         facts: dict[str, Json] = {"code_bytes": code, "cpu_seconds": round(finished.cpu_seconds, 3)}
         if (stack := _stack_bytes(folder)) is not None:
             facts["stack_bytes"] = stack
-        plan = names.completed(kernel.plan, names.found(self.name, kernel, symbols, finished.log))
+        plan = judge.completed(kernel.plan, judge.found(self.name, kernel, symbols, finished.log))
         return Built(_BINARY, "so", facts, finished.log, plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
@@ -74,9 +77,9 @@ class CCompiler:
 
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
         # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
-        tuning = () if self.name == "zig" else isa.tuning_flags(features, self.family, self.major)
+        tuning = () if self.name == "zig" else tuning_flags(features, self.family, self.major)
         zig = self.name == "zig"
-        return (*_OPTIMISE, *isa.isa_flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
+        return (*_OPTIMISE, *isa_flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
 
     def _compile(
         self,
@@ -152,3 +155,70 @@ def _stack_bytes(folder: Path) -> int | None:
         if len(words := line.split("\t")) > 1 and words[1].isdigit()
     ]
     return max(frames, default=None)
+
+
+# Instruction set -> flag, and the first gcc and clang that know it. An older compiler is not given the flag: a kernel
+# that needs the instructions then fails with the compiler's own words, and all others build.
+_X86: dict[str, tuple[str, int, int]] = {
+    "sse2": ("-msse2", 0, 0),
+    "avx": ("-mavx", 0, 0),
+    "f16c": ("-mf16c", 0, 0),
+    "fma": ("-mfma", 0, 0),
+    "avx2": ("-mavx2", 0, 0),
+    "avx_vnni": ("-mavxvnni", 11, 12),
+    "avx512f": ("-mavx512f", 5, 4),
+    "avx512bw": ("-mavx512bw", 5, 4),
+    "avx512dq": ("-mavx512dq", 5, 4),
+    "avx512vl": ("-mavx512vl", 5, 4),
+    "avx512_vnni": ("-mavx512vnni", 8, 6),
+    "avx512_bf16": ("-mavx512bf16", 10, 9),
+    "avx512_fp16": ("-mavx512fp16", 12, 14),
+    "amx_tile": ("-mamx-tile", 11, 11),
+    "amx_int8": ("-mamx-int8", 11, 11),
+    "amx_bf16": ("-mamx-bf16", 11, 11),
+}
+# The same for Arm, as an extension of -march: gcc's and clang's name, and zig's, where it differs.
+_ARM: dict[str, tuple[str, str, int, int]] = {
+    "atomics": ("lse", "lse", 6, 4),
+    "asimdhp": ("fp16", "fullfp16", 7, 5),
+    "asimddp": ("dotprod", "dotprod", 8, 6),
+    "bf16": ("bf16", "bf16", 10, 11),
+    "i8mm": ("i8mm", "i8mm", 10, 11),
+    "sve": ("sve", "sve", 8, 5),
+    "sve2": ("sve2", "sve2", 10, 9),
+}
+# The processor whose instruction costs the scheduler assumes, by the newest instruction set there is.
+_TUNE: tuple[tuple[str, str, int, int], ...] = (
+    ("amx_tile", "sapphirerapids", 11, 12),
+    ("avx512_vnni", "icelake-server", 8, 6),
+    ("avx512f", "skylake-avx512", 6, 4),
+    ("avx2", "haswell", 0, 0),
+)
+
+
+def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig: bool = False) -> tuple[str, ...]:
+    """The flags for these instruction sets that a compiler of this family and major version knows."""
+    present = set(isa)
+    if machine == "aarch64":
+        known = [
+            names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)
+        ]
+        # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a processor.
+        base = "-march=armv8.2-a" if present & {"asimdhp", "asimddp"} else "-march=armv8-a"
+        return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in known))),)
+    chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _known(family, major, *since)]
+    if "-mavx512f" in chosen and _known(family, major, 8, 6):
+        # The tunings would vectorise loops in 256 bits, though every target with 512 has full-width units.
+        chosen.append("-mprefer-vector-width=512")
+    return tuple(chosen)
+
+
+def tuning_flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
+    """The flag that has instructions scheduled for the newest processor these instruction sets point to."""
+    present = set(isa)
+    known = (cpu for name, cpu, *since in _TUNE if name in present and _known(family, major, *since))
+    return (f"-mtune={next(known, 'generic')}",)
+
+
+def _known(family: str, major: int, gcc: int, clang: int) -> bool:
+    return major >= (gcc if family == "gcc" else clang)

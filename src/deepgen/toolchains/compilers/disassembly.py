@@ -1,8 +1,15 @@
-"""Machine code of binaries as text, through the tools of their makers."""
+"""Machine code of binaries as text, and what it consists of: the shares of classes of instructions.
+
+Instructions are counted as they stand in the binary, not as often as they run.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deepgen.vocabulary import DeepgenError
@@ -29,3 +36,147 @@ def _output(*argv: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise DeepgenError(f"{argv[0]} cannot disassemble {argv[-1]}: {error}") from error
     return done.stdout.decode(errors="replace")
+
+
+CLASSES = ("vector", "matrix", "loads", "stores", "branches", "other")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Instructions of one class: their names, and where these do not suffice, their operands."""
+
+    kind: str
+    names: str
+    operands: str = ""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a disassembler writes an instruction set. Of the rules the first that fits decides."""
+
+    line: str  # groups: name, operands
+    rules: tuple[Rule, ...]
+    padding: str  # names that are not counted: they fill gaps
+
+
+_OBJDUMP = r"\s*[0-9a-f]+:\s+(?:(?:rep\w*|lock|bnd|notrack|data16|cs|ds|es|fs|gs) )*([a-zA-Z][\w.]*)\s*(.*)"
+_X86 = Dialect(
+    _OBJDUMP,
+    (
+        Rule("branches", r"j\w+|call\w*|ret\w*|loop\w*"),
+        Rule("matrix", r"tdp\w+|tcmm\w+"),
+        Rule("loads", r"tileload\w*|prefetch\w*|pop\w*|v?p?gather\w*|leave"),
+        Rule("stores", r"tilestore\w*|push\w*|v?p?scatter\w*|(?:clflush|clwb)\w*"),
+        # AT&T syntax: what is written comes last. A move between registers is neither a load nor a store.
+        Rule("stores", r"(?:v?mov|vextract|vpmov|vpextr|v?p?compress|set)\w*", r".*\)\s*(?:\{.*\})?"),
+        Rule("loads", r"(?:v?mov|vbroadcast|vpbroadcast|vpmov|v?lddqu|v?p?expand|vinsert|vpinsr)\w*", r".*\(.*"),
+        # The suffixes of arithmetic on a single number.
+        Rule("other", r"v?(?:add|sub|mul|div|sqrt|max|min|rcp|rsqrt|cmp|cvt|round|f)\w*s[shd]"),
+        Rule("vector", r"vp?(?:add|sub|mul|madd|dp|div|sqrt|max|min|and|or|xor|abs|avg|sad|sll|srl|sra|cmp)\w*"),
+        Rule("vector", r"v(?:f|rcp|rsqrt|cvt|round|hadd)\w*"),
+        Rule("vector", r"(?:add|sub|mul|div|sqrt|min|max|andn?|or|xor|hadd|cmp\w*|rcp|rsqrt|dp)p[sd]|cvt\w+p[sd]"),
+        Rule("vector", r"p(?:add|sub|mul|madd|andn?|or|xor|max|min|avg|sad|sll|srl|sra|cmp|abs)\w+"),
+    ),
+    r"nop\w*|xchg|int3|endbr64",
+)
+_ARM = Dialect(
+    _OBJDUMP,
+    (
+        Rule("branches", r"b|bl|blr|br|ret|b\.\w+|cbn?z|tbn?z"),
+        Rule("matrix", r"\w*mmla|\w*mop[as]"),
+        Rule("loads", r"ld\w+|prf\w+"),
+        Rule("stores", r"st\w+"),
+        Rule("other", r"mov\w*|dup|ins|[us]mov|zip\d|uzp\d|trn\d|ext|tb[lx]|fmov|ptrue|while\w+|rev\w*"),
+        Rule("vector", r"\w+", r".*\b[vz]\d+\.\w+.*"),
+    ),
+    r"nop|udf|bti",
+)
+_RISCV = Dialect(
+    _OBJDUMP,
+    (
+        Rule("branches", r"(?:c\.)?(?:b(?:eq|ne|lt|ge|gt|le)u?z?|j|jal|jalr|jr)|ret|call|tail"),
+        Rule("matrix", r"(?:th\.)?m(?:fmacc|maqa)\w*(?:\.\w+)*|sf\.\w*mm\w*(?:\.\w+)*"),
+        Rule("loads", r"(?:c\.)?l[bhwd]u?(?:sp)?|(?:c\.)?fl[hwdq](?:sp)?|vl[^.]*\.v|prefetch\.\w"),
+        Rule("stores", r"(?:c\.)?s[bhwd](?:sp)?|(?:c\.)?fs[hwdq](?:sp)?|vs(?:s?e\d+|[uo]xei\d+|m|\dr|s?seg\w+)\.v"),
+        Rule("other", r"v(?:set|f?mv|slide|rgather|id|merge|compress)[\w.]*"),
+        Rule("vector", r"v[\w.]+"),
+    ),
+    r"(?:c\.)?nop|unimp",
+)
+_RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # as compilers write it
+_SASS = Dialect(
+    r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(.*)",
+    (
+        Rule("branches", r"BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|BREAK|BSSY|BSYNC|WARPSYNC"),
+        Rule("matrix", r"[HIDBQFO]MMA|[HIQB]GMMA|UTC\w*MMA"),
+        Rule("loads", r"LD|LD[GSLCT]|LDSM|LDGSTS|U?LDCU?|ULDC|UTMALDG|UTMAPF|UBLKCP|TEX|TLD4?|TLDS"),
+        Rule("stores", r"ST|ST[GSL]|STSM|RED|REDG|ATOM|ATOM[GS]|UTMASTG|UTMAREDG"),
+        Rule("vector", r"F(?:ADD|MUL|FMA|MNMX)[23]?|D(?:ADD|MUL|FMA)|H(?:ADD|MUL|FMA|MNMX)2|MUFU|I?DP[24]?A?"),
+    ),
+    r"NOP",
+)
+_AMDGCN = Dialect(
+    r"\s+([a-z]\w+)\s*([^/]*)",
+    (
+        Rule("branches", r"s_c?branch\w*|s_endpgm\w*|s_setpc\w*|s_swappc\w*|s_call\w*"),
+        Rule("matrix", r"v_(?:s?w?mfmac?|wmma|swmmac)\w+"),
+        Rule("loads", r"(?:global|buffer|flat|scratch|tbuffer|image|s|s_buffer)_load\w*|ds_(?:load|read)\w*"),
+        Rule("stores", r"(?:global|buffer|flat|scratch|tbuffer|image)_(?:store|atomic)\w*|ds_(?:store|write|add)\w*"),
+        Rule("other", r"v_(?:mov|accvgpr|cndmask|cmp|readlane|readfirstlane|writelane|perm|swap|nop)\w*"),
+        Rule("vector", r"v_\w+"),
+    ),
+    r"s_nop|s_code_end|v_nop",
+)
+DIALECTS: Mapping[str, Dialect] = {
+    "x86_64": _X86,
+    "aarch64": _ARM,
+    "riscv64": _RISCV,
+    "riscv64 source": _RISCV_SOURCE,
+    "sass": _SASS,
+    "amdgcn": _AMDGCN,
+}
+_SECTION = re.compile(r"Disassembly of section (\S+):")
+_FUNCTION = re.compile(r"[0-9a-f]+ <(.+)>:")
+_UNKNOWN = re.compile(r"\s*[0-9a-f]+:\s+(<unknown>|\(bad\)|\.(?:inst|insn|word|short|byte|[248]byte))(.*)")
+_STRANGE = "unknown"
+_MOST_UNKNOWN = 0.02  # of the instructions
+# What compilers put into every shared library.
+_STARTUP = frozenset(
+    (
+        *("_init", "_fini", "_start", "call_weak_fn", "frame_dummy"),
+        *("deregister_tm_clones", "register_tm_clones", "__do_global_dtors_aux"),
+    )
+)
+
+
+def mix(text: str, machine: str) -> dict[str, float]:
+    """How many instructions a disassembly has, and the share of each class. Raises ValueError where it hardly tells."""
+    dialect = DIALECTS[machine]
+    counts = Counter(_kind(dialect, name, operands) for name, operands in _instructions(text, dialect))
+    total = sum(counts.values())
+    if not total:
+        raise ValueError("its disassembly shows no instructions")
+    if counts[_STRANGE] > _MOST_UNKNOWN * total:
+        raise ValueError(f"the disassembler does not know {counts[_STRANGE]} of its {total} instructions")
+    return {"instructions": float(total), **{kind: round(counts[kind] / total, 5) for kind in CLASSES}}
+
+
+def _instructions(text: str, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    line, padding = re.compile(dialect.line), re.compile(dialect.padding)
+    code = ours = True
+    for row in text.splitlines():
+        if section := _SECTION.match(row):
+            code = section[1].startswith(".text")
+        elif function := _FUNCTION.match(row):
+            ours = function[1] not in _STARTUP
+        elif code and ours and (found := line.match(row) or _UNKNOWN.match(row)) and not padding.fullmatch(found[1]):
+            yield found[1], found[2].strip()
+
+
+def _kind(dialect: Dialect, name: str, operands: str) -> str:
+    if not name[0].isalpha():
+        return _STRANGE
+    for rule in dialect.rules:
+        if re.fullmatch(rule.names, name) and (not rule.operands or re.fullmatch(rule.operands, operands)):
+            return rule.kind
+    return "other"

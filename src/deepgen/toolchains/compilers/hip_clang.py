@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.targets import Hip, Target
-from deepgen.toolchains import amdgpu_notes, elf
+from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.compilers import gpu_facts, names
-from deepgen.toolchains.compilers.judge import failed, run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers import gpu_facts, judge
+from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
@@ -43,11 +42,11 @@ class HipClang:
         assert isinstance(target, Hip)
         try:
             image = (folder / _BINARY).read_bytes()
-            entries = {str(k[".name"]): usage(k) for k in amdgpu_notes.kernels(image)}
+            entries = {str(k[".name"]): usage(k) for k in elf.kernels(image)}
             code = elf.code_bytes(image)
         except (OSError, ValueError, KeyError) as error:
             raise failed(self.name, f"reported success but wrote {error}", log) from None
-        plan = names.completed(kernel.plan, names.found(self.name, kernel, entries, log))
+        plan = judge.completed(kernel.plan, judge.found(self.name, kernel, entries, log))
         facts = gpu_facts.summary(entries, completed(kernel, plan), target)
         return Built(_BINARY, "hsaco", {**facts, "code_bytes": code}, log, plan)
 

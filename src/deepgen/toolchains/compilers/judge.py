@@ -1,17 +1,18 @@
-"""What a compiler's end means: which verdict, and in which words."""
+"""What all compilers share: a kernel's files on disk, the verdict on a compiler's end, and symbols of C++ names."""
 
 from __future__ import annotations
 
 import errno
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from deepgen.toolchains import process
 from deepgen.toolchains.base import BuildError, BuildLimits
 from deepgen.toolchains.group import Group
-from deepgen.vocabulary import Verdict
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Step, Verdict
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|memory exhausted|cannot allocate memory|memory allocation failure|bad_alloc|OutOfMemory", re.I
@@ -99,3 +100,58 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def write_sources(kernel: Kernel, folder: Path) -> None:
+    """Put a kernel's files where a compiler finds them."""
+    for source in kernel.sources:
+        name = PurePosixPath(source.name)
+        if name.is_absolute() or ".." in name.parts or source.name.startswith("-") or not name.parts:
+            raise BadInput(f"kernel {kernel.name}: source {source.name!r}", allowed="a relative name in its folder")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.text, encoding="utf-8")
+
+
+def expressions(kernel: Kernel) -> tuple[str, ...]:
+    """The entries that are not symbols as they stand."""
+    steps = (*kernel.plan.prepare, *kernel.plan.steps)
+    return tuple(dict.fromkeys(s.entry for s in steps if not s.entry.isidentifier()))
+
+
+def completed(plan: LaunchPlan, symbols: Mapping[str, str]) -> LaunchPlan | None:
+    """The plan with symbols for C++ names; None where it has none of them."""
+    if not symbols:
+        return None
+
+    def named(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        return tuple(replace(s, entry=symbols.get(s.entry, s.entry)) for s in steps)
+
+    return replace(plan, steps=named(plan.steps), prepare=named(plan.prepare))
+
+
+def found(tool: str, kernel: Kernel, symbols: Iterable[str], log: str) -> dict[str, str]:
+    """The symbol of each C++ name, by the form of mangled names. Raises BuildError where none or several fit."""
+    present = set(symbols)
+    out = {}
+    for expression in expressions(kernel):
+        fitting = sorted(symbol for symbol in present if _fits(expression, symbol))
+        if len(fitting) != 1:
+            what = f"{len(fitting)} functions" if fitting else "no function"
+            raise failed(tool, f'the binary has {what} for {expression}: name it in extern "C"', log)
+        out[expression] = fitting[0]
+    return out
+
+
+def _fits(expression: str, symbol: str) -> bool:
+    """Whether a mangled name may be of that function: of its name, and a template where it is one."""
+    path, bracket, _ = expression.lstrip(":").partition("<")
+    parts = [part.strip() for part in path.split("::")]
+    if symbol == parts[-1] and not bracket:
+        return True
+    spelled = "".join(f"{len(part)}{part}" for part in parts)
+    head = f"_ZN{spelled}" if len(parts) > 1 else f"_Z{spelled}"
+    follows = "I" if bracket else ""
+    return re.match(re.escape(head) + follows, symbol) is not None and not (
+        not bracket and symbol[len(head) :][:1] == "I"
+    )

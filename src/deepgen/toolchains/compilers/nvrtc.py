@@ -13,10 +13,9 @@ from pathlib import Path
 from deepgen.targets import Cuda, Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.compilers import gpu_facts, names, nvrtc_program, ptxas
+from deepgen.toolchains.compilers import gpu_facts, judge, nvrtc_program
 from deepgen.toolchains.compilers.disassembly import sass
-from deepgen.toolchains.compilers.judge import failed, run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, completed, digest
 
@@ -63,12 +62,12 @@ class Nvrtc:
             code = elf.code_bytes((folder / _BINARY).read_bytes())
         except (OSError, ValueError) as error:
             raise failed(self.name, f"reported success but wrote no cubin: {error}", log) from None
-        plan = names.completed(kernel.plan, self._symbols(kernel, folder, log))
-        facts = gpu_facts.summary(ptxas.entries(log), completed(kernel, plan), target)
-        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, ptxas.without_report(log), plan)
+        plan = judge.completed(kernel.plan, self._symbols(kernel, folder, log))
+        facts = gpu_facts.summary(gpu_facts.entries(log), completed(kernel, plan), target)
+        return Built(_BINARY, "cubin", {**facts, "code_bytes": code}, gpu_facts.without_report(log), plan)
 
     def _symbols(self, kernel: Kernel, folder: Path, log: str) -> dict[str, str]:
-        if not names.expressions(kernel):
+        if not judge.expressions(kernel):
             return {}
         try:
             found: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
@@ -108,7 +107,7 @@ class Nvrtc:
     def _words(self, kernel: Kernel, target: Cuda, form: tuple[str, str]) -> tuple[str, ...]:
         """What the program is told."""
         arch = f"--gpu-architecture={target.arch}"
-        named = (f"{nvrtc_program.NAME}{name}" for name in names.expressions(kernel))
+        named = (f"{nvrtc_program.NAME}{name}" for name in judge.expressions(kernel))
         headers = (f"--include-path={place}" for place in self._headers(kernel))
         return self.path, kernel.sources[0].name, *form, arch, *_OPTIONS, _REPORT, *kernel.flags, *named, *headers
 

@@ -14,12 +14,10 @@ from importlib import resources
 from pathlib import Path
 
 from deepgen.targets import Riscv, Target
-from deepgen.toolchains import elf
+from deepgen.toolchains import board, elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.board import calls
-from deepgen.toolchains.compilers import names, zig_libc
-from deepgen.toolchains.compilers.judge import failed, run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers import compiled_once, judge
+from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, digest
 from deepgen.vocabulary.folders import default_cache_folder
@@ -52,14 +50,14 @@ class RiscvCompiler:
         return f"{self.name}-{self.version}-{digest(made, 16)}"
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
-        if strange := names.expressions(kernel):
+        if strange := judge.expressions(kernel):
             raise failed(self.name, f'cannot call {strange[0]} from C: name it in extern "C"', "")
         write_sources(kernel, folder)
         _write_runner(kernel, folder)
         env = {key: value.replace("{folder}", str(folder)) for key, value in self.env}
         if self.name == "zig" and isinstance(target, Riscv):
             linking = (*self.command, *self._linking(_machine(self.name, target)))
-            zig_libc.ready(linking, self.version, dict(self.env)["ZIG_GLOBAL_CACHE_DIR"], limits, group)
+            compiled_once.ready(linking, self.version, dict(self.env)["ZIG_GLOBAL_CACHE_DIR"], limits, group)
         log, seconds = "", 0.0
         for argv in self._commands(kernel, target):
             finished = run_judged(self.name, argv, folder, limits, group, env)
@@ -164,5 +162,5 @@ def _runner() -> dict[str, str]:
 
 def _write_runner(kernel: Kernel, folder: Path) -> None:
     (folder / _OURS).mkdir()
-    for name, text in {**_runner(), _CALLS: calls.source(kernel)}.items():
+    for name, text in {**_runner(), _CALLS: board.source(kernel)}.items():
         (folder / name).write_text(text)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.toolchains import amdgpu_notes, elf
+from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.compilers import gpu_facts, hip_clang, ptxas, triton_program
+from deepgen.toolchains.compilers import gpu_facts, hip_clang, triton_program
 from deepgen.toolchains.compilers.disassembly import sass
-from deepgen.toolchains.compilers.judge import failed, run_judged
-from deepgen.toolchains.compilers.sources import write_sources
+from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Step, WorkspaceArg, completed
 from deepgen.vocabulary import triton as units
@@ -61,7 +60,7 @@ class Triton:
             raise failed(self.name, f"built a kernel of {parameters} parameters, which is not as was described", log)
         plan = _plan(kernel.plan, report, trailing, gpu)
         facts = gpu_facts.summary(entries, completed(kernel, plan), gpu)
-        return Built(binary, form, {**facts, "code_bytes": code}, ptxas.without_report(log), plan)
+        return Built(binary, form, {**facts, "code_bytes": code}, gpu_facts.without_report(log), plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
         """The machine code where its disassembler is installed, and otherwise PTX; of AMD's GPUs their assembly."""
@@ -143,10 +142,10 @@ def _nvidia(folder: Path, log: str) -> tuple[dict[str, gpu_facts.Usage], int]:
     """What each entry uses, and how many parameters the kernel has."""
     text = (folder / f"{triton_program.STEM}.ptx").read_text()
     head = text.partition(".entry")[2].partition("{")[0]
-    return ptxas.entries(log), len(_PARAMETER.findall(head))
+    return gpu_facts.entries(log), len(_PARAMETER.findall(head))
 
 
 def _amd(image: bytes) -> tuple[dict[str, gpu_facts.Usage], int]:
-    kernels = amdgpu_notes.kernels(image)
+    kernels = elf.kernels(image)
     shown = [arg for arg in kernels[0].get(".args", ()) if not str(arg[".value_kind"]).startswith("hidden_")]
     return {str(k[".name"]): hip_clang.usage(k) for k in kernels}, len(shown)

@@ -195,7 +195,7 @@ def as_perf_stats(rows: Sequence[Row]) -> str:
 
 
 def _line(row: Row, knobs: Sequence[str]) -> list[Any]:
-    from deepgen.run.counters.names import OF_RECORD  # here: most callers need only the texts above
+    from deepgen.run.counters.base import OF_RECORD  # here: most callers need only the texts above
 
     seconds = row["seconds"]
     return [

@@ -41,7 +41,7 @@ def keep_winner(
 
 def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -> None:
     """Write all files beside the old ones, then put them in place, so that a reader never sees half a winner."""
-    from deepgen.toolchains.compilers.sources import write_sources  # here: reading a study builds nothing
+    from deepgen.toolchains.compilers.judge import write_sources  # here: reading a study builds nothing
 
     # A fixed name: only the holder of the study's lock writes, and it removes what a killed writer left.
     fresh = folder.with_name(f"{folder.name}.new")

@@ -1,17 +1,89 @@
-"""The worker's own kernels at work: checking results, finding damage, and bringing the device into a known state."""
+"""A GPU as the worker uses it: memory between canaries, our own kernels that check results, and the queue with the clock.
+
+The state when the timing of a run begins is the same for kernels and baselines:
+
+- Caches are cold and clean: a buffer larger than the last-level cache was read. Filling it instead would leave lines
+  that are written back while the run is timed, which costs a short run up to 20%.
+- The queue is full: all of a run is enqueued while the device is still held up by a kernel of ours, so the device never
+  waits for the host, and what a launch sends along, such as large arguments, has arrived. This is what a run finds in a
+  CUDA graph or behind other work. The start event tells whether the host was quick enough: if the device has come to
+  it before the last launch was enqueued, the device is held up for longer and the sample taken again.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
-from deepgen.operators import Tolerance
+import numpy as np
+
+from deepgen.operators import Array, Tolerance
 from deepgen.operators.compare import floor, largest
-from deepgen.run.measure.gpu_buffers import CANARY, GUARD, DeviceBuffer
 from deepgen.targets.gpu_driver import Driver, Launch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
+
+GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so a write there is found afterwards
+CANARY = 0xC5
+_ALIGN = 256  # what every allocator of device memory gives
+
+
+@dataclass(frozen=True)
+class DeviceTensor:
+    """A tensor in device memory as frameworks take it, through the CUDA array interface."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.numpy().str,  # formats that numpy lacks come as the integers that store them
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class DeviceBuffer:
+    """One buffer with canaries on both sides."""
+
+    def __init__(self, driver: Driver, name: str, size: int) -> None:
+        self.name, self.bytes = name, size
+        self._driver = driver
+        self._base = driver.alloc(GUARD + -(-size // _ALIGN) * _ALIGN + GUARD)
+        self.start = self._base + GUARD
+        self.guards = ((self._base, GUARD), (self.start + size, -size % _ALIGN + GUARD))
+        self.restore_guards()
+
+    def restore_guards(self) -> None:
+        for address, size in self.guards:
+            self._driver.fill(address, CANARY, size)
+
+    def put(self, array: Array) -> None:
+        whole = np.ascontiguousarray(array)
+        self._driver.to_device(self.start, whole.ctypes.data, whole.nbytes)
+
+    def get(self, like: Array) -> Array:
+        out = np.empty(like.shape, like.dtype)
+        self._driver.to_host(out.ctypes.data, self.start, out.nbytes)
+        return out
+
+    def some(self, places: Array, dtype: np.dtype[Any]) -> Array:
+        """A few elements of what lies here as one row of that type."""
+        out = np.empty(len(places), dtype)
+        for i, place in enumerate(places.tolist()):
+            self._driver.to_host(out[i:].ctypes.data, self.start + place * dtype.itemsize, dtype.itemsize)
+        return out
+
+    def close(self) -> None:
+        self._driver.free(self._base)
+
 
 _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5, "i64": 6}
 _BLOCKS, _THREADS = 1024, 256
@@ -123,3 +195,48 @@ class Checks:
 
     def _launch(self, entry: str, blocks: int, threads: int, *values: object) -> Launch:
         return Launch(self._driver, self._functions[entry], ((blocks, 1, 1), (threads, 1, 1), (1, 1, 1), 0), values)
+
+
+SHORTEST, LONGEST = 1 << 15, 1 << 24  # cycles that the device is held up for: about 20 us, about 10 ms
+LONGER = 4  # times, where the host was too slow
+_LEAST_BALLAST = 256 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed run."""
+
+    seconds: float
+    full: bool  # whether all of it was enqueued before the device came to it
+
+
+class Queue:
+    """A device's default stream, its last-level cache, and the clock."""
+
+    def __init__(self, driver: Driver, checks: Checks, l2_bytes: int) -> None:
+        self._driver = driver
+        self._ballast = DeviceBuffer(driver, "ballast", max(_LEAST_BALLAST, 4 * l2_bytes))
+        driver.fill(self._ballast.start, 0, self._ballast.bytes)
+        self._read = checks.read(self._ballast)
+        self._cycles = ctypes.c_uint64(SHORTEST)
+        self._hold = checks.hold(self._cycles)
+        self._start, self._end = driver.event(), driver.event()
+
+    def flush(self) -> None:
+        """Push everything out of the last-level cache, and what must be written back to memory."""
+        self._read.fire()
+
+    def timed(self, run: Callable[[], None], cycles: int) -> Sample:
+        """One run, enqueued while the device is held up for so many cycles."""
+        driver = self._driver
+        self._cycles.value = cycles
+        self._hold.fire()
+        driver.record(self._start)
+        run()
+        driver.record(self._end)
+        full = not driver.happened(self._start)
+        driver.synchronize()
+        return Sample(driver.elapsed(self._start, self._end), full)
+
+    def close(self) -> None:
+        self._ballast.close()

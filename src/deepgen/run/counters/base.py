@@ -1,0 +1,154 @@
+"""Counters: the names that can be asked for, what was counted, what was not and why, and how a measurement keeps it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from deepgen.targets import Target
+from deepgen.vocabulary import BadInput, Json, Measurement
+
+NOT_COUNTED = "not_counted"  # among a measurement's conditions: reason -> events
+SCALED = "scaled"  # the same: events that shared a hardware counter, and were scaled to the whole run
+
+
+class Refused(Exception):
+    """Why a profiler counted nothing. `events`: only because of these; `lasting`: no other kernel would fare better."""
+
+    def __init__(self, why: str, *, events: tuple[str, ...] = (), lasting: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.events, self.lasting = why, events, lasting
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counters of one kernel. An event that could not be counted is in `missing` with the reason, never 0."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    scaled: tuple[str, ...] = ()
+
+    @staticmethod
+    def nothing(events: Iterable[str], why: str) -> Counted:
+        return Counted(missing=dict.fromkeys(events, why))
+
+    @staticmethod
+    def of(measured: Measurement, events: Iterable[str]) -> Counted:
+        """From what a worker answered; a run that went wrong counted nothing."""
+        if not measured.ok:
+            return Counted.nothing(events, f"counting went wrong: {measured.verdict}, {measured.detail}")
+        told: Any = measured.conditions
+        return Counted(measured.counters, missing_of(measured), tuple(told.get(SCALED, ())))
+
+    def __or__(self, other: Counted) -> Counted:
+        """Both together, the other's where both have one. An event that either of them counted is not missing."""
+        values = {**self.values, **other.values}
+        missing = {name: why for name, why in {**self.missing, **other.missing}.items() if name not in values}
+        return Counted(values, missing, (*(n for n in self.scaled if n not in other.values), *other.scaled))
+
+    def kept_in(self, measured: Measurement) -> Measurement:
+        """The measurement with these counters beside those that it had."""
+        whole = Counted.of(measured, ()) | self if measured.ok else self
+        others = {key: value for key, value in measured.conditions.items() if key not in (NOT_COUNTED, SCALED)}
+        told: dict[str, Json] = {NOT_COUNTED: {**by_reason(whole.missing)}, SCALED: list(whole.scaled)}
+        conditions = {**others, **{key: value for key, value in told.items() if value}}
+        return replace(measured, counters=whole.values, conditions=conditions)
+
+
+def missing_of(measured: Measurement) -> dict[str, str]:
+    """The events that could not be counted, each with the reason."""
+    told: Any = measured.conditions.get(NOT_COUNTED) or {}
+    return {event: why for why, events in told.items() for event in events}
+
+
+def by_reason(missing: Mapping[str, str]) -> dict[str, list[Json]]:
+    """The events that each reason left uncounted."""
+    out: dict[str, list[Json]] = {}
+    for event, why in missing.items():
+        out.setdefault(why, []).append(event)
+    return out
+
+
+def number(text: str) -> float | None:
+    """A number as profilers print it, with or without commas between thousands; None for anything else."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+DEFAULT, MIX, OCCUPANCY = "default", "mix", "occupancy"
+OF_MIX = f"{MIX}."  # what the disassembly tells
+OF_RECORD = "record."  # before an event: by the samples that `perf record` takes of it on a board
+MIX_NAMES = tuple(
+    OF_MIX + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
+)
+ALLOWED = f"{DEFAULT}, {MIX}, or names as the device's own tool has them: perf list, ncu --query-metrics, rocprofv3 -L"
+_PROCESSOR = (
+    "cycles", "instructions", "branches", "branch-misses",
+    "cache-references", "cache-misses", "L1-dcache-loads", "L1-dcache-load-misses",
+    "LLC-loads", "LLC-load-misses", "dTLB-load-misses",
+    "task-clock", "page-faults", "context-switches",
+)  # fmt: skip
+# Of vector units and caches, as perf names them on boards with SpacemiT's X60; of the last, samples are taken.
+_BOARD = (
+    "u_mode_cycle", "eu_vfpu_full", "vidu_total_cycle", "vector_micro_op", "vector_load_inst", "vector_store_inst",
+    "vector_inst", "l1d_load_miss", "l1d_load_access", "l1d_access", "l1d_miss",
+    "record.l2_access", "record.l2_miss", "record.l2_load_access", "record.l2_store_access",
+)  # fmt: skip
+_NVIDIA = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum", "dram__bytes_write.sum",
+    "lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum", "lts__t_sector_hit_rate.pct",
+    "l1tex__t_sector_hit_rate.pct", "l1tex__data_bank_conflicts_pipe_lsu.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__inst_executed.sum",
+    "launch__registers_per_thread", "launch__occupancy_limit_registers", "launch__occupancy_limit_shared_mem",
+)  # fmt: skip
+_AMD = (
+    "GRBM_GUI_ACTIVE", "SQ_WAVES", "SQ_INSTS_VALU", "SQ_INSTS_SALU", "SQ_INSTS_LDS", "SQ_INSTS_VMEM_RD",
+    "SQ_INSTS_VMEM_WR", "SQ_LDS_BANK_CONFLICT", "TCC_HIT_sum", "TCC_MISS_sum",
+)  # fmt: skip
+_BY_LANGUAGE = {"c": _PROCESSOR, "cuda": _NVIDIA, "hip": _AMD}
+_BY_RUNNER = {"gpu": (OCCUPANCY,), "riscv": _BOARD}
+_COMMA = re.compile(r",(?=(?:[^/]*/[^/]*/)*[^/]*$)")  # outside of cpu/event=0x3c,umask=0x1/
+_NAME = re.compile(r"[A-Za-z][\w.:/=,-]*")
+
+
+def requested(counters: str | Sequence[str] | None) -> tuple[str, ...]:
+    """What a user asked for, each name once. Raises BadInput for what no counter is called."""
+    if counters is None:
+        return ()
+    words = _COMMA.split(counters) if isinstance(counters, str) else counters
+    if not isinstance(words, (list, tuple)) or not words:
+        raise BadInput(f"counters is {counters!r}", allowed=ALLOWED)
+    for word in words:
+        if not isinstance(word, str) or not _NAME.fullmatch(word.strip()):
+            raise BadInput(f"counters has {word!r}", allowed=ALLOWED)
+    return _once(word.strip() for word in words)
+
+
+def events_of(names: Iterable[str], target: Target) -> tuple[str, ...]:
+    """The counters meant by these names on a target: groups spelled out, each name once."""
+    # What stands in place of times has no events of a processor either.
+    counted = () if target.proxy else (*_BY_LANGUAGE.get(target.languages[0], ()), *_BY_RUNNER.get(target.runner, ()))
+    default = (*counted, *MIX_NAMES)
+    meant = {DEFAULT: default, MIX: MIX_NAMES}
+    return _once(one for name in names for one in meant.get(name, (name,)))
+
+
+def is_static(event: str) -> bool:
+    """Whether no run is needed for it."""
+    return event == OCCUPANCY or event.startswith(OF_MIX)
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,249 @@
+"""A program with one kernel, run elsewhere: its request, its answers, how it ended, and what was counted.
+
+`toolchains/board/board.c` is the other side.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any, Protocol
+
+from deepgen.operators import Operator
+from deepgen.run.call import plans
+from deepgen.run.measure.bench import Rejected
+from deepgen.targets.riscv.costs import CLASSES, SCALAR, Costs
+from deepgen.toolchains import board
+from deepgen.vocabulary import DeepgenError, Json, Kernel, ScalarArg, Verdict
+
+ANSWERS, COUNTS, REQUEST = "answers", "counts", "request"  # files of a run
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that is over."""
+
+    code: int  # its exit code, or minus the number of the signal that ended it
+    in_time: bool
+    seconds: float
+    log: str  # what it printed
+    folder: Path  # with its answers, its results, and what was counted
+
+    @property
+    def started(self) -> bool:
+        return (self.folder / ANSWERS).exists()
+
+    def read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+class Place(Protocol):
+    """Runs programs one at a time."""
+
+    @property
+    def conditions(self) -> Mapping[str, Json]:
+        """What is to be known of measurements taken there."""
+        ...
+
+    @property
+    def lacks(self) -> str:
+        """What its processor lacks of the target's, in words: why an instruction may be unknown there."""
+        ...
+
+    @property
+    def counts(self) -> bool:
+        """Whether instructions are counted there in place of times."""
+        ...
+
+    def run(self, program: Path, inputs: Path, request: str, seconds: float, *, counted: bool) -> Ran:
+        """Run a program in a fresh folder with its request and these files of inputs. Raises DeepgenError where that
+        is not possible."""
+        ...
+
+    def close(self) -> None: ...
+
+
+_NAN_BYTE = 0xFF  # a NaN in every floating format
+_IN_TURN = -1  # integers: one byte or another, so that none is right by chance for long
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call, on a set of inputs."""
+
+    set: int
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Calls that are timed after the others, on sets of inputs in turn, until there are enough of them."""
+
+    least: int
+    most: int
+    seconds: float
+    cold_bytes: int = 0  # of other memory that is written before each; 0: caches stay warm
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a program is to do."""
+
+    runs: tuple[Run, ...]
+    timed: Timed | None = None
+    tight: bool = False  # align tensors to their element only, as a user's arrays may be
+
+    @property
+    def costs(self) -> bool:
+        """Whether more than a verdict is wanted."""
+        return self.timed is not None or any(run.counted for run in self.runs)
+
+    @property
+    def most_runs(self) -> int:
+        return len(self.runs) + (self.timed.most if self.timed else 0)
+
+
+def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen: int, seconds: float) -> str:
+    """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs;
+    `seconds`: that one call may take."""
+    scalars = operator.scalars()
+    plans.check_shape(kernel, scalars)
+    lines = [f"vectors {vlen}", f"limit {ceil(seconds)}"]
+    for tensor in operator.tensors():
+        align = tensor.dtype.bytes if wanted.tight else 64
+        poison = _IN_TURN if tensor.dtype.integer else _NAN_BYTE
+        lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {poison}")
+    prepared = plans.prepared(kernel.plan)
+    for name, (arg, size) in plans.workspaces(kernel.plan, scalars).items():
+        # What the preparation leaves there must stay.
+        kept = arg.lasting or (arg.zeroed and name in prepared)
+        kind = "lasting" if kept else "zeroed" if arg.zeroed else "plain"
+        lines.append(f"workspace {name} {size} {arg.align} {kind}")
+    lines += [f"number {_number(arg, scalars)}" for arg in board.numbers(kernel)]
+    # Where inputs do not take turns, the only set is used again.
+    lines += [f"run {run.set % sets} {'counted' if run.counted else 'plain'}" for run in wanted.runs]
+    if wanted.timed is not None:
+        t = wanted.timed
+        lines.append(f"time {t.least} {t.most} {round(t.seconds * 1e9)} {sets} {t.cold_bytes}")
+    return "\n".join((*lines, ""))
+
+
+def answers(text: str) -> Sequence[Mapping[str, Any]]:
+    """The lines that can be read. A kernel may have written among them: what is torn counts as missing."""
+    found: list[Mapping[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict):
+            found.append(told)
+    return found
+
+
+def _number(arg: ScalarArg, scalars: plans.Scalars) -> str:
+    value = plans.scalar(arg, scalars).value
+    return str(value) if arg.ctype.startswith("i") else float(value).hex()
+
+
+_NOT_WRITTEN = 74  # the runner's exit code where it cannot write its answers
+_SIGALRM = 14
+
+
+def check(told: Sequence[Mapping[str, Any]], ran: Ran) -> None:
+    """Raises Rejected where a kernel ended its program or did harm, DeepgenError where the machine is at fault."""
+    for line in told:
+        _check_line(line)
+    if any("done" in line for line in told) and ran.code == 0:
+        return
+    if not ran.in_time or ran.code == -_SIGALRM:
+        raise Rejected(Verdict.TIMED_OUT, f"did not finish within {ran.seconds:.3g} s")
+    if ran.code < 0:
+        raise Rejected(Verdict.CRASHED, _signal(-ran.code))
+    said = next((line.strip() for line in ran.log.splitlines() if line.strip()), "")
+    if not ran.started:
+        raise DeepgenError(f"the program did not start: {said or f'exit code {ran.code}'}")
+    if ran.code == _NOT_WRITTEN:
+        raise DeepgenError("the program could not write its answers: is the disk full where it ran?")
+    ended = f"ended with exit code {ran.code} before its runs were over"
+    raise Rejected(Verdict.CRASHED, f"{ended}: {said}" if said else ended)
+
+
+def _check_line(line: Mapping[str, Any]) -> None:
+    where = f"{line.get('buffer')} (at byte {line.get('byte')} of {line.get('bytes')})"
+    if "died" in line:
+        near = f" {line['where']} {where}" if "buffer" in line else ""
+        if line.get("where") == "in":
+            near = f" on writing to {where}, which is only read"
+        raise Rejected(Verdict.CRASHED, f"{line['died']}{near}")
+    if "damaged" in line:
+        raise Rejected(Verdict.WRONG, f"wrote {line['damaged']} {where}")
+    if "changed" in line:
+        raise Rejected(Verdict.WRONG, f"left {line['changed']} changed")
+    if "refused" in line:
+        raise Rejected(Verdict.REFUSED, str(line["refused"]))
+    if "failed" in line:
+        if str(line["failed"]).startswith("no memory"):
+            raise Rejected(Verdict.OUT_OF_MEMORY, str(line["failed"]))
+        raise DeepgenError(f"the program could not do its work: {line['failed']}")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_GROUPS = {1: "mf8", 2: "mf4", 4: "mf2", 8: "m1", 16: "m2", 32: "m4", 64: "m8"}
+_UNKNOWN = -1  # after `vsetvl`, whose type is in a register
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often instructions of a class ran, by the eighths of a vector register that they work on."""
+
+    of: Mapping[tuple[str, int], int]
+
+    @property
+    def instructions(self) -> int:
+        return sum(self.of.values())
+
+    @property
+    def vectors(self) -> int:
+        return sum(count for (kind, _), count in self.of.items() if kind not in SCALAR)
+
+    def cycles(self, costs: Costs) -> float:
+        """The weighted count. Groups of unknown size count as the largest."""
+        return sum(
+            count * costs.cycles(kind, (64 if eighths == _UNKNOWN else eighths) / 8)
+            for (kind, eighths), count in self.of.items()
+        )
+
+    def named(self) -> Iterator[tuple[str, float]]:
+        """Each count under a name such as vector_load_unit_m4."""
+        for (kind, eighths), count in sorted(self.of.items()):
+            size = "" if kind in SCALAR else f"_{_GROUPS.get(eighths, f'{eighths}_eighths')}"
+            yield kind + size, float(count)
+
+    @staticmethod
+    def from_text(text: str) -> Counts:
+        found: dict[tuple[str, int], int] = {}
+        for line in text.splitlines():
+            try:
+                kind, eighths, count = line.split()
+                if kind not in CLASSES:
+                    raise ValueError(kind)
+                found[kind, int(eighths)] = int(count)
+            except ValueError as error:
+                raise DeepgenError(f"under qemu {line[:60]!r} was written among the counts") from error
+        if not found:
+            raise DeepgenError("under qemu nothing was counted: no run was marked")
+        return Counts(found)
