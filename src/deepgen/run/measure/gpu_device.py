@@ -1,4 +1,4 @@
-"""A GPU as the worker uses it: memory between canaries, our own kernels that check results, and the queue with the clock.
+"""A GPU as the worker uses it: memory between canaries, our own kernels that check results, the queue and its clock.
 
 The state when the timing of a run begins is the same for kernels and baselines:
 

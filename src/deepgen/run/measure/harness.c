@@ -2,7 +2,7 @@
  * leave a note when a kernel kills the process.
  *
  * The note lies in memory shared with the supervisor, so it survives whatever the kernel did to the worker's files.
- * The struct is mirrored in pulse.py. */
+ * The struct is mirrored in channel.py. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>

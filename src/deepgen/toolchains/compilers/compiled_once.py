@@ -1,4 +1,4 @@
-"""What is compiled once and kept, because it takes as long as many a kernel: x86's intrinsics for gcc, zig's C library."""
+"""What is compiled once and kept, since it takes as long as many a kernel: x86's intrinsics by gcc, zig's C library."""
 
 from __future__ import annotations
 
