@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from deepgen.toolchains import BuildError, BuildLimits, Built, Group, Toolchain, build_once, toolchain_for
     from deepgen.toolchains.base import Recipe
     from deepgen.toolchains.find_gpu import triton_for
-    from deepgen.toolchains.compilers.judge import run_judged
-    from deepgen.toolchains.compilers.judge import write_sources
+    from deepgen.toolchains.compilers.judge import run_judged, write_sources
     from deepgen.toolchains.compilers.triton import Triton, checked_unit
     # Runners
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, STRIDED, Task
@@ -107,8 +106,7 @@ _NAMES = {
     "deepgen.targets": "Cpu Gpu Kind Target",
     "deepgen.toolchains": "BuildError BuildLimits Built Group Toolchain build_once toolchain_for",
     "deepgen.toolchains.base": "Recipe",
-    "deepgen.toolchains.compilers.judge": "run_judged",
-    "deepgen.toolchains.compilers.judge": "write_sources",
+    "deepgen.toolchains.compilers.judge": "run_judged write_sources",
     "deepgen.toolchains.compilers.triton": "Triton checked_unit",
     "deepgen.toolchains.find_gpu": "triton_for",
     "deepgen.tuning.search": "Past Setting Strategy",

@@ -109,7 +109,7 @@ def read(document: Document) -> TuningFile:
         seed=top.get("seed", _seed, "a whole number from 0 up"),
         strategy=top.get("strategy", _word, "a strategy's name", check=search.check),
         keep_top=top.get("keep_top", _whole, "must be an integer of at least 1"),
-        counters=top.get("counters", _words, counter_names.ALLOWED, check=counter_names.given),
+        counters=top.get("counters", _words, counter_names.ALLOWED, check=counter_names.requested),
         # As in the settings file, a relative path is relative to the file that names it.
         out=top.get("out", lambda v: document.path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
     )
