@@ -11,8 +11,7 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.compiler.family import Rules
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.order import sketches
-from deepgen.compiler.rules.sketch import space_of
+from deepgen.compiler.rules.sketch import sketches, space_of
 from deepgen.operators import OPERATORS, Gemm
 from deepgen.operators.expr.nodes import Stage
 from deepgen.operators.expr.operator import ExpressionOperator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import deepgen as dg
-from deepgen.compiler.rules.joining import with_joined
+from deepgen.compiler.rules.rewrites import with_joined
 from deepgen.operators.expr.nodes import Expression, HasExpression
 
 

@@ -15,7 +15,6 @@ import deepgen as dg
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.passes.text import value_text
 from deepgen.compiler.schedule.apply import apply
-from deepgen.compiler.schedule.concrete import concrete
 from deepgen.compiler.schedule.steps import (
     Annotate,
     CacheRead,
@@ -32,7 +31,7 @@ from deepgen.compiler.schedule.steps import (
     Step,
     StorageAlign,
 )
-from deepgen.compiler.schedule.text import from_json, to_json, to_text
+from deepgen.compiler.schedule.text import concrete, from_json, to_json, to_text
 from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary.errors import BadInput
 

@@ -18,8 +18,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.compiler.intrinsics.dots import EMULATED
 from deepgen.compiler.passes.ir import Alloc, Function, Store, walk
-from deepgen.compiler.rules.order import sketches
-from deepgen.compiler.rules.sketch import SKETCH, Sketch, space_of
+from deepgen.compiler.rules.sketch import SKETCH, Sketch, sketches, space_of
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.targets import Cpu

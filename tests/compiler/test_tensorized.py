@@ -19,8 +19,7 @@ import deepgen as dg
 from deepgen import generators, targets
 from deepgen.compiler.intrinsics.dots import EMULATED
 from deepgen.compiler.passes.ir import Function
-from deepgen.compiler.rules.order import sketches
-from deepgen.compiler.rules.sketch import space_of
+from deepgen.compiler.rules.sketch import sketches, space_of
 from deepgen.operators import Operator
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression, HasExpression

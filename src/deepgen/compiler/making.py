@@ -7,18 +7,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from deepgen.compiler.passes.ahead import split_ahead
 from deepgen.compiler.passes.gpu.launches import Program
 from deepgen.compiler.passes.gpu.lower import passes as gpu_passes
 from deepgen.compiler.passes.ir import Function
-from deepgen.compiler.passes.storage import storage
+from deepgen.compiler.passes.lower import split_ahead
+from deepgen.compiler.passes.memory import storage
 from deepgen.compiler.passes.text import program_text, to_text
 from deepgen.compiler.rules.gpu.likely import default as gpu_default
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
-from deepgen.compiler.rules.groups import BLOCK, ONCE
-from deepgen.compiler.rules.order import sketches
+from deepgen.compiler.rules.packing import BLOCK, ONCE
 from deepgen.compiler.rules.rule import Rule
-from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, space_of
+from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, sketches, space_of
 from deepgen.compiler.schedule.text import to_text as steps_text
 from deepgen.compiler.text.c import kernel
 from deepgen.compiler.text.gpu import kernel as gpu_kernel

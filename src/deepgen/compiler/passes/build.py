@@ -9,10 +9,10 @@ from math import prod
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES, block_of
 from deepgen.compiler.passes.ir import EMPTY, Alloc, Buffer, Call, For, Function, If, Stmt, Store, sequence
-from deepgen.compiler.schedule.concrete import Place, number
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import VECTOR
+from deepgen.compiler.schedule.text import Place, number
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
 from deepgen.operators.expr.nodes import Place as PlaceValue

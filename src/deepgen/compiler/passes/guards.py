@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.ir import Alloc, For, Function, If, Stmt, with_children
+from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.ir import Alloc, Buffer, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
+from deepgen.vocabulary.dtypes import dtype
 
 
 def place_guards(function: Function) -> Function:
@@ -49,3 +53,67 @@ def _limit(loop: For, condition: Index) -> Index | None:
     if loop.kind not in (SERIAL, PARALLEL) or times >= 0 or loop.variable in rest.iterators:
         return None
     return rest // -times + 1
+
+
+def pad(function: Function) -> Function:
+    buffers = {buffer.name: buffer for buffer in function.parameters}
+    return replace(function, body=_Pads(buffers, Known()).of(function.body))
+
+
+@dataclass(frozen=True)
+class _Pads:
+    buffers: Mapping[str, Buffer]
+    known: Known
+
+    def of(self, statement: Stmt) -> Stmt:
+        inner = self
+        if isinstance(statement, Alloc):
+            inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
+        if isinstance(statement, For):
+            inner = replace(self, known=self.known.inside(statement.variable, statement.extent))
+        if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
+            return self._guarded(statement, statement.then)
+        return with_children(statement, inner.of)
+
+    def _guarded(self, guard: If, store: Store) -> Stmt:
+        if self.buffers[store.buffer].scope != "register":
+            return guard
+        kept = list(guard.conditions)
+        for condition in guard.conditions:
+            left = [c for c in kept if c != condition]
+            if _chooses_elements(condition, store) and self._safe(store, self.known.given(left)):
+                kept = left
+        if len(kept) == len(guard.conditions):
+            return guard
+        return If(tuple(kept), store) if kept else store
+
+    def _safe(self, store: Store, known: Known) -> bool:
+        return self._within(store.buffer, store.indices, known) and self._harmless(store.value, known)
+
+    def _within(self, buffer: str, indices: tuple[Index, ...], known: Known) -> bool:
+        sizes = self.buffers[buffer].sizes
+        simple = [known.simple(i) for i in indices]
+        return all(known.always(i) and known.always(size - 1 - i) for i, size in zip(simple, sizes, strict=True))
+
+    def _harmless(self, value: Value, known: Known) -> bool:
+        if isinstance(value, Read):
+            return self._within(value.tensor, value.indices, known)
+        if _needs_numbers(value):
+            return False
+        told = conditions(value.condition) if isinstance(value, Select) else None
+        if isinstance(value, Select) and told is not None:
+            return self._harmless(value.then, known.given(told)) and self._harmless(value.otherwise, known)
+        return all(self._harmless(child, known) for child in children(value))
+
+
+def _chooses_elements(condition: Index, store: Store) -> bool:
+    """Whether a guard only says which elements there are: one over a reduction's loops keeps terms out of sums."""
+    written = frozenset().union(*(i.iterators for i in store.indices))
+    return all(name in written for name in condition.iterators if name.startswith(f"{store.buffer}."))
+
+
+def _needs_numbers(value: Value) -> bool:
+    """Whether it must not be computed of what nobody wrote, which may be zero, or no number at all."""
+    if isinstance(value, Cast) and value.value.dtype != BOOL:
+        return dtype(value.dtype).integer and not dtype(value.value.dtype).integer
+    return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer

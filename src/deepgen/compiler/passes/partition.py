@@ -32,7 +32,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.compiler.passes.simplify import simplified
-from deepgen.compiler.schedule.regions import low_and_span
+from deepgen.compiler.schedule.state import low_and_span
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter
 from deepgen.operators.expr.nodes import Select, reads

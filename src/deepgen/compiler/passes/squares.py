@@ -14,7 +14,7 @@ from deepgen.compiler.intrinsics.squares import Square
 from deepgen.compiler.passes.bounds import Known
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
-from deepgen.compiler.schedule.regions import low_and_span
+from deepgen.compiler.schedule.state import low_and_span
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Read

@@ -10,8 +10,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.tiles import Instruction
-from deepgen.compiler.rules.numbers import Extent, covered, least, plus, span, text, times
-from deepgen.compiler.rules.template import Choose, Template
+from deepgen.compiler.rules.template import Choose, Extent, Template, covered, least, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.compiler.schedule.apply import apply
 from deepgen.operators.expr.nodes import Expression, Read, Stage, reads

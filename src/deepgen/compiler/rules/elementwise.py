@@ -6,11 +6,11 @@ Every stage can be scheduled so; other rules know better for some. Scans run alo
 from __future__ import annotations
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.candidates import up_to
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.loops import UNROLLED, in_vectors
-from deepgen.compiler.rules.reduction import ReductionSplit
+from deepgen.compiler.rules.reduction import Partial, ReductionSplit, place_partial, split_reduction
 from deepgen.compiler.rules.tiling import MultiLevelTiling, summed
+from deepgen.compiler.rules.values import up_to
+from deepgen.compiler.rules.vectors import UNROLLED, along_reduction, in_vectors
 from deepgen.compiler.schedule.steps import PARALLEL, SCAN, UNROLL
 from deepgen.operators.expr.index import Remainder
 from deepgen.operators.expr.nodes import Stage, reads
@@ -98,3 +98,93 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
     draft.reorder(stage.name, [*others[:-1], outer, turns[0], inner, *turns[1:]])
     draft.annotate(stage.name, UNROLL, inner)
     return [*others[:-1], outer]
+
+
+class RowFusion:
+    name, exclusive = "Row-Fusion", True
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        return bool(_rows(draft, stage))
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        way = draft.branch("rows")
+        rows, before = _rows(way, stage), _before(way, stage)
+        partial: dict[str, Partial] = {}
+        for one in before:
+            if one.reduce is not None and along_reduction(way.expression, one, way.lanes(one.name)):
+                partial[one.name] = split_reduction(way, one)
+        row = _arrange(way, stage, rows, together=not partial)
+        for one in reversed(before):
+            _place(way, one.name, stage, row, partial.get(one.name))
+        way.finish(stage.name)
+        if stage.name not in way.expression.outputs:
+            way.scoped(stage.name, "global")
+        return [way]
+
+
+def _arrange(draft: Draft, stage: Stage, rows: list[str], *, together: bool) -> str:
+    """The loop over rows, or, `together`, over as many rows as vectors hold where they lie next to each other."""
+    inner, last = [axis.name for axis in stage.axes if axis.name not in rows], stage.axes[-1].name
+    vectorised = in_vectors(draft, stage) if together or last not in rows else []
+    if vectorised and last in rows:
+        rows, inner = [*(row for row in rows if row != last), vectorised[0]], [*inner, *vectorised[1:]]
+    elif vectorised:
+        inner = [*(axis for axis in inner if axis != last), *vectorised]
+    draft.reorder(stage.name, [*rows, *inner])
+    row = draft.fuse(stage.name, rows)
+    draft.annotate(stage.name, PARALLEL, row)
+    return row
+
+
+def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: Partial | None) -> None:
+    if partial is not None:
+        place_partial(draft, partial, consumer.name, row, None)
+        return
+    draft.compute_at(name, consumer.name, row)
+    in_vectors(draft, draft.stage(name))
+    draft.finish(name)
+
+
+def _before(draft: Draft, stage: Stage) -> list[Stage]:
+    """The stages that only this one and such stages read, in their order."""
+    found = {stage.name}
+    for one in reversed(draft.expression.stages):
+        read_by = {reader.name for reader in facts.readers(draft.expression, one.name)}
+        open_ = one.name not in draft.expression.outputs and one.name not in draft.done and one.scan is None
+        if open_ and read_by and read_by <= found:
+            found.add(one.name)
+    return [one for one in draft.expression.stages if one.name in found and one.name != stage.name]
+
+
+def _rows(draft: Draft, stage: Stage) -> list[str]:
+    """The axes along which every sum before a stage has a result for each of its elements; none if it is no such row.
+
+    What the sums read must belong to one row: a matrix that all rows are multiplied with is used again between rows.
+    """
+    if stage.reduce is not None or stage.scan is not None:
+        return []
+    before = _before(draft, stage)
+    sums = [one for one in before if one.reduce is not None]
+    if not sums or (len(sums) == 1 and summed(draft, stage) is not None):
+        return []
+    places = _places(draft, stage, before)
+    shared = [axis.name for axis in stage.axes if all(axis.name in places[one.name].values() for one in sums)]
+    for one in sums:
+        along = [axis for axis, place in places[one.name].items() if place in shared]
+        if not all(facts.depends(read, axis) for read in reads(one.value) for axis in along):
+            return []
+    return shared
+
+
+def _places(draft: Draft, stage: Stage, before: list[Stage]) -> dict[str, dict[str, str]]:
+    """For each stage before: which of its axes are axes of the last stage, through all that reads it."""
+    found = {stage.name: {axis.name: axis.name for axis in stage.axes}}
+    for one in reversed(before):
+        asked: list[set[str | None]] = [set() for _ in one.axes]
+        for reader in facts.readers(draft.expression, one.name):
+            for read in facts.reads_of(reader, one.name):
+                for place, index in enumerate(read.indices):
+                    asked[place].add(found[reader.name].get(facts.plain(index) or ""))
+        mapped = {axis.name: next(iter(names)) for axis, names in zip(one.axes, asked, strict=True) if len(names) == 1}
+        found[one.name] = {axis: name for axis, name in mapped.items() if name is not None}
+    return found

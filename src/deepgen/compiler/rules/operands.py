@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.groups import (
+from deepgen.compiler.rules.packing import (
     BLOCK,
     IN_PLACE,
     INLINE,
@@ -18,12 +18,13 @@ from deepgen.compiler.rules.groups import (
     RegisterTile,
     lies_along,
     only_for,
+    pack_squares,
+    side_by_side,
+    square_rows,
     stage_groups,
 )
-from deepgen.compiler.rules.loops import copy_loops
-from deepgen.compiler.rules.numbers import Extent, times
-from deepgen.compiler.rules.packing import pack_squares, side_by_side, square_rows
-from deepgen.compiler.rules.vectors import Vectors
+from deepgen.compiler.rules.template import Extent, times
+from deepgen.compiler.rules.vectors import Vectors, copy_loops
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from deepgen.compiler.intrinsics.squares import Square
+from deepgen.compiler.intrinsics.tiles import Tile
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.numbers import Extent, covered, least, times
+from deepgen.compiler.rules.stages import inlinable
+from deepgen.compiler.rules.template import Extent, covered, least, times
+from deepgen.compiler.rules.vectors import Vectors, contiguous
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Read, Stage
+from deepgen.space import Value
 from deepgen.vocabulary import dtype
 
 _SHARES, _SIDE_BY_SIDE = 2, 16  # parts of a copy for each thread; panels that are filled side by side
@@ -50,3 +57,132 @@ def pack_squares(
     draft.annotate(name, VECTOR, *within)
     if parallel:
         draft.annotate(name, PARALLEL, panels)
+
+
+_TURNED = 8  # steps along the innermost dimension of what is turned that are written out
+# Where a copy is made, or a stage is computed, that a tiled sum reads.
+IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Of sums: so many rows, each of so many vectors, which have so many lanes.
+
+    Without a search: `packed`, whether what rows are read from is packed; `own`, whether each block of tiles reads
+    panels that no other block reads, so that it packs them itself; `columns`, how many it has.
+    """
+
+    high: Extent
+    wide: Extent
+    lanes: int
+    packed: bool = False
+    own: bool = False
+    columns: int = 0
+
+
+def lies_along(draft: Draft, sums: Stage, tensor: str, axis: str) -> bool:
+    """Whether all that sums read of a tensor lies side by side along an axis."""
+    return all(facts.stride(draft.expression, read, axis) == 1 for read in facts.reads_of(sums, tensor))
+
+
+def only_for(draft: Draft, producer: Stage) -> bool:
+    """Whether a stage is there for its one reader alone, whose rule then arranges it."""
+    return inlinable(draft.expression, producer) and len(facts.readers(draft.expression, producer.name)) == 1
+
+
+def stage_groups(
+    draft: Draft,
+    tensor: str,
+    sums: Stage,
+    consumer: Stage,
+    block: str,
+    vectors: Vectors,
+    tile: RegisterTile,
+) -> None:
+    """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
+
+    What vectors lie along is in panels as wide as a tile, with the groups of a panel's columns side by side; for tiles,
+    each of them has a strip of the panel.
+    """
+    assert vectors.by is not None
+    by, (read,), panel = vectors.by, facts.reads_of(sums, tensor), (tile.wide, tile.lanes)
+    produced = {stage.name for stage in draft.expression.stages}
+    own = tensor in produced and only_for(draft, draft.stage(tensor))
+    places = [facts.plain(index) for index in read.indices]
+    over = places.index(by.axis)
+
+    knob, copy = draft.copy_of(tensor, sums.name)
+    name = tensor if own else copy
+
+    def copied(way: Draft, at: str | None) -> None:
+        if not own:
+            way.cache_read(tensor, name, [sums.name])
+        others = [place for place in range(len(places)) if place != over]
+        along = places.index(vectors.axis) if tensor in vectors.packed else None
+        if along is None:
+            way.lay_out(name, [*others, over])
+        else:
+            outer = [*(place for place in others if place != along), over]
+            strip = panel if isinstance(by.dot, Tile) else None
+            way.lay_out(name, outer, (along, times(panel)), (over, by.dot.depth), strip)
+        if at is None:
+            way.scoped(name, "global")
+        else:
+            way.compute_at(name, consumer.name, at)
+        if along is None:
+            _turn(way, name, over, by.dot.depth, parallel=at is None)
+        else:
+            _pack(way, name, (along, panel), (over, by.dot.depth), strips=strip is not None, parallel=at is None)
+        way.finish(name)
+
+    ways: dict[Value, Callable[[Draft], None]] = {
+        ONCE: lambda way: copied(way, None),
+        BLOCK: lambda way: copied(way, block),
+    }
+    draft.choose(knob, BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
+
+
+def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
+    """A copy whose innermost dimension is another one: small blocks are written out, as transposes of numbers."""
+    axes = [axis.name for axis in draft.stage(name).axes]
+    others = [axis for place, axis in enumerate(axes) if place != over]
+    groups, within = draft.split(name, axes[over], (group,))
+    *outer, last = others
+    steps, step = draft.split(name, last, (_TURNED,))
+    draft.reorder(name, [*outer, groups, steps, step, within])
+    draft.annotate(name, UNROLL, step, within)
+    if parallel:
+        draft.annotate(name, PARALLEL, draft.fuse(name, [*outer, groups]))
+
+
+def _pack(
+    draft: Draft,
+    name: str,
+    panel: tuple[int, tuple[Extent, int]],
+    group: tuple[int, int],
+    *,
+    strips: bool,
+    parallel: bool,
+) -> None:
+    """In the order of the copy: vectors along columns, which are interleaved, or a group as one number.
+
+    Groups that lie as they are needed are copied in squares. With `strips`, a panel lies in several of them.
+    """
+    stage = draft.stage(name)
+    axes = [axis.name for axis in stage.axes]
+    across, down = (contiguous(draft.expression, stage, axes[place]) for place in (panel[0], group[0]))
+    if square_rows(draft, stage, axes[panel[0]], panel[1][1], group[1]) == axes[group[0]] and not across:
+        pack_squares(draft, name, (axes[panel[0]], panel[1]), axes[group[0]], group[1], parallel=parallel)
+        return
+    wide = panel[1] if strips else (times(panel[1]),)
+    many = side_by_side(draft, name, axes[panel[0]], wide, parallel=parallel) if across else 1
+    parts, panels, *strip, column = draft.split(name, axes[panel[0]], (many, *wide))
+    groups, within = draft.split(name, axes[group[0]], (group[1],))
+    others = [groups if place == group[0] else axis for place, axis in enumerate(axes) if place != panel[0]]
+    between = [*others, panels, *strip] if across else [panels, *strip, *others]
+    draft.reorder(name, [parts, *between, column, within])
+    draft.annotate(name, UNROLL, column if down and not across else within)
+    if across or down:
+        draft.annotate(name, VECTOR, column if across else within)
+    if parallel:
+        draft.annotate(name, PARALLEL, parts)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from deepgen.compiler.intrinsics.dots import Dot
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.candidates import ROWS, VECTORS, up_to
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.numbers import Extent, plus, times
+from deepgen.compiler.rules.template import Extent, plus, times
 from deepgen.compiler.rules.tensorize import products_of_vectors
 from deepgen.compiler.rules.tiling import summed, tile_consumer
-from deepgen.compiler.rules.usual import blocks
+from deepgen.compiler.rules.values import ROWS, VECTORS, up_to, usual_blocks
 from deepgen.compiler.rules.vectors import along_reduction
 from deepgen.compiler.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
@@ -59,7 +58,7 @@ class ReductionSplit:
         partial = split_reduction(way, sums, high)
         whole = {axis.name: axis.extent for axis in stage.axes}
         tiles: dict[str, tuple[Extent, ...]] = {to[rows.name]: (high,)} if rows else {}
-        usual = blocks(way.target, whole, {to[rows.name]: 1} if rows else {}, None, 0)
+        usual = usual_blocks(way.target, whole, {to[rows.name]: 1} if rows else {}, None, 0)
         tiled = tile_consumer(way, stage, tiles, usual, vectors=False)
         place_partial(way, partial, stage.name, tiled.inner, rows.name if rows else None)
         way.finish(stage.name)

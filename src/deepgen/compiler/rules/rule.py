@@ -6,7 +6,7 @@ own, up to the first exclusive one; so the ways that they offer multiply.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from deepgen.compiler.intrinsics.tiles import Instruction
@@ -14,6 +14,7 @@ from deepgen.compiler.rules.draft import Draft
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Cpu
 from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.registry import Registry
 
 _MOST_ROUNDS = 1000
 
@@ -66,3 +67,19 @@ def _ways(draft: Draft, stage: Stage, rules: Sequence[Rule]) -> list[Draft]:
     if not found:
         raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
     return found
+
+
+_ROOM = "deepgen.compiler.rules"
+RULES: Registry[Callable[[], Rule]] = Registry(
+    "deepgen.schedule_rules",
+    "schedule rule",
+    {
+        "Always-Inline": f"{_ROOM}.stages:AlwaysInline",
+        "Row-Fusion": f"{_ROOM}.elementwise:RowFusion",
+        "Add-Cache-Stage": f"{_ROOM}.stages:AddCacheStage",
+        "Tensorize": f"{_ROOM}.tensorize:TensorizeRule",
+        "Multi-level-Tiling": f"{_ROOM}.tiling:MultiLevelTiling",
+        "Reduction-Split": f"{_ROOM}.reduction:ReductionSplit",
+        "Place-by-Place": f"{_ROOM}.elementwise:PlaceByPlace",
+    },
+)

@@ -7,20 +7,27 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from deepgen.compiler.intrinsics.dots import DOTS
+from deepgen.compiler.intrinsics.tiles import TILES, Instruction
 from deepgen.compiler.passes.ir import Function
 from deepgen.compiler.passes.lower import passes
-from deepgen.compiler.rules import usual
-from deepgen.compiler.rules.candidates import thread_counts
 from deepgen.compiler.rules.draft import Draft, Tuned
 from deepgen.compiler.rules.gpu.counts import Counts
-from deepgen.compiler.rules.groups import BLOCK, IN_PLACE, ONCE
-from deepgen.compiler.rules.numbers import plus
-from deepgen.compiler.rules.template import Template, chosen
-from deepgen.compiler.schedule.concrete import concrete
+from deepgen.compiler.rules.packing import BLOCK, IN_PLACE, ONCE
+from deepgen.compiler.rules.padding import with_padding
+from deepgen.compiler.rules.residues import with_residues
+from deepgen.compiler.rules.rewrites import with_joined, with_kept, with_steps
+from deepgen.compiler.rules.rule import RULES, Rule, drafts
+from deepgen.compiler.rules.template import Template, chosen, plus
+from deepgen.compiler.rules.tensorize import prepared
+from deepgen.compiler.rules.values import thread_counts, usual_threads
 from deepgen.compiler.schedule.steps import Schedule
+from deepgen.compiler.schedule.text import concrete
 from deepgen.operators.expr.nodes import Expression
 from deepgen.space import Expr, Requirement, Space, Value
 from deepgen.space.expr import knob_ref
+from deepgen.targets import Cpu
+from deepgen.vocabulary import dtype
 
 SKETCH, THREADS = "sketch", "THREADS"
 _MOST_SCRATCH = 1 << 30  # bytes of copies and results in between
@@ -77,7 +84,7 @@ def sketch_of(draft: Draft) -> Sketch:
     """What a draft has come to, with the threads that run it and the memory that it needs beside."""
     operations = sum(prod((*s.shape, *(axis.extent for axis in s.reduced))) for s in draft.expression.stages)
     counts = thread_counts(draft.target.cores)
-    draft.knob(THREADS, counts, usual.threads(draft.target, operations))
+    draft.knob(THREADS, counts, usual_threads(draft.target, operations))
     if draft.tasks is not None:
         threads = knob_ref(THREADS)
         draft.require((threads == 1) | (threads <= draft.tasks), _PARTS)
@@ -105,3 +112,34 @@ def _space(name: str, sketch: Sketch) -> Space:
     for requirement in sketch.requirements:
         space.add(requirement)
     return space
+
+
+def rules_for(own: Sequence[Rule] = ()) -> list[Rule]:
+    """The rules for processors: those that are passed, those of plug-ins, then deepgen's own."""
+    working = [make() for make in RULES.working()]
+    plugged = working[len(RULES.own) :]
+    return [*own, *plugged, *working[: len(RULES.own)]]
+
+
+def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> list[Sketch]:
+    """The sketches of an expression on a target, the better ones first.
+
+    Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
+    """
+    rules, found, whole = rules_for(own), [], False
+    expression = with_kept(with_residues(with_joined(expression)))
+    for dot in instructions_of(target):
+        ready = prepared(expression, dot)
+        made = drafts(ready, target, rules, dot) if ready is not None else []
+        used = [draft for draft in made if dot.name in draft.names]
+        found += used
+        whole |= bool(used) and dtype(dot.result).integer
+    if not whole:
+        found += drafts(with_padding(with_steps(expression)), target, rules)
+    return [sketch_of(draft) for draft in found]
+
+
+def instructions_of(target: Cpu) -> list[Instruction]:
+    """The instructions of a target for small numbers, the faster ones first; dot products that fill its vectors."""
+    known: list[Instruction] = [*TILES.values(), *DOTS.values()]
+    return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

@@ -8,13 +8,11 @@ from math import prod
 
 from deepgen.compiler.intrinsics.dots import Dot
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.candidates import ROWS, VECTORS, blocks, unrolls, up_to
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.groups import RegisterTile
-from deepgen.compiler.rules.numbers import Extent, covered, plus, times
 from deepgen.compiler.rules.operands import fits_panels, stage_operands
-from deepgen.compiler.rules.usual import blocks as usual_blocks
-from deepgen.compiler.rules.usual import register_tile
+from deepgen.compiler.rules.packing import RegisterTile
+from deepgen.compiler.rules.template import Extent, covered, plus, times
+from deepgen.compiler.rules.values import ROWS, VECTORS, blocks, register_tile, unrolls, up_to, usual_blocks
 from deepgen.compiler.rules.vectors import Vectors, along_results
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
@@ -116,7 +114,7 @@ def places_in(consumer: Stage, sums: Stage) -> dict[str, str]:
 def block_sizes(
     draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors, tiles: Mapping[str, int], *, own: bool
 ) -> dict[str, int]:
-    """How many tiles of each axis of the consumer a block has, without a search; `own` as in `usual.blocks`."""
+    """How many tiles of each axis of the consumer a block has, without a search; `own` as in `usual_blocks`."""
     kept = vectors.by.dot.right if vectors.by else sums.dtype
     column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     extents = {axis.name: axis.extent for axis in consumer.axes}

@@ -10,9 +10,7 @@ from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
 from deepgen.compiler.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TILES, TURNING
 from deepgen.compiler.schedule import loops, stages
-from deepgen.compiler.schedule.concrete import number, places
-from deepgen.compiler.schedule.regions import region
-from deepgen.compiler.schedule.state import Loop, Planned, State, unplanned
+from deepgen.compiler.schedule.state import Loop, Planned, State, region, unplanned
 from deepgen.compiler.schedule.steps import (
     LANES,
     SCOPES,
@@ -36,7 +34,7 @@ from deepgen.compiler.schedule.steps import (
     Tensorize,
     Unroll,
 )
-from deepgen.compiler.schedule.text import refused
+from deepgen.compiler.schedule.text import number, places, refused
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, reads
 

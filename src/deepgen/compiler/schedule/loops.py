@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from deepgen.compiler.schedule.concrete import number
 from deepgen.compiler.schedule.state import Loop, Planned
 from deepgen.compiler.schedule.steps import (
     BOUND,
@@ -22,7 +21,7 @@ from deepgen.compiler.schedule.steps import (
     Step,
     Unroll,
 )
-from deepgen.compiler.schedule.text import refused
+from deepgen.compiler.schedule.text import number, refused
 from deepgen.operators.expr.index import Index, index, iterator
 
 KINDS = (SERIAL, PARALLEL, UNROLL, VECTOR, SCAN, *BOUND)

@@ -11,7 +11,7 @@ from deepgen.compiler.passes.ir import Buffer, For, Function, walk
 from deepgen.compiler.schedule.steps import PARALLEL
 from deepgen.compiler.text.c_file import file_text
 from deepgen.compiler.text.c_statements import definitions
-from deepgen.compiler.text.names import Names
+from deepgen.compiler.text.c_values import Names
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 

@@ -10,11 +10,12 @@ from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.squares import Square
 from deepgen.compiler.intrinsics.tiles import Block
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
-from deepgen.compiler.text import shuffles
-from deepgen.compiler.text.c_values import PRODUCTS
-from deepgen.compiler.text.conversions import formats
-from deepgen.compiler.text.conversions import function as convert
-from deepgen.compiler.text.scans import function as scan_function
+from deepgen.compiler.schedule.stages import identity
+from deepgen.compiler.text import c_vectors
+from deepgen.compiler.text.c_values import PRODUCTS, Text, constant
+from deepgen.compiler.text.c_vectors import conversion_function, formats
+from deepgen.operators.expr.nodes import Const
+from deepgen.vocabulary.dtypes import dtype
 
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
@@ -55,7 +56,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
     called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
     conversions = sorted(called)
-    shuffled = sorted(one for one in used if shuffles.known(one[0]))
+    shuffled = sorted(one for one in used if c_vectors.is_shuffle(one[0]))
     wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
     wanted |= {("f32", lanes) for lanes in stored}
     for function, lanes in conversions:
@@ -70,8 +71,49 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
             lines.append(f"U16_VECTOR({lanes})")
         else:
             lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
-    lines += [convert(kind, lanes) for kind, lanes in conversions]
+    lines += [conversion_function(kind, lanes) for kind, lanes in conversions]
     lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
     lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
-    lines += [shuffles.function(name, lanes) for name, lanes in shuffled]
+    lines += [c_vectors.shuffle_function(name, lanes) for name, lanes in shuffled]
     return [*lines, ""] if lines else []
+
+
+_REDUCES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+_INFIX = {"add": "+", "mul": "*"}
+
+
+def nothing(op: str, kind: str) -> Const:
+    """What an operation leaves any number as it is with."""
+    return identity(_REDUCES[op], kind)
+
+
+def joined(op: str, left: Text, right: Text) -> str:
+    """Two numbers or vectors as one."""
+    if op in _INFIX and not dtype(left.type).integer:
+        return f"({left.text} {_INFIX[op]} {right.text})"
+    return f"{op}_{left.name}({left.text}, {right.text})"
+
+
+def scan_function(op: str, kind: str, lanes: int) -> str:
+    """The C function for vectors of so many numbers; gcc has shuffles of this form from 12 on."""
+    name = f"{kind}x{lanes}"
+    steps = []
+    for bit in range(lanes.bit_length() - 1):
+        moved = ", ".join(str(lanes - (1 << bit) + n) for n in range(lanes))
+        before = Text(f"__builtin_shufflevector(none, x, {moved})", kind, lanes)
+        steps.append(f"    x = {joined(op, before, Text('x', kind, lanes))};")
+    one = joined(op, Text("x[n - 1]", kind), Text("x[n]", kind))
+    return "\n".join(
+        [
+            f"static inline {name} scan_{op}_{name}({name} x) {{",
+            "#if defined(__clang__) || __GNUC__ >= 12",
+            f"    const {name} none = all_{name}({constant(nothing(op, kind))});",
+            *steps,
+            "#else",
+            f"    for (int n = 1; n < {lanes}; n++) x[n] = {one};",
+            "#endif",
+            "    return x;",
+            "}",
+            "",
+        ]
+    )

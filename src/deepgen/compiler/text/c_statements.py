@@ -26,13 +26,10 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import Scan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
-from deepgen.compiler.text import shuffles
-from deepgen.compiler.text.c_file import Definitions
-from deepgen.compiler.text.c_values import Scope, arithmetic, narrowed, stored
-from deepgen.compiler.text.excess import Excess, excess
-from deepgen.compiler.text.names import Names
-from deepgen.compiler.text.scans import joined, nothing
-from deepgen.compiler.text.together import Together, together
+from deepgen.compiler.text import c_vectors
+from deepgen.compiler.text.c_file import Definitions, joined, nothing
+from deepgen.compiler.text.c_patterns import Excess, Together, excess, together
+from deepgen.compiler.text.c_values import Names, Scope, arithmetic, narrowed, stored
 from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput
 
@@ -221,7 +218,7 @@ class _Emitter:
         buffer, lanes = place.buffers[group.stores[0].buffer], group.loops[0].extent
         scopes = [self.scope(place, loop) for loop in group.loops]
         values = [scope.as_stored(store.value, buffer) for scope, store in zip(scopes, group.stores, strict=True)]
-        name = f"{shuffles.INTERLEAVE}{len(values)}_{stored(buffer)}"
+        name = f"{c_vectors.INTERLEAVE}{len(values)}_{stored(buffer)}"
         scopes[0].vector_at(buffer, group.stores[0].indices[0])
         self.vectors.add((name, lanes))
         return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"

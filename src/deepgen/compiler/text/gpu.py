@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from importlib import resources
 from math import prod
 
-from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, wide_product
-from deepgen.compiler.passes.gpu.lane_scans import SCAN
+from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, WideProduct, wide_product
 from deepgen.compiler.passes.gpu.launches import Program
+from deepgen.compiler.passes.gpu.lower import overlaps
+from deepgen.compiler.passes.gpu.vectors import SCAN
 from deepgen.compiler.passes.ir import Call, walk
-from deepgen.compiler.text import gathers, warpgroup
+from deepgen.compiler.text import gpu_values
 from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
-from deepgen.compiler.text.overlaps import overlaps
 from deepgen.kernels.shared import dialect
 from deepgen.operators.expr.nodes import Binary, Expression, Unary
 from deepgen.operators.expr.nodes import walk as walk_value
@@ -47,7 +47,7 @@ def emit(program: Program) -> str:
     called = _called(program)
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
     lines = [*(f'#include "{one}"' for one in _headers(program, kernels)), ""]
-    lines += [line for name in called if (product := wide_product(name)) for line in warpgroup.function(product)]
+    lines += [line for name in called if (product := wide_product(name)) for line in function(product)]
     lines += [_declared(PRODUCTS[name]) for name in called if name in PRODUCTS]
     return "\n".join([*lines, *kernels]) + "\n"
 
@@ -68,7 +68,7 @@ def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
         _PRODUCTS: any(product.own for product in products),
         _SCANS: any(name.startswith(SCAN) for name in called),
         _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
-        _GATHERS: any(gathers.CALL in line for line in kernels),
+        _GATHERS: any(gpu_values.CALL in line for line in kernels),
     }
     return ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
 
@@ -102,3 +102,36 @@ def _step(program: Program, n: int) -> Step:
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
     threads = (prod(launch.threads), 1, 1)
     return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
+
+
+def function(product: WideProduct) -> list[str]:
+    """`product.name(sums, rows, columns)`: sums in registers, columns by their place in shared memory, rows either."""
+    count, kind, sum_ = product.columns // 2, product.intrinsic.operand, product.intrinsic.sum
+    whole = sum_ == "i32"
+    sums = ", ".join(f"%{n}" for n in range(count))
+    outputs = ", ".join(f'"+{"r" if whole else "f"}"(d[{n}])' for n in range(count))
+    instruction = f"wgmma.mma_async.sync.aligned.{product.intrinsic.instruction.format(n=product.columns)}"
+    sizes = f"{kind}, {product.columns}, {product.leading}"
+    if product.apart:
+        rows, second, turned = f"%{count}", count + 1, "0, "
+        inputs = f'"l"(first_operand(a, {product.apart}))'
+        head, emulated = "u32 a", f"multiply_lines<{sizes}, {product.apart}>"
+    else:
+        rows, second, turned = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
+        inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
+        head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
+    # Whole numbers are neither negated nor turned.
+    modes = "add" if whole else f"add, 1, 1, {turned}{int(product.leading > 0)}"
+    head = f"DG_DEVICE void {product.name}({sum_}* d, {head}, u32 b) {{"
+    return [
+        "#if defined(DG_EMULATE)",
+        f"{head} emulate::{emulated}(d, a, b); }}",
+        "#else",
+        head,
+        '    asm volatile("{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n"',
+        f'                 "{instruction} {{{sums}}}, {rows}, %{second}, {modes};\\n}}"',
+        f"                 : {outputs}",
+        f'                 : {inputs}, "l"(second_operand(b, {product.leading})));',
+        "}",
+        "#endif",
+    ]

@@ -9,14 +9,13 @@ from typing import TypeAlias
 
 from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.gpu.launches import Launch, Program
-from deepgen.compiler.passes.gpu.unrolled import HELD
+from deepgen.compiler.passes.gpu.lower import copies_of_scratch, overlaps
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
+from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
-from deepgen.compiler.text import gathers
-from deepgen.compiler.text.c_values import arithmetic, narrowed
+from deepgen.compiler.text import gpu_values
+from deepgen.compiler.text.c_values import Names, arithmetic, narrowed
 from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
-from deepgen.compiler.text.names import Names
-from deepgen.compiler.text.overlaps import copies_of_scratch, overlaps
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Read, Select, Value, children, reads
 from deepgen.vocabulary.dtypes import dtype
@@ -141,7 +140,7 @@ class LaunchEmitter:
             return [*lines, f"{indent}}}"]
         assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
         inner = place.inside(statement.variable, statement.extent)
-        if found := gathers.gather(statement, place.buffers, self.scope(inner), self.written):
+        if found := gpu_values.gather(statement, place.buffers, self.scope(inner), self.written):
             return [indent + line for line in found.lines(self.loaded_before.get(statement.variable, ""))]
         if lines := self.all_loaded(statement, place, depth):
             return lines
@@ -151,12 +150,12 @@ class LaunchEmitter:
 
     def all_loaded(self, loop: For, place: _Place, depth: int) -> list[str]:
         """The turns before the first one of a pipeline, whose loads to turn are all under way before one is stored."""
-        inner, most = place.inside(loop.variable, loop.extent), gathers.at_once(prod(self.launch.threads))
+        inner, most = place.inside(loop.variable, loop.extent), gpu_values.at_once(prod(self.launch.threads))
         for asked, one in _done_in(loop.body):
             if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
                 continue
             scope = self.scope(inner.inside(one.variable, one.extent))
-            found = gathers.gather(one, place.buffers, scope, self.written)
+            found = gpu_values.gather(one, place.buffers, scope, self.written)
             if found is None or found.parts > 1 or loop.extent * found.each > most:
                 continue
             turn, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")

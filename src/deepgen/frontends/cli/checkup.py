@@ -12,7 +12,7 @@ from typing import Any
 
 import deepgen
 from deepgen.baselines import BASELINES
-from deepgen.compiler.rules.registry import RULES
+from deepgen.compiler.rules.rule import RULES
 from deepgen.frontends.cli import clocks
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS

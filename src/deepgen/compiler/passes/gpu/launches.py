@@ -11,7 +11,6 @@ from math import prod
 
 from deepgen.compiler.passes.bounds import Known
 from deepgen.compiler.passes.build import Builder, buffer_of, guarded, parameters
-from deepgen.compiler.passes.gpu.lane_scans import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.gpu.pipeline import filled_ahead, is_turned, several
 from deepgen.compiler.passes.gpu.tensorize import (
     PRODUCTS_WAIT,
@@ -22,6 +21,7 @@ from deepgen.compiler.passes.gpu.tensorize import (
     tile,
     zeroed,
 )
+from deepgen.compiler.passes.gpu.vectors import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.ir import (
     Alloc,
     Buffer,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from deepgen.compiler.passes.bounds import conditions
-from deepgen.compiler.passes.gpu.unrolled import HELD
-from deepgen.compiler.passes.ir import Alloc, For, If, Seq, Stmt, Store, sequence, with_children
+from deepgen.compiler.passes.build import combined
+from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, If, Seq, Stmt, Store, sequence, with_children
 from deepgen.compiler.passes.ir import walk as walk_statements
 from deepgen.compiler.passes.simplify import all_of
-from deepgen.compiler.schedule.steps import UNROLL, VECTOR
+from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.schedule.stages import identity
+from deepgen.compiler.schedule.state import Loop, Planned
+from deepgen.compiler.schedule.steps import BOUND, LANES, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Place, Read, Select, Value, children, reads, walk
+from deepgen.operators.expr.nodes import Binary, Place, Read, Select, Value, children, reads, walk
 from deepgen.operators.expr.nodes import with_children as with_operands
+from deepgen.vocabulary import BadInput
 
 _MOST = 32  # elements of a vector
 
@@ -108,3 +114,54 @@ def _with_one_choice(value: Value, loop: For) -> Value | None:
 def _varies(value: Value, loop: For) -> bool:
     indices = [i for v in walk(value) for i in ((v.index,) if isinstance(v, Place) else getattr(v, "indices", ()))]
     return any(loop.variable in i.iterators for i in indices) or any(isinstance(v, Read) for v in walk(value))
+
+
+SCAN = "scan_lanes"
+
+
+def is_by_lanes(planned: Planned) -> bool:
+    scan = planned.stage.scan
+    return scan is not None and any(loop.kind == LANES and scan in loop.axes for loop in planned.loops)
+
+
+def held_by_lanes(whole: Buffer) -> Buffer:
+    """The numbers of a lane, of a buffer whose last dimension is the lane."""
+    *rest, lanes = whole.sizes
+    return replace(whole, sizes=(prod(rest), lanes), strides=(1, 0))
+
+
+def in_lane(whole: Buffer, indices: Sequence[Index]) -> tuple[Index, Index]:
+    """Which of a lane's numbers, and which lane."""
+    at = Index()
+    for size, i in zip(whole.sizes[:-1], indices[:-1], strict=True):
+        at = at * size + i
+    return at, indices[-1]
+
+
+def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> Stmt:
+    """The scan of what `filled` stores; all of that comes first, so that all loads are under way."""
+    stage = planned.stage
+    assert stage.reduce and stage.scan
+    *outer, lanes, each = planned.loops
+    if lanes.kind != LANES or stage.scan not in each.axes or any(loop.kind in BOUND for loop in outer):
+        allowed = "as its last loops lanes, and the elements of each of them"
+        raise BadInput(f"stage {stage.name} is scanned along lanes", allowed=allowed)
+    rows = [loop for loop in outer if stage.scan not in loop.axes]
+    carry = Buffer(f"{stage.name}.carry", stage.dtype, (prod(loop.extent for loop in rows),), (1,), "register")
+    row = Index()
+    for loop in rows:
+        row = row * loop.extent + iterator(loop.variable)
+    joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
+    assert isinstance(joined, Binary)
+    name = f"{SCAN}<{lanes.extent}, {each.extent}, {stage.dtype}, {joined.op}_{stage.dtype}>"
+    first = tuple(i.substitute({each.variable: 0}) for i in at)
+    own = Read(stage.name, first, stage.dtype)
+    start = _over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
+    scanned = _over(outer, Call(name, (own, Read(carry.name, (row,), stage.dtype))))
+    return sequence(filled, Alloc(carry, sequence(start, scanned)))
+
+
+def _over(loops: Sequence[Loop], body: Stmt) -> Stmt:
+    for loop in reversed(loops):
+        body = For(loop.variable, loop.extent, UNROLL, body)
+    return body

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.padding import guard
+from deepgen.compiler.rules.tensorize import alone, rounded
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Axis, Binary, Cast, Read, Stage
+from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage, reads, substituted
 from deepgen.targets.gpu import Gpu
 
 _LONG = 64  # columns that are worth a block of their own
@@ -143,3 +146,73 @@ def along_of(read: Read, c: Contraction) -> int:
 def packed_name(tensor: str, stages: set[str]) -> str:
     """The stage that has an operand in another order."""
     return tensor if tensor in stages else f"{tensor}.packed"
+
+
+def with_whole_steps(expression: Expression, gpu: Gpu) -> Expression:
+    return replace(expression, stages=tuple(_whole(stage, gpu) for stage in expression.stages))
+
+
+def _whole(stage: Stage, gpu: Gpu) -> Stage:
+    value = stage.value
+    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
+        return stage
+    sides = (value.left, value.right)
+    if any(not isinstance(side, Cast) or not (isinstance(side.value, Read) or guard(side)) for side in sides):
+        return stage
+    found = reads(value)
+    steps = {
+        p.k for p in PRODUCTS.values()
+        if p.on(gpu) and p.sum == stage.dtype
+        and all(read.dtype == p.operand for read in found)
+    }  # fmt: skip
+    axes = [axis for axis in stage.reduced if all(alone(read, axis.name) for read in found)]
+    if len(found) != 2 or not steps or not axes or any(axis.extent % max(steps) == 0 for axis in axes):
+        return stage
+    return rounded(stage, max(axes, key=lambda axis: axis.extent), max(steps))
+
+
+_TILE = 64 * 64  # results that a block has at least
+_LEAST = 256  # elements of a part of a sum
+_MOST = 8  # parts
+_AXIS = "part"
+
+
+def split_counts(plain: Expression, gpu: Gpu) -> list[int]:
+    """Into how many parts the sum of an expression may be split, so that there is work for more multiprocessors."""
+    found = [c for stage in plain.stages if (c := contraction(stage, gpu))]
+    if len(found) != 1 or found[0].taps:
+        return []
+    (c,) = found
+    results = prod(c.stage.shape)
+    blocks = -(-results // _TILE)
+    return [
+        parts
+        for parts in (2, 4, _MOST)
+        if blocks * parts < 2 * gpu.multiprocessors
+        and c.along.extent % (parts * c.intrinsic.line) == 0
+        and c.along.extent // parts >= _LEAST
+        and workspace_bytes(results, parts) <= gpu.l2_bytes  # so that the second launch finds them there
+    ][-2:]
+
+
+def workspace_bytes(results: int, parts: int) -> int:
+    return 4 * results * parts
+
+
+def with_split_sums(expression: Expression, gpu: Gpu, parts: int) -> Expression:
+    """`expression` has operands as stages or tensors, and one sum of products of them."""
+    stages: list[Stage] = []
+    for stage in expression.stages:
+        c = contraction(stage, gpu)
+        stages += [stage] if c is None else _split(stage, c.along, parts)
+    return replace(expression, stages=tuple(stages))
+
+
+def _split(stage: Stage, along: Axis, parts: int) -> list[Stage]:
+    own = replace(along, extent=along.extent // parts)
+    value = substituted(stage.value, {along.name: iterator(_AXIS) * own.extent + iterator(along.name)})
+    reduced = tuple(own if axis == along else axis for axis in stage.reduced)
+    axis = Axis(_AXIS, parts)
+    each = Stage(f"{stage.name}.parts", (axis, *stage.axes), value, stage.reduce, reduced)
+    places = (iterator(_AXIS), *(iterator(one.name) for one in stage.axes))
+    return [each, Stage(stage.name, stage.axes, Read(each.name, places, stage.dtype), stage.reduce, (axis,))]

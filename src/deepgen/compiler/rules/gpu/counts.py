@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.rules.template import Extent
 from deepgen.space import Value
 from deepgen.targets.gpu import Gpu
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from deepgen.compiler.rules.draft import Tuned, unused
 from deepgen.compiler.rules.gpu.counts import Counts
-from deepgen.compiler.rules.numbers import Extent, plus, span, text, times
 from deepgen.compiler.rules.sketch import Sketch
-from deepgen.compiler.rules.template import Template
+from deepgen.compiler.rules.template import Extent, Template, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Expression

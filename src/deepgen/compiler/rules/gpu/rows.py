@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from deepgen.compiler.rules.gpu.groups import Group
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of
-from deepgen.compiler.rules.numbers import Extent
+from math import prod
+
+from deepgen.compiler.rules.gpu.groups import HELD, Group
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
+from deepgen.compiler.rules.template import Extent, covered, text
 from deepgen.compiler.schedule import steps as s
-from deepgen.operators.expr.nodes import Stage
+from deepgen.operators.expr.nodes import Read, Stage, reads
 from deepgen.vocabulary.dtypes import dtype
 
 _MOST_THREADS = 1024
@@ -76,3 +78,139 @@ def _rows(out: Stage, group: Group) -> int:
 def _usual_team(longest: int) -> int:
     """Threads with about two loads of 16 bytes each."""
     return min(256, max(32, 1 << max(0, (longest // 16).bit_length() - 1)))
+
+
+_MANY = 64  # rows: fewer are all of a tensor in any case
+_WARP = 32
+_MOST_HELD = HELD // _WARP  # numbers of a lane
+_USUAL_THREADS = 128
+
+
+def fits_lanes(scan: Stage) -> bool:
+    """Whether the lanes of a warp can hold a row."""
+    return 1 < scan.axes[-1].extent <= HELD
+
+
+def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
+    """What a lane reads of a row at once, in registers."""
+    return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
+
+
+def by_lanes(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
+    out, length = group.last, scan.axes[-1].extent
+    plan.names.append("scan_lanes")
+    count = prod(axis.extent for axis in scan.axes[:-1])
+    widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
+    widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
+    each = plan.knob("each", widths, widths[-1])
+    teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
+    covering = 1 << (-(-length // widths[-1]) - 1).bit_length()
+    team = plan.knob("team", teams, min(_WARP, max(2, covering)))
+    usual = _USUAL_THREADS // min(_WARP, max(2, covering))
+    rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
+    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
+    turns = plan.knob("turns", several, 1)
+    held = product_of(turns, covered(length, product_of(team, each)), each)
+    plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
+    plan.require(product_of(team, rows) <= plan.gpu.threads_per_block, "threads of a block")
+    plan.derive("threads", product_of(team, rows))
+    loops = [axis.name for axis in out.axes]
+    block, by_y, turn = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows, turns)
+    _, by_x, run = plan.split(out.name, loops[-1], team, each)
+    plan.bind(out.name, "block.x", block)
+    plan.bind(out.name, "thread.y", by_y)
+    plan.bind(out.name, "unroll", turn)
+    plan.bind(out.name, "thread.x", by_x)
+    plan.bind(out.name, "vector", run)
+    own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
+    own_places = [f"{last}%{text(each)}"] if widths != [1] else []
+    places = (f"{last}/{text(product_of(team, each))}", *own_places, f"{last}/{text(each)}%{text(team)}")
+    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, (*map(str, range(last)), *places)))
+    plan.step(s.ComputeAt(scan.name, out.name, by_y))
+    _, lanes, one = plan.split(scan.name, own[-1], team, each)
+    plan.bind(scan.name, "thread.x", lanes)
+    plan.bind(scan.name, "unroll", one)
+    for read in operands:
+        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
+        plan.bind(_run(read), "vector", f"a{last}")
+
+
+def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
+    found = reads(scan.value)
+    shared = tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in found)
+    runs = tuple(s.CacheRead(_copy(r), _run(r), "register", (reader,)) for r in found if in_runs(scan, r))
+    return (*shared, *runs)
+
+
+def in_runs(scan: Stage, read: Read) -> bool:
+    return scan.axes[-1].extent % (WIDEST // dtype(read.dtype).bytes) == 0
+
+
+def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
+    out, length = group.last, scan.axes[-1].extent
+    plan.names.append("scan_rows")
+    count = prod(axis.extent for axis in scan.axes[:-1])
+    rows = plan.knob("rows", [n for n in powers(256) if n < 2 * count], 64)
+    threads = plan.knob("team", powers(256, 32), 128)
+    plan.require(rows <= threads, "a thread for each row")
+    loops = [axis.name for axis in out.axes]
+    block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows)
+    # Few neighbours each: lanes then read words that lie on different banks.
+    width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), 2)
+    held: Extent = rows
+    if count >= _MANY:
+        # Turns that reach beyond the rows of a block would count some of all rows as its own.
+        whole, turn = product_of(rows, length), product_of(threads, width)
+        plan.require(whole % turn == 0, "threads divide the rows of a block evenly")
+    else:
+        held = count
+    _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), threads, width)
+    plan.bind(out.name, "block.x", block)
+    plan.bind(out.name, "thread.x", by_thread)
+    plan.bind(out.name, "vector", run)
+    plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
+    own = [axis.name for axis in scan.axes]
+    plan.bind(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
+    in_order = [read for read in operands if in_runs(scan, read)]
+    if in_order:
+        narrowest = max(WIDEST // dtype(read.dtype).bytes for read in in_order)
+        step, each = plan.split(scan.name, own[-1], narrowest)
+        plan.bind(scan.name, "unroll", each)
+    for read in in_order:
+        plan.step(s.ComputeAt(_run(read), scan.name, step))
+        plan.bind(_run(read), "vector", f"a{len(own) - 1}")
+    bytes_ = [product_of(held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
+    _aligned(plan, scan.name, len(own), scan.dtype, 4)
+    for read in operands:
+        name, size = _copy(read), dtype(read.dtype).bytes
+        plan.step(s.ComputeAt(name, out.name, block))
+        axes = plan.fuse(name, [f"a{n}" for n in range(len(own))])
+        _, by_thread, run = plan.split(name, axes, threads, WIDEST // size)
+        plan.bind(name, "thread.x", by_thread)
+        plan.bind(name, "vector", run)
+        unit = WIDEST if in_runs(scan, read) else 4
+        _aligned(plan, name, len(own), read.dtype, unit)
+        bytes_.append(product_of(held, _padded(read.dtype, length, unit), size))
+    plan.require(total_of(*bytes_) <= plan.gpu.shared_per_block - 1024, "rows fit in shared memory")
+    plan.derive("shared_bytes", total_of(*bytes_))
+
+
+def _copy(read: Read) -> str:
+    return f"{read.tensor}.shared"
+
+
+def _run(read: Read) -> str:
+    return f"{read.tensor}.run"
+
+
+def _aligned(plan: Plan, name: str, dimensions: int, kind: str, unit: int) -> None:
+    """Rows begin an odd number of units apart, in bytes, so that threads of a warp meet different banks."""
+    words = max(1, unit // dtype(kind).bytes)
+    plan.step(s.StorageAlign(name, dimensions - 2, 2 * words, words))
+
+
+def _padded(kind: str, length: int, unit: int) -> int:
+    words = max(1, unit // dtype(kind).bytes)
+    return length + (words - length) % (2 * words)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
-from deepgen.compiler.rules.gpu import rows, scans, tensor, threads, turned, windows
+from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
     Contraction,
     along_of,
@@ -19,8 +19,11 @@ from deepgen.compiler.rules.gpu.contraction import (
     contraction,
     order,
     packed_name,
+    split_counts,
+    with_split_sums,
+    with_whole_steps,
+    workspace_bytes,
 )
-from deepgen.compiler.rules.gpu.flat import Flat, flattened
 from deepgen.compiler.rules.gpu.groups import (
     Group,
     cast_when_read,
@@ -30,12 +33,11 @@ from deepgen.compiler.rules.gpu.groups import (
     scans_rows,
     spread_parts,
 )
+from deepgen.compiler.rules.gpu.operands import Flat, flattened
 from deepgen.compiler.rules.gpu.plan import Plan, Useless
-from deepgen.compiler.rules.gpu.split_sums import split_counts, with_split_sums, workspace_bytes
-from deepgen.compiler.rules.gpu.whole_steps import with_whole_steps
-from deepgen.compiler.rules.joining import with_joined
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
+from deepgen.compiler.rules.rewrites import with_joined
 from deepgen.compiler.rules.sketch import Sketch, space_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
@@ -249,9 +251,9 @@ def _by_matrices(
 
 def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
     """The launch that puts an operand in another order."""
-    copy = turned.tile_name(name)
+    copy = operands.tile_name(name)
     if copy in {stage.name for stage in whole.stages}:
-        turned.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
+        operands.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
     else:
         threads.by_threads(plan, Group(whole.stage(name)), shared=False)
         plan.names[-1] = "packed"
@@ -298,10 +300,10 @@ def _scan_of(group: Group) -> Stage | None:
 
 
 def _by_scans(group: Group, scan: Stage) -> Way:
-    lanes = scans.fits_lanes(scan)
+    lanes = rows.fits_lanes(scan)
     written, name = _written(group, scan, "warp" if lanes else "shared")
     operands = reads(scan.value)
-    scanned, copies = (scans.by_lanes, scans.runs) if lanes else (scans.by_rows_of_scans, scans.copies)
+    scanned, copies = (rows.by_lanes, rows.runs) if lanes else (rows.by_rows_of_scans, rows.copies)
 
     def arrange(plan: Plan, whole: Expression) -> None:
         scanned(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)

@@ -7,10 +7,10 @@ from math import prod
 from deepgen.compiler.intrinsics.matrix import LINE_BYTES
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.contraction import Contraction
-from deepgen.compiler.rules.gpu.flat import Flat
 from deepgen.compiler.rules.gpu.groups import place_in
+from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of
-from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Stage, reads
 from deepgen.space import divides

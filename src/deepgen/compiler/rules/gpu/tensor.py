@@ -12,13 +12,13 @@ from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu import tensor_counts, turned
+from deepgen.compiler.rules.gpu import operands, tensor_tiles
 from deepgen.compiler.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
-from deepgen.compiler.rules.gpu.flat import Flat
+from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.compiler.rules.gpu.stored import axes_of, flat_in_runs, in_runs
 from deepgen.compiler.rules.gpu.tensor_tiles import tiling
-from deepgen.compiler.rules.numbers import Extent, covered, least, text
+from deepgen.compiler.rules.template import Extent, covered, least, text
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Read, Stage
 from deepgen.space import divides
@@ -76,10 +76,10 @@ def by_matrices(
     if not all_taps:
         turns = product_of(turns, *(tap.extent for tap in c.taps))
     held = product_of(least(depth, turns), total_of(*shared))
-    tensor_counts.limits(plan, c, tiles, threads_y, held)
-    beside = 1 if flat else tensor_counts.beside(out, c, (block if staged else inner))
-    stored, late = product_of(2, *block.values(), beside), tensor_counts.late(c, tiles, chunk, all_taps)
-    counts = tensor_counts.counts(
+    tensor_tiles.limits(plan, c, tiles, threads_y, held)
+    beside = 1 if flat else tensor_tiles.beside(out, c, (block if staged else inner))
+    stored, late = product_of(2, *block.values(), beside), tensor_tiles.late(c, tiles, chunk, all_taps)
+    counts = tensor_tiles.counts(
         plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
     )
     packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
@@ -236,7 +236,7 @@ def copies(expression: Expression, c: Contraction, reader: str, turned_in_block:
             source = packed_name(read.tensor, names)
             if read.tensor not in names:
                 found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
-            found += turned.tile(expression, read.tensor, source)
+            found += operands.tile(expression, read.tensor, source)
         if packs or source not in names:
             found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
     return tuple(found)

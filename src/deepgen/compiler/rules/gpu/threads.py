@@ -8,7 +8,7 @@ from math import prod
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.groups import Group
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
-from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
 from deepgen.vocabulary.dtypes import dtype

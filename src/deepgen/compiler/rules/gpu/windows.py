@@ -15,7 +15,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import threads
 from deepgen.compiler.rules.gpu.groups import Group
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
-from deepgen.compiler.rules.numbers import Extent
+from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted

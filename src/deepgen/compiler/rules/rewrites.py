@@ -1,19 +1,109 @@
-"""Join-Axes: axes that all tensors have side by side, and that nothing tells apart, become one.
+"""Compute-Once: what is costly to compute, and is summed up and then read again, is computed once and kept.
 
-So a convolution by a filter of one pixel is what it is: a product of matrices, whose rows are all pixels of all images.
-Tiles need not end where a row of an image does.
+Softmax is of this kind: the sum of a row is over the same exponentials that are divided by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from deepgen.compiler.rules import facts
-from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Axis, Expression, Place, Read, Stage, Value, reads, substituted, walk
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Binary,
+    Cast,
+    Expression,
+    Place,
+    Read,
+    Stage,
+    Value,
+    children,
+    reads,
+    substituted,
+    walk,
+)
+from deepgen.operators.expr.rewrite import replaced, with_reads
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A costly value of a stage, and the axes that it depends on, in the order in which they appear."""
+
+    stage: Stage
+    value: Value
+    axes: tuple[Axis, ...]
+
+    def renamed(self) -> Value:
+        """The same for all stages that compute the same."""
+        return substituted(self.value, {axis.name: iterator(f"k{n}") for n, axis in enumerate(self.axes)})
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return tuple(axis.extent for axis in self.axes)
+
+
+def with_kept(expression: Expression) -> Expression:
+    """The expression with a stage for each costly value that a reduction and another stage have in common."""
+    groups: dict[tuple[Value, tuple[int, ...]], list[_Found]] = {}
+    for stage in expression.stages:
+        for found in _costly_values(stage):
+            groups.setdefault((found.renamed(), found.extents), []).append(found)
+    taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
+    for (value, extents), group in groups.items():
+        users = {found.stage.name: found.stage for found in group}
+        if len(users) < 2 or len({stage.reduce is None for stage in users.values()}) < 2:
+            continue
+        name = next(n for n in (f"kept{i or ''}" for i in range(len(taken) + 1)) if n not in taken)
+        taken.add(name)
+        kept = Stage(name, tuple(Axis(f"k{n}", extent) for n, extent in enumerate(extents)), value)
+        expression = _with_stage(expression, kept, group)
+    return expression
+
+
+def _costly_values(stage: Stage) -> Iterator[_Found]:
+    """Outermost costly values; of stages that choose, none: what is not chosen may not be there to be read."""
+    if stage.scan is not None or facts.guarded(stage):
+        return
+    known = {axis.name: axis for axis in (*stage.axes, *stage.reduced)}
+    for value in _outermost(stage.value):
+        axes = tuple(known[name] for name in _iterators(value))
+        if axes and not any(isinstance(node, Place) for node in walk(value)):
+            yield _Found(stage, value, axes)
+
+
+def _outermost(value: Value) -> Iterator[Value]:
+    if facts.costly_value(value):
+        yield value
+    else:
+        for child in children(value):
+            yield from _outermost(child)
+
+
+def _iterators(value: Value) -> list[str]:
+    names: dict[str, None] = {}
+    for node in walk(value):
+        if isinstance(node, Read):
+            for index in node.indices:
+                names |= dict.fromkeys(sorted(index.iterators))
+    return list(names)
+
+
+def _with_stage(expression: Expression, kept: Stage, group: list[_Found]) -> Expression:
+    stages: list[Stage] = []
+    for stage in expression.stages:
+        own = [found for found in group if found.stage.name == stage.name]
+        if own and kept not in stages:
+            stages.append(kept)
+        value = stage.value
+        for found in own:
+            places = tuple(iterator(axis.name) for axis in found.axes)
+            value = replaced(value, found.value, Read(kept.name, places, kept.value.dtype))
+        stages.append(replace(stage, value=value))
+    return replace(expression, stages=tuple(stages))
+
 
 _Item = TypeVar("_Item")
 
@@ -115,3 +205,25 @@ def _product(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
 
 def _without(given: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
     return (*given[:place], *given[place + 1 :])
+
+
+_SMALL, _BETWEEN, _WIDE = ("i8", "u8"), "i16", "i32"
+
+
+def with_steps(expression: Expression) -> Expression:
+    """The expression with another cast in between, where no instruction adds up products of bytes."""
+    return replace(expression, stages=tuple(map(_stage, expression.stages)))
+
+
+def _stage(stage: Stage) -> Stage:
+    value = stage.value
+    if stage.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul":
+        return stage
+    left, right = _in_between(value.left), _in_between(value.right)
+    return stage if left is None or right is None else replace(stage, value=replace(value, left=left, right=right))
+
+
+def _in_between(value: Value) -> Value | None:
+    if not isinstance(value, Cast) or value.dtype != _WIDE or value.value.dtype not in _SMALL:
+        return None
+    return Cast(Cast(value.value, _BETWEEN), _WIDE)

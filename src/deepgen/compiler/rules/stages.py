@@ -40,3 +40,21 @@ def inlinable(expression: Expression, stage: Stage) -> bool:
 def free(stage: Stage) -> bool:
     """Whether it computes nothing: it copies, casts, or chooses."""
     return not any(isinstance(node, (Unary, Binary)) for node in walk(stage.value))
+
+
+class AddCacheStage:
+    name, exclusive = "Add-Cache-Stage", True
+
+    def applies(self, draft: Draft, stage: Stage) -> bool:
+        """A reduction that nothing reads place by place: the copy to its result is to be tiled in its place."""
+        return (
+            stage.reduce is not None
+            and stage.scan is None
+            and bool(stage.axes)
+            and facts.fusible_consumer(draft.expression, stage) is None
+        )
+
+    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+        way = draft.branch()
+        way.cache_write(stage.name, f"{stage.name}_sum", "register")
+        return [way]

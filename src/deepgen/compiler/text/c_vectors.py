@@ -1,7 +1,7 @@
-"""Functions of C that move elements between vectors, by their names and lanes; gcc has shuffles for them from 12 on.
+"""Vectors of whole numbers as vectors of wider or narrower ones: functions of C, by their formats and lanes.
 
-`alternate_f32` loads every second element of a tensor. `interleave4_i8` stores the first elements of four vectors, then
-their second ones, and so on. Compilers find neither in loops whose ends they do not know.
+clang makes the best of __builtin_convertvector. gcc makes several instructions of it where a processor has one, or goes
+lane by lane, so that it is told otherwise where that is known to serve it better.
 """
 
 from __future__ import annotations
@@ -9,14 +9,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+_LETTERS = {"i8": "b", "u8": "b", "i16": "w", "u16": "w", "i32": "d"}
+_BYTES = {"b": 1, "w": 2, "d": 4}
+_PAIRS = (("i8", "i16"), ("u8", "i16"), ("i8", "i32"), ("u8", "i32"), ("i16", "i32"), ("u16", "i32"), ("i32", "u16"))
+_KINDS = {f"{to}_of_{of}": (of, to) for of, to in _PAIRS}
+_X86_BYTES = 64  # of the registers whose instructions are known here
+
+
+def conversion(of: str, to: str) -> str | None:
+    """The name of a conversion as a kind of vectors, where there is a function for it."""
+    return f"{to}_of_{of}" if (of, to) in _PAIRS else None
+
+
+def formats(kind: str) -> tuple[str, str] | None:
+    """What a kind of vectors converts, and what to; None if it is no conversion."""
+    return _KINDS.get(kind)
+
+
+def conversion_function(kind: str, lanes: int) -> str:
+    of, to = _KINDS[kind]
+    x86 = _x86(of, to, lanes)
+    known = f"#if defined(__AVX512BW__) && !defined(__clang__)\n    return {x86};\n#el" if x86 else "#"
+    # In two steps: gcc makes numbers four times as large one by one.
+    halfway = f"__builtin_convertvector(x, i16x{lanes})" if (_LETTERS[of], to) == ("b", "i32") else "x"
+    return f"""static inline {to}x{lanes} {kind}x{lanes}({of}x{lanes} x) {{
+{known}if defined(__aarch64__) && !defined(__clang__)
+    {to}x{lanes} all;
+    for (int n = 0; n < {lanes}; n++) all[n] = ({to})x[n];
+    return all;
+#else
+    return __builtin_convertvector({halfway}, {to}x{lanes});
+#endif
+}}
+"""
+
+
+def _x86(of: str, to: str, lanes: int) -> str | None:
+    """By the one instruction for a whole register."""
+    letters = _LETTERS[of] + _LETTERS[to]
+    if max(_BYTES[letter] for letter in letters) * lanes != _X86_BYTES:
+        return None
+    if to == "u16":
+        return f"({to}x{lanes})__builtin_ia32_pmovdw512_mask(x, (i16x{lanes}){{0}}, -1)"
+    sign = "z" if of.startswith("u") else "s"
+    given = {"b": f"(char __attribute__((vector_size({lanes}))))x", "w": f"(i16x{lanes})x"}[letters[0]]
+    return f"__builtin_ia32_pmov{sign}x{letters}512_mask({given}, ({to}x{lanes}){{0}}, -1)"
+
+
 ALTERNATE, INTERLEAVE = "alternate_", "interleave"
 
 
-def known(name: str) -> bool:
+def is_shuffle(name: str) -> bool:
     return name.startswith((ALTERNATE, INTERLEAVE))
 
 
-def function(name: str, lanes: int) -> str:
+def shuffle_function(name: str, lanes: int) -> str:
     called, _, kind = name.rpartition("_")
     vector = f"{kind}x{lanes}"
     if called == ALTERNATE.rstrip("_"):

@@ -1,14 +1,48 @@
-"""What to take without a search: register tiles that keep the multipliers busy, blocks that stay in caches."""
+"""Which values knobs may have: sizes of tiles, and how many turns of a loop are unrolled."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from deepgen.compiler.rules import candidates
-from deepgen.compiler.rules.candidates import ROWS, VECTORS, thread_counts, up_to
 from deepgen.targets import Cpu
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # of a register tile
+VECTORS = (1, 2, 3, 4, 6)  # in a row of a register tile
+BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # tiles of an axis
+_LARGEST_TILE = 64
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def unrolls(extent: int, most: int = 8) -> list[int]:
+    """Only whole turns are unrolled: what is left over would need its own code."""
+    return [d for d in divisors(extent) if d <= most]
+
+
+def blocks(extent: int, tiled: bool) -> list[int]:
+    """How many tiles of an axis, or elements where it has no tiles, a block may have."""
+    return up_to(BLOCKS, extent) if tiled else tiles(extent)
+
+
+def tiles(extent: int, most: int = _LARGEST_TILE) -> list[int]:
+    """Powers of two, and divisors, which leave no edge."""
+    powers = {1 << i for i in range(most.bit_length())}
+    exact = {d for d in divisors(extent) if d <= most} if extent <= 1 << 16 else set()
+    return sorted(size for size in powers | exact if size <= min(extent, most))
+
+
+def thread_counts(cores: int) -> list[int]:
+    return [*(1 << i for i in range(cores.bit_length()) if 1 << i < cores), cores]
+
+
+def up_to(values: Iterable[int], most: int) -> list[int]:
+    """Those that are not larger, at least one."""
+    return [v for v in values if v <= most] or [1]
+
 
 _TASKS = 4  # for each thread: the last of them to finish wait for little
 _OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
@@ -41,7 +75,7 @@ def register_tile(
     return min((cost, *tile) for tile, cost in costs.items())
 
 
-def blocks(
+def usual_blocks(
     cpu: Cpu,
     extents: Mapping[str, int],
     tiles: Mapping[str, int],
@@ -79,10 +113,10 @@ def blocks(
 
 def _whole(pieces: int, tiled: bool) -> list[int]:
     """Sizes of blocks that leave no part of one."""
-    return [size for size in candidates.blocks(pieces, tiled) if pieces % size == 0]
+    return [size for size in blocks(pieces, tiled) if pieces % size == 0]
 
 
-def threads(cpu: Cpu, operations: int) -> int:
+def usual_threads(cpu: Cpu, operations: int) -> int:
     """As many as have enough to do."""
     return max(count for count in thread_counts(cpu.cores) if count == 1 or operations >= count * _WORTH_A_THREAD)
 

@@ -1,0 +1,117 @@
+"""Decides which buffers become variables: those in registers whose every access is at a place known in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from deepgen.compiler.intrinsics.dots import DOTS
+from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, Stmt, Store, children, walk, with_children
+from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
+from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.nodes import Read, reads
+from deepgen.operators.expr.rewrite import with_reads
+from deepgen.vocabulary.dtypes import dtype
+
+_MOST_VARIABLES = 256
+
+
+def registers(function: Function) -> Function:
+    return replace(function, body=_held(function.body))
+
+
+def _held(statement: Stmt) -> Stmt:
+    statement = with_children(statement, _held)
+    if not isinstance(statement, Alloc) or statement.buffer.scope != "register":
+        return statement
+    lanes = _lanes(statement)
+    return replace(statement, buffer=replace(statement.buffer, lanes=lanes))
+
+
+def _lanes(alloc: Alloc) -> int:
+    """Of the vectors that a buffer is accessed by; 0 where it cannot be held in variables."""
+    if any(isinstance(s, For) and s.kind == PARALLEL for s in walk(alloc.body)):
+        return 0
+    accesses = set(_accesses(alloc.body, alloc.buffer.name, None))
+    if any(at is None for at, _ in accesses):
+        return 0
+    widths = {lanes for _, lanes in accesses if lanes > 1}
+    if len(widths) > 1:
+        return 0
+    lanes = widths.pop() if widths else 1
+    whole = all(at is not None and at % lanes == 0 for at, width in accesses if width > 1)
+    return lanes if whole and alloc.buffer.elements <= lanes * _MOST_VARIABLES else 0
+
+
+def _accesses(statement: Stmt, name: str, vector: For | None) -> Iterator[tuple[int | None, int]]:
+    """Where a buffer is accessed, and by how many lanes."""
+    if isinstance(statement, Call) and any(place.tensor == name for place in statement.places):
+        yield None, 1
+    if isinstance(statement, For) and vector is None and statement.kind in (VECTOR, *DOTS):
+        vector = statement
+    if isinstance(statement, Store):
+        offsets = [read.indices[0] for read in reads(statement.value) if read.tensor == name]
+        for offset in (*offsets, *(statement.indices if statement.buffer == name else ())):
+            yield _access(offset, vector)
+    for child in children(statement):
+        yield from _accesses(child, name, vector)
+
+
+def _access(offset: Index, vector: For | None) -> tuple[int | None, int]:
+    if vector is None or vector.variable not in offset.iterators:
+        return (None, 1) if offset.terms else (offset.constant, 1)
+    rest = offset - iterator(vector.variable)
+    along = dict(offset.terms).get(Iter(vector.variable)) == 1
+    return (rest.constant, vector.extent) if along and not rest.terms else (None, vector.extent)
+
+
+ALIGN = 64  # bytes
+_MOST_ON_STACK = 16 << 10  # bytes of one buffer
+
+
+def storage(function: Function) -> Function:
+    layout = _Layout()
+    body = layout.placed(function.body, 0, 0, in_thread=False)
+    return replace(function, body=body, shared_bytes=layout.shared, thread_bytes=layout.thread)
+
+
+@dataclass
+class _Layout:
+    shared: int = 0
+    thread: int = 0
+
+    def placed(self, statement: Stmt, shared: int, thread: int, in_thread: bool) -> Stmt:
+        if isinstance(statement, For) and statement.kind == PARALLEL:
+            in_thread = True
+        if isinstance(statement, Alloc):
+            buffer = statement.buffer
+            size = -(-buffer.elements * dtype(buffer.dtype).bytes // ALIGN) * ALIGN
+            if not buffer.lanes and not (buffer.scope == "register" and size <= _MOST_ON_STACK):
+                statement = replace(statement, buffer=replace(buffer, offset=thread if in_thread else shared))
+                shared, thread = (shared, thread + size) if in_thread else (shared + size, thread)
+                self.shared, self.thread = max(self.shared, shared), max(self.thread, thread)
+        return with_children(statement, lambda s: self.placed(s, shared, thread, in_thread))
+
+
+def flatten(function: Function) -> Function:
+    buffers = {buffer.name: buffer for buffer in function.parameters}
+    return replace(function, body=flat(function.body, buffers))
+
+
+def flat(statement: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
+    if isinstance(statement, Alloc):
+        buffers = {**buffers, statement.buffer.name: statement.buffer}
+    if isinstance(statement, Store):
+        value = with_reads(statement.value, lambda r: Read(r.tensor, _offset(buffers[r.tensor], r.indices), r.dtype))
+        return replace(statement, indices=_offset(buffers[statement.buffer], statement.indices), value=value)
+    if isinstance(statement, Call):
+        places = (replace(r, indices=_offset(buffers[r.tensor], r.indices)) for r in statement.places)
+        return replace(statement, places=tuple(places))
+    return with_children(statement, lambda s: flat(s, buffers))
+
+
+def _offset(buffer: Buffer, indices: Sequence[Index]) -> tuple[Index]:
+    total = Index()
+    for i, stride in zip(indices, buffer.strides, strict=True):
+        total = total + i * stride
+    return (total,)
