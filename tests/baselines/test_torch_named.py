@@ -12,7 +12,7 @@ from deepgen import baselines, targets
 from deepgen.operators import OPERATORS, Array, Operator
 from deepgen.operators.compare import compare
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 CPU = targets.resolve("cpu")
 CONVOLUTION = {"N": 2, "CI": 8, "CO": 12, "k": 3, "stride": 2, "pad": 1}
 ROWS = {"rows": 9, "cols": 50}
@@ -42,6 +42,8 @@ def made(name: str, words: Mapping[str, Any]) -> Operator:
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("name", "words"), CASES, ids=lambda one: one if isinstance(one, str) else one.get("layout"))
 def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str) -> None:
+    if (name, dtype) == ("t2d", "bf16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("torch adds up transposed convolutions in bf16 right only on a processor with bf16")
     operator = made(name, {"dtype": dtype, **words})
     assert "torch" in baselines.find(operator, CPU)
     inputs = operator.inputs(seed=3)

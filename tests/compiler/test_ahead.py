@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ def test_a_kernel_without_copies_of_weights_prepares_nothing() -> None:
 
 def test_threads_pack_panels_of_their_own_but_where_weights_are_packed_ahead() -> None:
     product, cpu = dg.operator("gemm", M=512, N=512, K=512), targets.resolve("x86:avx512")
+    cpu = replace(cpu, cores=2, l2_bytes=1 << 20)  # the default goes by them, and a target takes them from its host
     each = generators.by_name("rules").default(product, cpu)
     assert each["at_B"] == "block" and each["i0_1"] * each["i0_2"] >= 512  # no other block reads these panels
     assert generators.by_name("rules_constant_weights").default(product, cpu)["at_B"] == "once"
