@@ -13,14 +13,14 @@ from deepgen.frontends.cli import options
 if TYPE_CHECKING:
     from deepgen.settings import Settings
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="Studies to delete.", show_default=False)]
+Doomed = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help="Studies to delete.", show_default=False)]
 OfCache = Annotated[bool, typer.Option("--cache", help="Delete the build cache.")]
 OfStudies = Annotated[bool, typer.Option("--studies", help="Delete all studies in the studies folder.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Delete. Without this option, only show what would be freed.")]
 
 
 def clean(
-    names: Names = None,
+    names: Doomed = None,
     cache: OfCache = False,
     studies: OfStudies = False,
     yes: Yes = False,

@@ -13,7 +13,7 @@ from deepgen.frontends.cli import options
 if TYPE_CHECKING:
     from deepgen.vocabulary import Trial
 
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best kernels.")]
+CountOfBest = Annotated[int, typer.Option("--top", min=1, help="How many of the best kernels.")]
 Events = Annotated[
     str,
     typer.Option("--counters", metavar="default|EVENT,...", help="The events, named as the device's tool has them."),
@@ -23,11 +23,11 @@ Events = Annotated[
 def count(
     study: options.StudyName,
     counters: Events = "default",
-    top: Count = 50,
+    top: CountOfBest = 50,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Count hardware events of a study's best kernels."""
+    """CountOfBest hardware events of a study's best kernels."""
     from deepgen import settings
     from deepgen.frontends.api import local_engine
     from deepgen.frontends.cli import studies

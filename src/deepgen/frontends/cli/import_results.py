@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from deepgen.space import Space
     from deepgen.tuning.formats import MeasuredConfig
 
-File = Annotated[
+ResultsFile = Annotated[
     Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool; with --as-study, a recording.")
 ]
-Output = Annotated[
+ListFile = Annotated[
     Path | None,
     typer.Option(
         "-o", "--output", help="Also write the list to this JSON file; a study: to this folder.", show_default=False
     ),
 ]
-AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the correct configs.")]
+ResultsAsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the correct configs.")]
 AsStudy = Annotated[bool, typer.Option("--as-study", help="Make a study of a recording (Kernel Tuner's cache format).")]
 On = Annotated[
     str | None,
@@ -33,9 +33,9 @@ On = Annotated[
 
 
 def import_results(
-    file: File,
-    output: Output = None,
-    as_space: AsSpace = False,
+    file: ResultsFile,
+    output: ListFile = None,
+    as_space: ResultsAsSpace = False,
     as_study: AsStudy = False,
     target: On = None,
     as_json: options.AsJson = False,
@@ -60,7 +60,7 @@ def import_results(
     if as_json:
         print_json(about | ({} if output is None else {"written": str(output)}))
         return
-    _print(results, file)
+    _print_results(results, file)
     if output is not None:
         use = f"; look at it with: deepgen space show {shown(output)}" if as_space else ""
         print(f"{'space' if as_space else 'results'} written to {shown(output)}{use}")
@@ -93,7 +93,7 @@ def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
     return Space.from_points(file.stem, right)
 
 
-def _print(results: Sequence[MeasuredConfig], file: Path) -> None:
+def _print_results(results: Sequence[MeasuredConfig], file: Path) -> None:
     from deepgen.frontends.cli.output import config_text, labelled, table
     from deepgen.tuning.study.text import seconds_text
 

@@ -8,13 +8,13 @@ import typer
 
 from deepgen.frontends.cli import options
 
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
+Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
 AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public call.")]
 
 
 def retest(
     study: options.StudyName,
-    top: Count = 8,
+    top: Best = 8,
     as_called: AsCalled = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,

@@ -85,7 +85,7 @@ def show(
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
     else:
-        _print(_facts(found, chosen))
+        _print_trial(_facts(found, chosen))
 
 
 def _scheduled(study: Study, option: str) -> Scheduled:
@@ -116,7 +116,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _print(facts: dict[str, Any]) -> None:
+def _print_trial(facts: dict[str, Any]) -> None:
     from deepgen.frontends.cli.output import config_text, facts_text, labelled, shown
     from deepgen.tuning.study.text import rate_text, seconds_text
 

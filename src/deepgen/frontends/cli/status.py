@@ -30,12 +30,12 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
     elif rows:
         width = text_width()
         for row in rows:
-            _print(row, width)
+            _print_status(row, width)
     else:
         print(f"no studies in {shown(current.studies)}")
 
 
-def _print(row: dict[str, Any], width: int) -> None:
+def _print_status(row: dict[str, Any], width: int) -> None:
     from deepgen.frontends.cli.output import labelled, shown
     from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 
