@@ -14,8 +14,7 @@ from deepgen.kernels.gemm.simt_gemm.lower import implied, lower
 from deepgen.run.call.plans import check_shape
 from deepgen.targets import Gpu
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan
-from deepgen_formats.older.generator import OlderGenerator
-from deepgen_formats.older.kernels import older_operator, simt_config
+from deepgen_formats.older.generator import OlderGenerator, older_operator, simt_config
 
 FILES = Path(__file__).parents[2] / "data/deepgen/TuningConfigs"
 

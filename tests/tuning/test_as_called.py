@@ -10,7 +10,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.frontends.cli.result import print_calls
-from deepgen.frontends.cli.retest import retest
+from deepgen.frontends.cli.tune import retest
 from deepgen.tuning import as_called
 from deepgen.vocabulary import DeepgenError
 

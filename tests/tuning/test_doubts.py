@@ -10,7 +10,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.frontends.cli.result import print_result
-from deepgen.frontends.cli.top import top
+from deepgen.frontends.cli.show import top
 from deepgen.tuning import reuse
 from deepgen.tuning.engines import local
 from deepgen.tuning.study.journal import Journal

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import typer
 
-from deepgen.frontends.cli.detach import PROGRAM
 from deepgen.frontends.cli.output import shown
+from deepgen.frontends.cli.processes import PROGRAM
 from deepgen.report.view import live
 from deepgen.report.view.signals import Stopped, stop_on_signals
 from deepgen.report.view.text import note

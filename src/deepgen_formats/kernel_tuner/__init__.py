@@ -13,8 +13,7 @@ from deepgen_formats.kernel_tuner.results import (
     store_metadata_file,
     store_output_file,
 )
-from deepgen_formats.kernel_tuner.run import run_kernel
-from deepgen_formats.kernel_tuner.tune import tune_kernel
+from deepgen_formats.kernel_tuner.tune import run_kernel, tune_kernel
 
 __all__ = [
     "CompilationFailedConfig",

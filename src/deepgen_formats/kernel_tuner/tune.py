@@ -1,18 +1,38 @@
-"""`tune_kernel` with Kernel Tuner's arguments."""
+"""`tune_kernel` and `run_kernel` with Kernel Tuner's arguments, on a device or over a cache file."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from deepgen.extend import DEFAULT_STRATEGY, BadInput, DeepgenError, OwnKernel, Policy, Target, targets, tune
+import numpy as np
+
+from deepgen.extend import (
+    DEFAULT_STRATEGY,
+    INPUT,
+    BadInput,
+    DeepgenError,
+    OwnKernel,
+    Policy,
+    Setting,
+    Space,
+    Target,
+    TensorArgument,
+    Trial,
+    load,
+    make_strategy,
+    read_recorded,
+    settle_options,
+    targets,
+    tune,
+)
 from deepgen_formats.kernel_tuner import results as made
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
-from deepgen_formats.kernel_tuner.simulation import Search, simulated
 
 # Kernel Tuner's strategies by what they are like here.
 _STRATEGIES = {
@@ -188,3 +208,80 @@ def _print(
 def _line(row: Mapping[str, Any], names: Sequence[str]) -> str:
     shown = {name: row[name] for name in names if name in row}
     return ", ".join(f"{n}={value:.3f}" if isinstance(value, float) else f"{n}={value}" for n, value in shown.items())
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and how."""
+
+    kernel: OwnKernel
+    target: Target
+    space: Space
+    strategy: str
+    trials: int
+    time_budget: float | None
+    iterations: int
+    seed: int
+
+
+def simulated(cache: Path | None, search: Search, names: Sequence[str], metrics: made.Metrics) -> list[dict[str, Any]]:
+    """The rows that a strategy asks for, out of a cache file."""
+    if cache is None or not cache.is_file():
+        raise BadInput("simulation_mode has no cache", allowed="cache, a file of an earlier run")
+    known = read_recorded(cache)
+    options = settle_options(search.strategy, {})
+    strategy = make_strategy(search.strategy, Setting(known.space, search.seed, options=options))
+    rows: list[dict[str, Any]] = []
+    while len(rows) < search.trials:
+        configs = strategy.ask(1)
+        if not configs:
+            break
+        for config in configs:
+            trial = Trial(len(rows), known.space.rank(config), config, "", known.measure(config))
+            strategy.tell(trial)
+            rows.append(made.result_of(trial, names, metrics, 0.0))
+    return rows
+
+
+def run_kernel(
+    kernel_name: str,
+    kernel_source: Any,
+    problem_size: Any,
+    arguments: Sequence[Any],
+    params: Mapping[str, Any],
+    grid_div_x: Any = None,
+    grid_div_y: Any = None,
+    grid_div_z: Any = None,
+    lang: str | None = None,
+    device: int = 0,
+    platform: int = 0,
+    smem_args: Mapping[str, Any] | None = None,
+    cmem_args: Mapping[str, Any] | None = None,
+    texmem_args: Mapping[str, Any] | None = None,
+    compiler: str | None = None,
+    compiler_options: Sequence[str] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    block_size_names: Sequence[str] | None = None,
+    quiet: bool = False,
+    log: Any = None,
+) -> list[Any]:
+    """Build a kernel with these parameters, run it once in this process, and return its arguments afterwards."""
+    kernel = kernel_of(
+        kernel_name, kernel_source, problem_size, arguments, {name: [value] for name, value in params.items()},
+        grid_div=(grid_div_x, grid_div_y, grid_div_z), lang=lang, smem_args=smem_args, cmem_args=cmem_args,
+        texmem_args=texmem_args, compiler_options=compiler_options, defines=defines, block_size_names=block_size_names,
+    )  # fmt: skip
+    if kernel.description.language != "c++":
+        raise BadInput("run_kernel is given a kernel for a GPU", allowed="lang C: tune_kernel runs kernels on GPUs")
+    target, operator = targets.resolve(TARGETS["c++"]), kernel.operator()
+    config = kernel.family.default(operator, target)
+    called = load(kernel.family.emit(operator, target, config), operator, target)
+    tensors = [a for a in kernel.description.arguments if isinstance(a, TensorArgument)]
+    held = {a.name: a.fill.copy() for a in tensors}
+    called(**held)
+    changed = {a.name: held[a.name] for a in tensors if a.role != INPUT}
+    after = []
+    for argument, given in zip(kernel.description.arguments, arguments, strict=False):
+        written = changed.get(argument.name)
+        after.append(given if written is None else written.view(np.asarray(given).dtype).reshape(np.shape(given)))
+    return after

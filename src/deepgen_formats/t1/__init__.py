@@ -21,6 +21,6 @@ class T1Format(Format):
         return read(document)
 
     def space(self, document: Document, space_strategy: int) -> Space:
-        from deepgen_formats.t1.space import t1_space
+        from deepgen_formats.t1.kernels import t1_space
 
         return t1_space(document.data, document.name)

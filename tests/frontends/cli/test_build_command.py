@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepgen import generators, targets
-from deepgen.frontends.cli import configs, toolchain
+from deepgen.frontends.cli import toolchain
 from deepgen.operators import gemm
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -100,6 +100,6 @@ def test_permutations_are_spelled_with_dashes() -> None:
     space = Space("orders")
     space.permutation("ORDER", ["m", "n", "k"])
     space.knob("FAST", [True, False])
-    assert configs.parse(space, "ORDER=n-k-m,FAST=False") == {"ORDER": ("n", "k", "m"), "FAST": False}
+    assert toolchain.parse(space, "ORDER=n-k-m,FAST=False") == {"ORDER": ("n", "k", "m"), "FAST": False}
     with pytest.raises(BadInput, match="given twice"):
-        configs.parse(space, "FAST=True,FAST=True")
+        toolchain.parse(space, "FAST=True,FAST=True")

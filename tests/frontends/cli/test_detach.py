@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deepgen.frontends.cli import processes
-from deepgen.frontends.cli.detach import foreground
+from deepgen.frontends.cli.processes import foreground
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import holder
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
-from deepgen.frontends.cli import session, work_file
+from deepgen.frontends.cli import session
 from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
@@ -96,9 +96,9 @@ def test_what_a_library_has_already_comes_after_what_it_lacks(monkeypatch: pytes
     target = targets.resolve("sim")
     entries = [SimpleNamespace(operator=LARGE, target=target)]
     monkeypatch.setattr("deepgen.libraries.library", lambda folder: SimpleNamespace(list=lambda: entries))
-    gain = work_file.gain_of(WORK, tmp_path)
+    gain = session.gain_of(WORK, tmp_path)
     assert gain(Request(LARGE, target)) < gain(Request(SMALL, target)), "though it takes seven times as long"
-    nowhere = work_file.gain_of(WORK, tmp_path / "none")
+    nowhere = session.gain_of(WORK, tmp_path / "none")
     assert nowhere(Request(LARGE, target)) > nowhere(Request(SMALL, target))
 
 

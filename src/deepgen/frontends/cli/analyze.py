@@ -1,8 +1,10 @@
-"""`deepgen analyze`: what explains the time of a study's kernels."""
+"""`deepgen analyze` and `count`: what explains the time of a study's kernels, and events counted afterwards."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +13,8 @@ from deepgen.frontends.cli import options
 
 if TYPE_CHECKING:
     from deepgen.report.analysis import Estimate, Report
+    from deepgen.vocabulary import Trial
+
 
 Threshold = Annotated[
     float, typer.Option("--threshold", metavar="R", min=0.0, max=1.0, help="Show correlations of at least this size.")
@@ -99,3 +103,62 @@ def _print(report: Report) -> None:
 
 def _smallest(*estimates: Estimate | None) -> float:
     return min(estimate.p for estimate in estimates if estimate is not None)
+
+
+CountOfBest = Annotated[int, typer.Option("--top", min=1, help="How many of the best kernels.")]
+Events = Annotated[
+    str,
+    typer.Option("--counters", metavar="default|EVENT,...", help="The events, named as the device's tool has them."),
+]
+
+
+def count(
+    study: options.StudyName,
+    counters: Events = "default",
+    top: CountOfBest = 50,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """CountOfBest hardware events of a study's best kernels."""
+    from deepgen import settings
+    from deepgen.frontends.api import local_engine
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import labelled, print_json, shown, table
+    from deepgen.report.view.text import note
+    from deepgen.tuning import counting
+
+    current = settings.load()
+    found = studies.open_study(study, current, trust=trust)
+    studies.check_machine(found)
+    told = counting.count(
+        found, counters, top, engine=local_engine(current), say=(lambda text: None) if as_json else note
+    )
+    if as_json:
+        rows = [
+            {"trial": t.id, "rank": t.rank, "seconds": t.seconds, "counters": dict(t.measurement.counters)}
+            for t in told.trials
+        ]
+        print_json({"study": str(found.folder), "trials": rows, "missing": dict(told.missing)})
+    else:
+        table(
+            f"{shown(found.folder)}: {len(told.trials)} kernels",
+            ("event", "best", "least", "median", "most"),
+            _rows(told.trials),
+            right=("best", "least", "median", "most"),
+        )
+        for sentence in counting.sentences(told.missing):
+            labelled("missing", sentence.partition(": ")[2])
+    if not any(trial.measurement.counters for trial in told.trials):
+        raise typer.Exit(1)
+
+
+def _rows(trials: Sequence[Trial]) -> list[list[str]]:
+    """Each event: of the fastest kernel, and over all of them."""
+    counters = [trial.measurement.counters for trial in trials]
+    rows = []
+    for event in dict.fromkeys(name for one in counters for name in one):
+        values = [one[event] for one in counters if event in one]
+        first = counters[0].get(event)
+        numbers = ("-" if first is None else f"{first:.6g}", *(f"{f(values):.6g}" for f in (min, median, max)))
+        rows.append([event, *numbers])
+    return rows

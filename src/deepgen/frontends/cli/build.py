@@ -38,7 +38,7 @@ def build(
 ) -> None:
     """Build one kernel without measuring it. Needs no device."""
     from deepgen import generators, settings, targets
-    from deepgen.frontends.cli import configs, toolchain
+    from deepgen.frontends.cli import toolchain
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json
     from deepgen.toolchains import BuildError
@@ -52,7 +52,7 @@ def build(
     if threads is not None:
         space = space.restrict(generators.on_threads(generator, space, threads))
     default = generator.default(operator, where.limited_to(threads))
-    chosen = configs.choose(space, default, config, rank)
+    chosen = toolchain.choose(space, default, config, rank)
     kernel = generator.emit(operator, where, chosen)
     about: dict[str, Any] = {
         "operator": operator.to_json(),

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from deepgen.operators import Operator, Word
+
 
 EVERY_FAMILY = "all"
 
@@ -74,3 +81,55 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
+
+
+_ASKED = "deepgen.words"
+
+
+class OperatorCommand(TyperCommand):
+    """A command whose help ends with the words of the operator that stands before `--help`, or of all built-in ones.
+
+    Contexts and formatters are typer's, whose classes have moved between its versions.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[_ASKED] = tuple(args)  # `--help` ends the reading of arguments before they are known
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from deepgen.operators import OPERATORS
+
+        asked = [word for word in ctx.meta.get(_ASKED, ()) if word in OPERATORS]
+        for name in asked[:1] or OPERATORS.own:
+            _write(OPERATORS.get(name), formatter)
+        others = OPERATORS.names()[len(OPERATORS.own) :]
+        if others and not asked:
+            # Their packages are not imported for a list.
+            with formatter.section("Operators of installed packages"):
+                formatter.write_text(f"{', '.join(others)}; parameters: {ctx.command_path} NAME --help")
+        options = {name for parameter in self.params for name in parameter.opts}
+        with formatter.section("Values of options"):
+            formatter.write_dl([(o, text) for o, text in _values_of_options() if o in options])
+
+
+def _values_of_options() -> Iterator[tuple[str, str]]:
+    """What can be given to options whose values have names, plug-ins included."""
+    for option, names in NAMES.items():
+        yield option, ", ".join(names())
+    yield "--target", f"KIND:native, or KIND:ARCH such as cuda:sm_90; a KIND is {', '.join(target_kinds())}"
+
+
+def _write(operator: type[Operator], formatter: Any) -> None:
+    from deepgen.operators import words_of
+    from deepgen.operators.words import short_example
+
+    words = words_of(operator).values()
+    with formatter.section(f"Operator {operator.name}, such as {operator.name} {short_example(words)}".rstrip()):
+        if words:
+            formatter.write_dl([(", ".join((w.name, *w.aliases)), _meaning(w)) for w in words])
+
+
+def _meaning(word: Word) -> str:
+    choices = f" ({', '.join(word.choices)})" if word.choices and word.help else ""
+    default = "" if word.default is None else f" [{str(word.default).lower() if word.kind == 'flag' else word.default}]"
+    return f"{word.help or word.allowed()}{choices}{default}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepgen.frontends.cli import options
-from deepgen.frontends.cli.operator_help import OperatorCommand
+from deepgen.frontends.cli.completion import OperatorCommand
 
 if TYPE_CHECKING:
     from deepgen.libraries import Choice, Library

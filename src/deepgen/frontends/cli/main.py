@@ -24,49 +24,42 @@ from deepgen.frontends.cli import (
     bench,
     build,
     bundle,
-    clean,
-    count,
     doctor,
     export,
-    import_results,
     library,
     replay,
     report,
-    resume,
-    retest,
     serve,
     show,
     space,
     status,
-    stop,
-    top,
     tune,
 )
-from deepgen.frontends.cli.operator_help import OperatorCommand
+from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen_cluster.cli import commands as cluster
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 _COMMANDS: Mapping[str, Callable[..., None]] = {
     "tune": tune.tune,
-    "resume": resume.resume,
-    "top": top.top,
+    "resume": tune.resume,
+    "top": show.top,
     "show": show.show,
-    "retest": retest.retest,
+    "retest": tune.retest,
     "report": report.report,
     "analyze": analyze.analyze,
-    "count": count.count,
+    "count": analyze.count,
     "bench": bench.bench,
     "export": export.export,
-    "import": import_results.import_results,
+    "import": export.import_results,
     "replay": replay.replay,
     "status": status.status,
-    "stop": stop.stop,
+    "stop": status.stop,
     "serve": serve.serve,
     "space": space.space,
     "build": build.build,
     "doctor": doctor.doctor,
-    "clean": clean.clean,
+    "clean": status.clean,
 }
 _OF_OPERATORS = ("tune", "space", "build")
 _GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "cluster": cluster.app, "library": library.app}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown
+from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown, write_text
 from deepgen.report.words import compared, gained, without_advice
 from deepgen.tuning import Study
-from deepgen.tuning.study.text import bound_text, lost_baselines, rate_text, seconds_text
+from deepgen.tuning.study.text import as_perf_stats, bound_text, lost_baselines, rate_text, seconds_text
+from deepgen.vocabulary.errors import DeepgenError
+
+TABLE = "perf_stats.csv"  # in the study's folder
 
 
 def print_result(study: Study) -> None:
@@ -96,3 +99,29 @@ def _print_winners(title: str, studies: Sequence[Study]) -> None:
     width = max(len(family) for _, family in winners) + 2
     for seconds, family in sorted((winner["seconds"], family) for winner, family in winners):
         labelled(f"{family}:", seconds_text(seconds), width)
+
+
+def write_counted(study: Study) -> None:
+    """After a run with --counters, all trials as `deepgen export --as-perf-stats` writes them."""
+    if _counts(study):
+        write_text(study.folder / TABLE, as_perf_stats(study.rows()))
+
+
+def print_counted(study: Study) -> None:
+    """Where that table is, and the sentence that `deepgen analyze` begins with."""
+    if not _counts(study):
+        return
+    from deepgen.report import analysis
+    from deepgen.report.analysis.of_study import rows_of
+    from deepgen.report.analysis.words import summary
+
+    labelled("events", shown(study.folder / TABLE))
+    try:
+        sentence = summary(analysis.analyze(rows_of(study.read())))
+    except DeepgenError as error:  # too few trials to say anything
+        sentence = f"none: {error}"
+    labelled("analysis", sentence)
+
+
+def _counts(study: Study) -> bool:
+    return bool(study.budget().get("counters"))

@@ -31,7 +31,7 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
 
     from deepgen import settings
     from deepgen.frontends.cli.output import shown
-    from deepgen.frontends.cli.single_thread import import_numpy
+    from deepgen.frontends.cli.space import import_numpy
     from deepgen.report.view.text import note
     from deepgen.vocabulary.errors import BadInput
 
@@ -76,7 +76,7 @@ def _check_libraries() -> None:
 def stop(folder: Path) -> str:
     """Stop a study or a cluster run, as `deepgen stop` and `deepgen cluster stop` do."""
     from deepgen.frontends.cli.output import shown
-    from deepgen.frontends.cli.stop import end_study
+    from deepgen.frontends.cli.status import end_study
     from deepgen_cluster.folder import DEFINITION, RunFolder
 
     if (folder / DEFINITION).is_file():

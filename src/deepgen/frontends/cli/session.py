@@ -1,4 +1,4 @@
-"""Carry tuning requests out for a person: with a live view, clean stops, and the result at the end."""
+"""Carry tuning requests out for a person: with a live view, clean stops, the result, and winners in a library."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
-from deepgen.frontends.cli import counted
+from deepgen.frontends.cli.library import DEFAULT
 from deepgen.frontends.cli.output import print_json, shown
-from deepgen.frontends.cli.result import print_ranking, print_result
+from deepgen.frontends.cli.result import print_counted, print_ranking, print_result, write_counted
 from deepgen.report.view.live import title_of, watching
 from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
 from deepgen.report.view.text import note
@@ -22,7 +22,7 @@ from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
 from deepgen.tuning.formats import write_results
 from deepgen.tuning.request import plan
-from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, divided, is_short, short_ones
+from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, Work, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing
 
 
@@ -66,7 +66,7 @@ def carry_out(
                 do(studies[-1])
             if not as_json:
                 print_result(studies[-1])
-                counted.show(studies[-1])
+                print_counted(studies[-1])
     if not as_json:
         print_ranking(studies)
     else:
@@ -133,7 +133,7 @@ def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     with watching(title_of(request), quiet=as_json) as watch:
         study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
     write_older_results(study)
-    counted.write(study)
+    write_counted(study)
     return study
 
 
@@ -148,3 +148,35 @@ def _how_to_go_on(study: Study, options: str) -> str:
     ended = len(study.trials())
     resume = f"deepgen resume {shown(study.folder)}{options}"
     return f"stopped after {ended} trials; all results are kept. Resume with: {resume}"
+
+
+_AGAIN = 0.02  # of what a first study gains: what another one may
+
+
+def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:
+    """What a study may gain of the model's time: little where the library that is filled has a kernel already."""
+    from deepgen.libraries import library
+
+    folder = folder or DEFAULT
+    known = [(entry.operator, entry.target) for entry in library(folder).list()] if folder.exists() else []
+
+    def gain(request: Request) -> float:
+        tuned = any(operator == request.operator and on.runs_on(request.target) for operator, on in known)
+        return recorded.gain(request.operator, request.target) * (_AGAIN if tuned else 1.0)
+
+    return gain
+
+
+def filling(folder: Path | None, recorded: Work | None) -> list[Callable[[Study], None]]:
+    """What puts winners into a library: the one that is named, or the usual one for a model's."""
+    if folder is None and recorded is None:
+        return []
+    from deepgen.libraries import library
+
+    filled = library(folder or DEFAULT)
+
+    def add(study: Study) -> None:
+        became = filled.add(study)
+        note(f"{became} in {filled.folder}: {study.describe()}")
+
+    return [add]

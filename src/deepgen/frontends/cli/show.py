@@ -1,7 +1,8 @@
-"""`deepgen show`: a study, or one of its trials with its source, its assembly or its schedule."""
+"""`deepgen show` and `top`: a study, its fastest configs, or a trial with its source, assembly or schedule."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from deepgen.kernels.base import Scheduled
     from deepgen.tuning import Study
     from deepgen.vocabulary import Trial
+
 
 Number = Annotated[int | None, typer.Option("--trial", min=0, help="Trial number. [the best]", show_default=False)]
 WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
@@ -139,3 +141,49 @@ def _print_trial(facts: dict[str, Any]) -> None:
     for label, values in (("measured", conditions), ("build", facts["build"])):
         if values:
             labelled(label, facts_text(values))
+
+
+Count = Annotated[int, typer.Option("--count", "-k", min=1, help="How many to show.")]
+Save = Annotated[Path | None, typer.Option("--save", help="Write them to this JSON file too.", show_default=False)]
+
+
+def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json: options.AsJson = False) -> None:
+    """Show the fastest configs of a study."""
+    from deepgen import settings
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import config_text, print_json, table, write_text
+    from deepgen.tuning.reuse import top_rows
+    from deepgen.tuning.study.text import rate_text, seconds_text
+    from deepgen.vocabulary.errors import DeepgenError
+
+    found = studies.open_study(study, settings.load())
+    rows: list[dict[str, Any]] = top_rows(found, count)
+    about = {
+        "study": str(found.folder),
+        "operator": found.definition["operator"],
+        "target": found.target.name,
+        **found.target.proxy_row(),
+        "top": rows,
+    }
+    if save is not None:
+        write_text(save, json.dumps(about, indent=2) + "\n")
+    if as_json:
+        print_json(about)
+        return
+    if not rows:
+        raise DeepgenError(f"{found.folder} has no correct kernel yet")
+    table(
+        f"{found.describe()} on {found.target.shown}",
+        ("trial", "in search", "in finals", "rate", "config"),
+        [
+            (
+                str(row["trial"]),
+                seconds_text(row["seconds"]),
+                seconds_text((row["finals"] or {}).get("seconds")),
+                rate_text(row["finals"] or row),
+                config_text(row["config"]),
+            )
+            for row in rows
+        ],
+        right=("trial", "in search", "in finals", "rate"),
+    )

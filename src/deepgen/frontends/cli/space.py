@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepgen.frontends.cli import completion, options
-from deepgen.frontends.cli.single_thread import import_numpy
 
 if TYPE_CHECKING:
     from deepgen.space import Size, Space
@@ -39,6 +40,7 @@ Removed = Annotated[
     typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),
 ]
 SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
 
 
@@ -219,3 +221,18 @@ def _value(value: object) -> str:
 
 def _number(count: int | None) -> str:
     return "not counted" if count is None else f"{count:,}"
+
+
+def import_numpy() -> None:
+    """On many cores its threads take more time to start than a space to be counted, and disturb what is measured."""
+    if "numpy" in sys.modules:
+        return
+    before = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        if before is None:
+            del os.environ[_BLAS_THREADS]
+        else:
+            os.environ[_BLAS_THREADS] = before

@@ -1,4 +1,4 @@
-"""`deepgen tune`: find the fastest verified kernel."""
+"""`deepgen tune`, `resume` and `retest`: find the fastest verified kernel."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def tune(
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
-    from deepgen.frontends.cli import bundle, engines, requests, session, work_file
-    from deepgen.frontends.cli.detach import start
+    from deepgen.frontends.cli import bundle, engines, requests, session
+    from deepgen.frontends.cli.processes import start
     from deepgen.run.measure.base import Policy
     from deepgen.tuning.work import LEAST_SECONDS
 
@@ -91,7 +91,7 @@ def tune(
     }
     wanted = requests.from_words(words, given, current, policy)
     recorded = None if wanted.file is None else wanted.file.work
-    gain = {} if recorded is None else {"gain": work_file.gain_of(recorded, library)}
+    gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
     work = session.jobs_of(wanted.requests, **gain)
     if wanted.file is not None:
         current = current.with_build_limit(wanted.file.build_seconds)
@@ -100,8 +100,82 @@ def tune(
     else:
         with session.offering(bundle.command(words, given, warm=warm)):
             again = engines.words(engine, address)
-            after = work_file.filling(library, recorded)
+            after = session.filling(library, recorded)
             if wanted.file is not None and wanted.file.after is not None:
                 after = [wanted.file.after, *after]
             least = 0.0 if recorded is None else LEAST_SECONDS
             session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, after=after, least=least)
+
+
+def resume(
+    context: typer.Context,
+    study: options.StudyName,
+    trials: options.Trials = None,
+    time_budget: options.TimeBudget = None,
+    jobs: options.Jobs = None,
+    engine: options.Engine = "local",
+    address: options.Address = None,
+    keep_top: options.KeepTop = None,
+    counters: options.Counters = None,
+    detach: options.Detach = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Resume a study."""
+    from deepgen import settings
+    from deepgen.frontends.cli import bundle, engines, requests, session, studies
+    from deepgen.frontends.cli.processes import start
+    from deepgen.report.view.text import note
+
+    on = engines.chosen(engine, address)
+    current = settings.load()
+    found = studies.open_study(study, current, trust=trust)
+    if engine == "local":
+        studies.check_machine(found)
+    if trials is not None and trials <= (done := len(found.trials())):
+        note(f"{done} trials are done already: --trials {trials} adds none")
+    given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top, "counters": counters}
+    job = session.Job(requests.from_study(found, given), found.folder)
+    if detach:
+        start(context.obj.argv, [job.folder], as_json=as_json)
+    else:
+        with session.offering(bundle.command([study], given, warm=False)):
+            session.carry_out([job], on(current, jobs), go_on=engines.words(engine, address), as_json=as_json)
+
+
+Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
+AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public call.")]
+
+
+def retest(
+    study: options.StudyName,
+    top: Best = 8,
+    as_called: AsCalled = False,
+    trust: options.Trust = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Repeat the final comparison of a study's best kernels."""
+    from deepgen import settings
+    from deepgen.frontends.api import local_engine
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import print_json
+    from deepgen.frontends.cli.result import print_calls, print_result
+    from deepgen.tuning import reuse
+
+    current = settings.load()
+    found = studies.open_study(study, current, trust=trust)
+    studies.check_machine(found)
+    if as_called:
+        from deepgen.tuning.as_called import as_called as call_times
+
+        told = call_times(found)
+        if as_json:
+            print_json({"study": str(found.folder), **told})
+        else:
+            print_calls(found, told)
+        return
+    reuse.retest(found, top, engine=local_engine(current))
+    if as_json:
+        print_json(found.summary())
+    else:
+        print_result(found)
