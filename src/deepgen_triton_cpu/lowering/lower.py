@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from deepgen.vocabulary import BadInput, Source
-from deepgen_triton_cpu.lowering import gathering, memory, messages
+from deepgen_triton_cpu.lowering import gathering, memory
+from deepgen_triton_cpu.lowering.axes import carry_offsets
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded
 from deepgen_triton_cpu.lowering.control import Control
 from deepgen_triton_cpu.lowering.elementwise import TABLE
-from deepgen_triton_cpu.lowering.induction import carry_offsets
-from deepgen_triton_cpu.lowering.inlining import inline_calls
-from deepgen_triton_cpu.lowering.ir import Function, Op, walk
+from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Value, walk
+from deepgen_triton_cpu.lowering.nest import Nest
 from deepgen_triton_cpu.lowering.parse import parse
 from deepgen_triton_cpu.lowering.uses import SOURCES, VIEWS
 from deepgen_triton_cpu.lowering.writer import Writer
@@ -33,7 +35,6 @@ _NOTHING = frozenset(
         "tt.grid_dependency_launch_dependents",
     }
 )  # fmt: skip
-_HANDLERS = memory.HANDLERS | gathering.HANDLERS | messages.HANDLERS
 _INDENT = "    "
 
 
@@ -172,3 +173,78 @@ def _indented(lines: list[str]) -> list[str]:
         out.append(line if line.startswith("#") else _INDENT * depth + line)
         depth += line.endswith("{")
     return out
+
+
+def inline_calls(function: Function, others: Mapping[str, Function]) -> None:
+    while calls := [op for op in walk(function.body) if op.name == "tt.call"]:
+        for call in calls:
+            _inline(function, call, others)
+
+
+def _inline(function: Function, call: Op, others: Mapping[str, Function]) -> None:
+    name = call.attributes.get("callee", "").lstrip("@")
+    if name not in others or len(others[name].body.blocks) != 1:
+        what = f"tt.call of {name}, which returns from several places"
+        raise BadInput(what, where=call.location, allowed="a function that Triton inlines, or one with a single return")
+    block = call.block
+    assert block is not None
+    known: dict[Value, Value] = dict(zip(others[name].args, call.operands, strict=True))
+    *ops, last = others[name].body.block.ops
+    at = block.ops.index(call)
+    block.ops[at : at + 1] = [_copied(op, block, known) for op in ops]
+    returned = {old: known.get(new, new) for old, new in zip(call.results, last.operands, strict=True)}
+    for op in walk(function.body):
+        op.operands = [returned.get(value, value) for value in op.operands]
+
+
+def _copied(op: Op, block: Block, known: dict[Value, Value]) -> Op:
+    operands = [known.get(value, value) for value in op.operands]
+    made = Op(op.name, operands, [], op.attributes, [], op.successors, op.location, block)
+    for place, value in enumerate(op.results):
+        known[value] = Value(value.type, made, block, place)
+        made.results.append(known[value])
+    for region in op.regions:
+        copy = Region(op=made)
+        made.regions.append(copy)
+        for inner in region.blocks:
+            new = Block(inner.label, region=copy)
+            copy.blocks.append(new)
+            for place, value in enumerate(inner.args):
+                known[value] = Value(value.type, None, new, place)
+                new.args.append(known[value])
+            new.ops = [_copied(one, new, known) for one in inner.ops]
+    return made
+
+
+def _print(writer: Writer, op: Op) -> None:
+    """One line for each element, as on a GPU: the program, the place in the tensor, the value."""
+    prefix = json.loads(op.attributes.get("prefix", '""'))
+    for value in op.operands:
+        nest = Nest(writer, value.type.shape)
+        places = ", ".join("%d" for _ in value.type.shape)
+        text = json.dumps(f"pid (%d, %d, %d) idx ({places}){prefix}{_form(value)}\n")
+        indices = "".join(f", (int){index.text}" for index in nest.indices)
+        found = _printed(value, nest.at(value).text)
+        nest.put(nest.inmost, f"printf({text}, program[0], program[1], program[2]{indices}, {found});")
+        nest.emit(simd=False)
+
+
+def _assert(writer: Writer, op: Op) -> None:
+    """Ends the process where a condition does not hold, as a GPU ends the kernel."""
+    message = json.loads(op.attributes.get("message", '""'))
+    text = json.dumps(f"{op.location}: assertion failed: {message}\n")
+    value = op.operands[0]
+    nest = Nest(writer, value.type.shape)
+    nest.put(nest.inmost, f"if (!{nest.at(value).text}) {{ fputs({text}, stderr); abort(); }}")
+    nest.emit(simd=False)
+
+
+def _form(value: Value) -> str:
+    return "%p" if value.type.pointer else "%f" if value.type.floating else "%lld"
+
+
+def _printed(value: Value, text: str) -> str:
+    return f"({'void *' if value.type.pointer else 'double' if value.type.floating else 'long long'}){text}"
+
+
+_HANDLERS = memory.HANDLERS | gathering.HANDLERS | {"tt.print": _print, "tt.assert": _assert}
