@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +31,13 @@ def test_an_operator_needs_no_search_and_no_command_line() -> None:
     assert not any(
         layer in done.stdout for layer in ("deepgen.tuning.search", "deepgen.tuning", "deepgen.frontends.cli")
     )
+
+
+def test_what_is_imported_is_what_types_are_checked_with() -> None:
+    places = {}
+    for node in ast.walk(ast.parse(Path(extend.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("deepgen"):
+            places |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    loaded = dict(extend._WHERE)
+    loaded |= {name: tuple(module.rsplit(".", 1)) for name, module in extend._MODULES.items()}
+    assert loaded == places and set(extend.__all__) == set(places)

@@ -43,13 +43,14 @@ if TYPE_CHECKING:
     from deepgen.space import Expr, Space, Value, divides, implies, where
     from deepgen.space.expr import knob_ref
     from deepgen.compiler.rules.facts import plain
+    from deepgen.kernels.shared import shared_headers
+    from deepgen.kernels.own.triton_family import Lowering
     from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
     # Toolchains
     from deepgen.toolchains import BuildError, BuildLimits, Built, Group, Toolchain, build_once, toolchain_for
     from deepgen.toolchains.base import Recipe
     from deepgen.toolchains.find_gpu import triton_for
-    from deepgen.toolchains.compilers.judge import run_judged, write_sources
-    from deepgen.toolchains.compilers.triton import Triton, checked_unit
+    from deepgen.toolchains.compilers.triton import Triton
     # Runners
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, STRIDED, Task
     from deepgen.run.counters.base import Counted
@@ -70,10 +71,10 @@ if TYPE_CHECKING:
     from deepgen.kernels.own.description import Description, checked as checked_description, divided, launch, values_of
     from deepgen.kernels.own.own import NO_MODULE, OwnKernel
     from deepgen.kernels.own.sources import (
-        LANGUAGES as LANGUAGE_OF, SUFFIXES as SUFFIX_OF, names as names_in, parameters as declared_parameters,
+        LANGUAGES as LANGUAGE_OF, SUFFIXES as SUFFIX_OF, parameters as declared_parameters, names as names_in,
         read as read_source, text_of,
     )
-    from deepgen.operators import OPERATORS, Gemm, gemm
+    from deepgen.operators import Gemm, OPERATORS, gemm
     from deepgen.operators.named.base import FORMATS as NAMED_FORMATS
     from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
     from deepgen.run.call.loaded import load
@@ -89,62 +90,55 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import JsonObject
     from deepgen.vocabulary.dtypes import our_name
 
-# The same for when it runs: module -> names. Imported when first used: an operator does not load what strategies need.
+# The same for when it runs: module -> names; `name=other` is called `other` here. Imported when first used: an operator
+# does not load what strategies need.
 _NAMES = {
+    "deepgen": "__version__ tune",
     "deepgen.baselines": "Baseline NewResult",
     "deepgen.compiler.rules.facts": "plain",
-    "deepgen.kernels.base": "Generator Yielding",
-    "deepgen.operators": "Answer Array Operator Param Signature Tensor TensorFacts Tolerance Word Work least_work",
-    "deepgen.operators.compare": "compare explain",
-    "deepgen.operators.expr.contraction": "plain_contraction",
-    "deepgen.operators.expr.nodes": "Expression HasExpression Read Select walk",
-    "deepgen.run.call.native": "torchs_threads",
-    "deepgen.run.counters.base": "Counted",
-    "deepgen.run.measure.base": "Contender Runner RunnerOptions STRIDED Task",
-    "deepgen.space": "Expr Space Value divides implies where",
-    "deepgen.space.expr": "knob_ref",
-    "deepgen.targets": "Cpu Gpu Kind Target",
-    "deepgen.toolchains": "BuildError BuildLimits Built Group Toolchain build_once toolchain_for",
-    "deepgen.toolchains.base": "Recipe",
-    "deepgen.toolchains.compilers.judge": "run_judged write_sources",
-    "deepgen.toolchains.compilers.triton": "Triton checked_unit",
-    "deepgen.toolchains.find_gpu": "triton_for",
-    "deepgen.tuning.search": "Past Setting Strategy",
-    "deepgen.vocabulary": (
-        "Artifact BadInput DeepgenError DescriptorArg Json Kernel LaunchPlan Measurement Missing ScalarArg Source "
-        "Step TensorArg Trial Verdict WorkspaceArg dtype"
-    ),
-    "deepgen.vocabulary.dtypes": "narrow widen",
-    "deepgen.vocabulary.registry": "metadata_files own_plugins",
-}
-# The same for files of other tools; `name=other` is called `other` here.
-_FOR_FILES = {
-    "deepgen": "__version__ tune",
-    "deepgen.kernels.base": "Scheduled",
+    "deepgen.kernels.base": "Generator Scheduled Yielding",
     "deepgen.kernels.gemm.simt_gemm": "SimtGemm",
     "deepgen.kernels.gemm.simt_gemm.space": "WIDEST=WIDEST_ACCESS",
     "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
     "deepgen.kernels.own.description": "Description checked=checked_description divided launch values_of",
     "deepgen.kernels.own.own": "NO_MODULE OwnKernel",
     "deepgen.kernels.own.sources": (
-        "LANGUAGES=LANGUAGE_OF SUFFIXES=SUFFIX_OF names=names_in "
-        "parameters=declared_parameters read=read_source text_of"
+        "LANGUAGES=LANGUAGE_OF SUFFIXES=SUFFIX_OF parameters=declared_parameters names=names_in read=read_source "
+        "text_of"
     ),
-    "deepgen.operators": "OPERATORS Gemm gemm",
+    "deepgen.kernels.own.triton_family": "Lowering",
+    "deepgen.kernels.shared": "shared_headers",
+    "deepgen.operators": (
+        "Answer Array Gemm OPERATORS Operator Param Signature Tensor TensorFacts Tolerance Word Work gemm least_work"
+    ),
+    "deepgen.operators.compare": "compare explain",
+    "deepgen.operators.expr.contraction": "plain_contraction",
+    "deepgen.operators.expr.nodes": "Expression HasExpression Read Select walk",
     "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
     "deepgen.run.call.loaded": "load",
-    "deepgen.run.measure.base": "Policy",
-    "deepgen.space": "parse",
+    "deepgen.run.call.native": "torchs_threads",
+    "deepgen.run.counters.base": "Counted",
+    "deepgen.run.measure.base": "Contender Policy Runner RunnerOptions STRIDED Task",
+    "deepgen.space": "Expr Space Value divides implies parse where",
     "deepgen.space.definition": "value_from_json value_to_json",
-    "deepgen.space.expr": "Config Requirement all_of const maximum points table",
+    "deepgen.space.expr": "Config Requirement all_of const knob_ref maximum points table",
     "deepgen.space.parse": "parse_values",
+    "deepgen.targets": "Cpu Gpu Kind Target",
+    "deepgen.toolchains": "BuildError BuildLimits Built Group Toolchain build_once toolchain_for",
+    "deepgen.toolchains.base": "Recipe",
+    "deepgen.toolchains.compilers.triton": "Triton",
+    "deepgen.toolchains.find_gpu": "triton_for",
     "deepgen.tuning": "Study",
     "deepgen.tuning.formats": "Document Format MeasuredConfig TuningFile write_results",
-    "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY make=make_strategy settle=settle_options",
+    "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
-    "deepgen.vocabulary": "JsonObject",
-    "deepgen.vocabulary.dtypes": "our_name",
+    "deepgen.vocabulary": (
+        "Artifact BadInput DeepgenError DescriptorArg Json JsonObject Kernel LaunchPlan Measurement Missing ScalarArg "
+        "Source Step TensorArg Trial Verdict WorkspaceArg dtype"
+    ),
+    "deepgen.vocabulary.dtypes": "narrow our_name widen",
+    "deepgen.vocabulary.registry": "metadata_files own_plugins",
 }
 _MODULES = {
     "foreign": "deepgen.vocabulary.foreign",
@@ -154,26 +148,25 @@ __all__ = [  # noqa: RUF022
     "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
     "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
     "Document", "Expr", "Expression", "Format", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "INOUT",
-    "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "MeasuredConfig", "Measurement",
-    "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "OwnKernel", "Param",
-    "Past", "Policy", "Read", "Recipe", "Requirement", "Runner", "RunnerOptions", "STRIDED", "SUFFIX_OF",
-    "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting", "Signature", "SimtGemm", "Size", "Source",
-    "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
-    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WIDEST_ACCESS", "Word", "Work",
-    "WorkspaceArg", "Yielding", "__version__", "all_of", "build_once", "checked_description", "checked_unit",
+    "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "Lowering", "MeasuredConfig",
+    "Measurement", "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator",
+    "OwnKernel", "Param", "Past", "Policy", "Read", "Recipe", "Requirement", "Runner", "RunnerOptions", "STRIDED",
+    "SUFFIX_OF", "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting", "Signature", "SimtGemm", "Size",
+    "Source", "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument",
+    "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WIDEST_ACCESS",
+    "Word", "Work", "WorkspaceArg", "Yielding", "__version__", "all_of", "build_once", "checked_description",
     "compare", "const", "declared_parameters", "divided", "divides", "dtype", "explain", "foreign", "gemm",
-    "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum", "metadata_files",
-    "names_in", "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain", "plain_contraction",
-    "points", "read_recorded", "read_source", "run_judged", "scalar", "settle_options", "table", "targets",
-    "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "tune", "value_from_json",
-    "value_to_json", "values_of", "walk", "where", "widen", "write_results", "write_sources",
+    "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum", "metadata_files", "names_in",
+    "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain", "plain_contraction", "points",
+    "read_recorded", "read_source", "scalar", "settle_options", "shared_headers", "table", "targets", "text_of",
+    "texture", "toolchain_for", "torchs_threads", "triton_for", "tune", "value_from_json", "value_to_json",
+    "values_of", "walk", "where", "widen", "write_results",
 ]
 # fmt: on
 # isort: on
 _WHERE = {
     name.rpartition("=")[2]: (module, name.partition("=")[0])
-    for table in (_NAMES, _FOR_FILES)
-    for module, names in table.items()
+    for module, names in _NAMES.items()
     for name in names.split()
 }
 
@@ -185,11 +178,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'deepgen.extend' has no attribute {name!r}")
     module, attribute = _WHERE[name]
     return getattr(import_module(module), attribute)
-
-
-def place_of(name: str) -> str:
-    """The module that a name of `__all__` comes from."""
-    return _MODULES.get(name) or _WHERE[name][0]
 
 
 def __dir__() -> list[str]:

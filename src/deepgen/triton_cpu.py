@@ -7,8 +7,14 @@ Tensors are torch's on the CPU, or numpy's arrays. No GPU is needed; where there
 
 from __future__ import annotations
 
-from deepgen_triton_cpu.activation import activate
+from collections.abc import Callable
 
+from deepgen.vocabulary.registry import Registry
+
+# What `import deepgen.NAME` calls, where a plug-in brings that.
+DOORS: Registry[Callable[[], None]] = Registry("deepgen.doors", "module", {})
+
+activate = DOORS.get("triton_cpu")
 activate()
 
 __all__ = ["activate"]

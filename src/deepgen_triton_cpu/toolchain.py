@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import deepgen
-from deepgen.targets import Target
-from deepgen.toolchains.base import BuildLimits, Built, Recipe, Toolchain
-from deepgen.toolchains.compilers import triton_program
-from deepgen.toolchains.compilers.judge import run_judged, write_sources
-from deepgen.toolchains.compilers.triton import Triton, checked_unit
-from deepgen.toolchains.group import Group
-from deepgen.vocabulary import Kernel, ScalarArg, Source, WorkspaceArg
+from deepgen.extend import (
+    BuildLimits,
+    Built,
+    Group,
+    Kernel,
+    Recipe,
+    ScalarArg,
+    Source,
+    Target,
+    Toolchain,
+    Triton,
+    WorkspaceArg,
+)
 
 _SCRATCH = "triton_scratch"
-_PACKAGE = str(Path(deepgen.__file__).parents[1])
+_FOLDER = str(Path(__file__).parents[1])
+_LOWERED = "deepgen_triton_cpu.lowering:lowered"  # called in the process that runs Triton
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,7 @@ class TritonCpu:
 
     def _lowered(self, kernel: Kernel, folder: Path, limits: BuildLimits, group: Group) -> Kernel:
         """The kernel in C, with a launch that has scratch memory for each thread."""
-        unit = checked_unit(kernel, self.version)
-        write_sources(kernel, folder)
-        (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
-        words = (self.path, kernel.sources[0].name, triton_program.PROCESSOR, _PACKAGE, "1")
-        run_judged(self.name, (sys.executable, "-I", "-S", triton_program.__file__, *words), folder, limits, group)
-        report = json.loads((folder / triton_program.REPORT).read_text())
+        report = self.triton.made_elsewhere(_LOWERED, _FOLDER, kernel, folder, limits, group)
         (step,) = kernel.plan.steps
         *_, threads = step.args
         assert isinstance(threads, ScalarArg), "the last argument of an emitted kernel is the number of threads"

@@ -74,9 +74,7 @@ def _to_c(module: Any, metadata: dict[str, Any]) -> str:
 
 
 def _to_library(text: str, metadata: dict[str, Any], options: Options) -> bytes:
-    from deepgen import targets
-    from deepgen.toolchains import build_once
-    from deepgen.vocabulary import Kernel, LaunchPlan
+    from deepgen.extend import Kernel, LaunchPlan, build_once, targets
     from deepgen_triton_cpu.lowering.lower import flags, sources
 
     name = metadata["name"]

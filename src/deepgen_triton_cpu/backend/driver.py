@@ -59,7 +59,7 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
         )
 
     def get_current_target(self) -> GPUTarget:
-        from deepgen import targets
+        from deepgen.extend import targets
 
         found = targets.resolve("cpu")
         return GPUTarget(BACKEND, f"{found.name}:{','.join(getattr(found, 'isa', ()))}", 1)
@@ -169,7 +169,7 @@ def _address(argument: Any) -> ctypes.c_void_p:
         return ctypes.c_void_p(argument.ctypes.data)
     device = getattr(getattr(argument, "device", None), "type", DEVICE)
     if device != DEVICE:
-        from deepgen.vocabulary import BadInput
+        from deepgen.extend import BadInput
 
         raise BadInput(f"a tensor of the device {device} is passed to a kernel on the processor", allowed="CPU tensors")
     return ctypes.c_void_p(argument.data_ptr())
@@ -182,7 +182,7 @@ class _Utilities:
         self._pool: int | None = None  # the function that runs work in threads, of the first library
 
     def load_binary(self, name: str, image: bytes, shared: int, device: object) -> tuple[Any, Any, int, int, int]:
-        from deepgen.run.call.native import torchs_threads
+        from deepgen.extend import torchs_threads
         from deepgen_triton_cpu.lowering.lower import ENTRY
 
         with tempfile.NamedTemporaryFile(suffix=".so") as file:
@@ -246,7 +246,7 @@ def _take_arrays() -> None:
             return known(backend, argument, constant, by_value, aligned)
         name = str(argument.dtype)
         if name not in _NUMPY:
-            from deepgen.vocabulary import BadInput
+            from deepgen.extend import BadInput
 
             raise BadInput(f"an array of {name} is passed to a kernel", allowed=", ".join(_NUMPY))
         divisible = by_value and aligned and argument.ctypes.data % 16 == 0

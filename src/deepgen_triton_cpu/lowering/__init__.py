@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from deepgen_triton_cpu.lowering.lower import ENTRY, Lowered, lower
+from deepgen_triton_cpu.lowering.lower import ENTRY, Lowered, flags, lower, sources
 from deepgen_triton_cpu.lowering.ttir import RELEASE, ttir_of
 
 
@@ -17,4 +19,11 @@ def digest() -> str:
     return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()[:16]
 
 
-__all__ = ["ENTRY", "RELEASE", "Lowered", "digest", "lower", "ttir_of"]
+def lowered(name: str, options: Mapping[str, Any], **described: Any) -> dict[str, Any]:
+    """The kernel in C, with all that it includes, and the flags it is compiled with; the rest is as Triton takes it."""
+    kernel = lower(ttir_of(**described))
+    files = {file.name: file.text for file in sources(kernel.text, name)}
+    return {"scratch": kernel.scratch, "files": files, "flags": flags(bool(options.get("enable_fp_fusion", True)))}
+
+
+__all__ = ["ENTRY", "RELEASE", "Lowered", "digest", "lower", "lowered", "ttir_of"]

@@ -6,7 +6,7 @@ import math
 import re
 import struct
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.ir import Op, Type
 
 # Computed with as, stored as. Narrow floats are computed with in f32 and rounded after each operation.

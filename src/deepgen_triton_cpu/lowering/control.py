@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.c_types import computed, constant_of
 from deepgen_triton_cpu.lowering.ir import Block, Op, Region, Value
 from deepgen_triton_cpu.lowering.writer import Buffer, Writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, rounded, unsigned
 from deepgen_triton_cpu.lowering.ir import Op, Type
 

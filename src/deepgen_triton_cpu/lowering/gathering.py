@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.c_types import NARROW, narrowed, rounded
 from deepgen_triton_cpu.lowering.ir import Block, Op
 from deepgen_triton_cpu.lowering.nest import Nest

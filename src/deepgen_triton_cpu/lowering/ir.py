@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 
 _NUMBER = re.compile(r"-?\d+")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from deepgen.vocabulary import BadInput, Source
+from deepgen.extend import BadInput, Source, shared_headers
 from deepgen_triton_cpu.lowering import gathering, memory
 from deepgen_triton_cpu.lowering.axes import carry_offsets
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded
@@ -25,10 +25,6 @@ _FLAGS = (
     "-std=gnu11", "-pthread", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-w",
 )  # fmt: skip
 _HEADERS = ("tile.h", "tile_math.h", "tile_atomics.h", "tile_dot.h", "tile_dot_narrow.h")
-_SHARED_HEADERS = {
-    "deepgen.kernels.shared": ("cpu_pool.h", "x86_pool.h"),
-    "deepgen.kernels.gemm.x86_amx_gemm": ("tiles.h", "emulate.h"),
-}
 _NOTHING = frozenset(
     {
         "tt.return", "ttg.barrier", "gpu.barrier", "tt.debug_barrier", "llvm.intr.assume", "tt.grid_dependency_wait",
@@ -85,11 +81,9 @@ def flags(fused: bool = True) -> tuple[str, ...]:
 
 @cache
 def _headers() -> tuple[Source, ...]:
-    return tuple(
-        Source(name, resources.files(package).joinpath(name).read_text())
-        for package, names in {__package__: _HEADERS, **_SHARED_HEADERS}.items()
-        for name in names
-    )
+    folder = resources.files(__package__)
+    own = (Source(name, folder.joinpath(name).read_text()) for name in _HEADERS)
+    return (*own, *shared_headers())
 
 
 def _write_op(writer: Writer, control: Control, op: Op) -> None:

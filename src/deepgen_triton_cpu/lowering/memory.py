@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.axes import Guard
 from deepgen_triton_cpu.lowering.c_types import NARROW, computed, narrowed, widened
 from deepgen_triton_cpu.lowering.ir import Op, Value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from deepgen.vocabulary import DeepgenError
+from deepgen.extend import DeepgenError
 from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Type, Value
 
 _SPACE = re.compile(r"(?:\s+|//[^\n]*)+")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.vocabulary import BadInput
+from deepgen.extend import BadInput
 
 RELEASE = "3.9"
 _PRINTING = threading.Lock()

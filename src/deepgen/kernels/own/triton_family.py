@@ -8,10 +8,10 @@ are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description
@@ -21,6 +21,7 @@ from deepgen.space import Space, parse
 from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step
 from deepgen.vocabulary import dtype as dtype_of
+from deepgen.vocabulary.registry import Registry
 from deepgen.vocabulary.triton import DIVISIBLE, NEAR, TritonUnit
 
 # Options of the compiler, which are knobs by their names; those of one kind of target are by themselves.
@@ -39,16 +40,31 @@ _NEAR_BYTES = (1 << 31) - 1
 _GRANULE = 16
 
 
+class Lowering(Protocol):
+    """What makes C for processors of Triton's IR."""
+
+    RELEASE: str  # of Triton, such as 3.9
+    ENTRY: str  # the function of that C which runs a whole grid
+
+    def digest(self) -> str:
+        """Of its code: another version of it makes other kernels."""
+        ...
+
+
+# Brought by a plug-in, and imported only for such kernels.
+LOWERINGS: Registry[Callable[[], Lowering]] = Registry("deepgen.lowerings", "lowering to C", {})
+
+
 class TritonFamily(KernelFamily):
     """One description in Triton."""
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if isinstance(target, Cpu):
-            from deepgen_triton_cpu.lowering import RELEASE  # here: `import deepgen` does without all that makes C
-
-            release = self.description.options["triton"]
-            if not release.startswith(f"{RELEASE}."):
-                return f"it is for Triton {release}, and processors are served with {RELEASE}"
+            if "triton" not in LOWERINGS:
+                return "no plug-in is here that makes C of Triton's IR"
+            served, release = LOWERINGS.get("triton")().RELEASE, self.description.options["triton"]
+            if not release.startswith(f"{served}."):
+                return f"it is for Triton {release}, and processors are served with {served}"
         foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
         if foreign and isinstance(target, Gpu):
             return f"knob {foreign[0]} is not an option of Triton's for {target.kind} targets"
@@ -76,10 +92,8 @@ class TritonFamily(KernelFamily):
         step = self._step(described.launches[0], knobs)
         flags = unit.flags()
         if isinstance(target, Cpu):
-            from deepgen_triton_cpu.lowering import digest
-
             made = _called(step, described, ones, options, target)
-            flags = (*flags, f"--lowering={digest()}")
+            flags = (*flags, f"--lowering={LOWERINGS.get('triton')().digest()}")
         else:
             made = _launched(step, described, ones, options, target)
         required = KernelFamily(described)._required(knobs)
@@ -110,13 +124,12 @@ def _called(
     step: Step, described: Description, ones: Mapping[str, int], options: Mapping[str, Any], target: Cpu
 ) -> Step:
     """One call for the whole grid; the build adds scratch memory for each thread."""
-    from deepgen_triton_cpu.lowering import ENTRY
-
     names = described.options["parameters"]
     args = tuple(arg for name, arg in zip(names, step.args, strict=True) if name not in ones)
     grid = (*step.grid, 1, 1)[:3]
     threads = int(options.get("num_threads") or target.cores)
-    return Step(ENTRY, (*args, *(ScalarArg("i32", size) for size in grid), ScalarArg("i32", threads)))
+    entry = LOWERINGS.get("triton")().ENTRY
+    return Step(entry, (*args, *(ScalarArg("i32", size) for size in grid), ScalarArg("i32", threads)))
 
 
 def _launched(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import deepgen
 from deepgen.targets import Cuda, Gpu, Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
@@ -83,21 +85,31 @@ class Triton:
         chip = ("cuda", str(target.sm)) if isinstance(target, Cuda) else ("hip", target.arch)
         return self.path, kernel.sources[0].name, *chip, str(target.warp)
 
+    def made_elsewhere(
+        self, place: str, package: str, kernel: Kernel, folder: Path, limits: BuildLimits, group: Group
+    ) -> dict[str, Any]:
+        """What a plug-in's function, `module:function` in the folder `package`, makes of a kernel, in Triton's process.
+
+        It takes `name` for files, `options`, and what Triton takes: `fn`, `signature`, `constexprs`, `attrs`.
+        """
+        paths = os.pathsep.join((str(Path(deepgen.__file__).parents[1]), package))
+        words = (self.path, kernel.sources[0].name, triton_program.PLUG_IN, paths, place)
+        self._run(words, kernel, folder, limits, group)
+        report: dict[str, Any] = json.loads((folder / triton_program.REPORT).read_text())
+        return report
+
     def _compile(self, kernel: Kernel, target: Gpu, folder: Path, limits: BuildLimits, group: Group) -> str:
-        unit = checked_unit(kernel, self.version)
+        return self._run(self._words(kernel, target), kernel, folder, limits, group)
+
+    def _run(self, words: tuple[str, ...], kernel: Kernel, folder: Path, limits: BuildLimits, group: Group) -> str:
+        unit = units.from_flags(kernel.flags)
+        if unit.version != self.version:
+            what = f"kernel {kernel.name} is for Triton {unit.version}, and Triton {self.version} is installed here"
+            raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
         write_sources(kernel, folder)
         (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
-        argv = (sys.executable, "-I", "-S", triton_program.__file__, *self._words(kernel, target))
+        argv = (sys.executable, "-I", "-S", triton_program.__file__, *words)
         return run_judged(self.name, argv, folder, limits, group).log
-
-
-def checked_unit(kernel: Kernel, version: str) -> units.TritonUnit:
-    """What a kernel is compiled with. Raises BadInput where that is another release than the one that is here."""
-    unit = units.from_flags(kernel.flags)
-    if unit.version != version:
-        what = f"kernel {kernel.name} is for Triton {unit.version}, and Triton {version} is installed here"
-        raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
-    return unit
 
 
 def described(folder: str, disassembler: str | None = None) -> Triton:

@@ -1,5 +1,4 @@
-"""Compiles one Triton kernel in a process of its own, without a GPU. Run by triton.py; for processors, which get C, by
-triton_cpu.py.
+"""Compiles one Triton kernel in a process of its own, without a GPU, or lets a plug-in do so. Run by triton.py.
 
 It executes the kernel's text, as importing the user's file would. It is started without site-packages and is told where
 Triton lies.
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
-PROCESSOR = "cpu"
-_LOWERING = ("deepgen_triton_cpu.lowering", "deepgen_triton_cpu.lowering.lower")
+PLUG_IN = "plug-in"
 _KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
 _BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
 _REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
@@ -40,15 +38,12 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
     Path(REPORT).write_text(json.dumps({name: getattr(compiled.metadata, name, 0) for name in _REPORTED}))
 
 
-def lower(source: str) -> None:
-    """The kernel in C, with all that it includes, and the flags it is compiled with."""
-    # Named rather than imported: bundles hold what the build imports, and need no generators.
-    triton_c, lowering = (importlib.import_module(name) for name in _LOWERING)
+def hand_over(source: str, place: str) -> None:
+    """What a plug-in's function makes of the kernel. It gets a name for files and what Triton would get."""
+    module, _, function = place.partition(":")
     unit = json.loads(Path(UNIT).read_text())
-    made = lowering.lower(triton_c.ttir_of(**_described(source, unit)))
-    files = {file.name: file.text for file in lowering.sources(made.text, STEM)}
-    flags = lowering.flags(bool(unit["options"].get("enable_fp_fusion", True)))
-    Path(REPORT).write_text(json.dumps({"scratch": made.scratch, "files": files, "flags": flags}))
+    make = getattr(importlib.import_module(module), function)
+    Path(REPORT).write_text(json.dumps(make(name=STEM, options=unit["options"], **_described(source, unit))))
 
 
 def _described(source: str, unit: Any) -> dict[str, Any]:
@@ -92,9 +87,9 @@ def main() -> int:
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # the default of 3.9 and of older releases; said, it prints no warning
     sys.path.append(place)
     try:
-        if backend == PROCESSOR:
-            sys.path.append(arch)  # where deepgen lies
-            lower(source)
+        if backend == PLUG_IN:
+            sys.path += arch.split(os.pathsep)  # where deepgen and the plug-in lie
+            hand_over(source, warp)
         else:
             build(source, backend, arch, int(warp))
     except Exception as error:

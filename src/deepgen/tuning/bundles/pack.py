@@ -127,7 +127,7 @@ def _imports(text: bytes) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             places = _extended() if node.module == _EXTEND else {}
             for alias in node.names:
-                names += [node.module, f"{places.get(alias.name, node.module)}.{alias.name}"]
+                names += [node.module, places.get(alias.name, f"{node.module}.{alias.name}")]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PLACE.fullmatch(node.value):
             names.append(node.value.partition(":")[0])  # what a registry imports when it is asked for it
     ours = [name.split(".") for name in names if name.split(".")[0].startswith("deepgen")]
@@ -139,7 +139,7 @@ def _extended() -> dict[str, str]:
     """Where the names of `deepgen.extend` come from."""
     tree = ast.parse((Path(deepgen.__file__).parent / "extend.py").read_bytes())
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
 
 
 def _row(trial: Trial, kernel: Kernel, artifact: Artifact) -> dict[str, Any]:
