@@ -15,8 +15,7 @@ import pytest
 from rich import console as rich_console
 
 import deepgen as dg
-from deepgen.report.view import notebook
-from deepgen.report.view.block import render
+from deepgen.report.view.block import as_html, render
 
 SCRIPT = """
 import deepgen as dg
@@ -101,7 +100,7 @@ def test_a_notebook_shows_progress_in_one_block(
 
 
 def test_a_notebook_is_safe_from_what_a_run_says() -> None:
-    block = notebook.as_html(render("<script>x</script>", dg.Progress("searching", last_failure="<b>\x1b[2J")))
+    block = as_html(render("<script>x</script>", dg.Progress("searching", last_failure="<b>\x1b[2J")))
     assert "<script>" not in block and "<b>" not in block and "\x1b" not in block
 
 

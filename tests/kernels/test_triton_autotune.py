@@ -18,7 +18,7 @@ import triton_autotuned as sample
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.frontends.triton import results
+from deepgen.frontends.triton import decorator
 from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of
 from deepgen.frontends.triton.decorator import Tuning
 from deepgen.vocabulary import BadInput, DeepgenError
@@ -85,7 +85,7 @@ def test_a_file_that_holds_something_else_is_tuned_again(cache: Path, searches: 
     path.write_text(text)
     sample.scaled.cache.clear()
     assert chosen(sample.scaled, *arguments())["BLOCK"] == 256 and len(searches) == 2
-    assert json.loads(path.read_text())["format"] == results.FORMAT
+    assert json.loads(path.read_text())["format"] == decorator.FORMAT
 
 
 def test_a_space_instead_of_a_list(cache: Path, searches: list[Any]) -> None:

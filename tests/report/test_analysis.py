@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import analysis_noise as data
-from deepgen.report.analysis import Report, analyze
+from deepgen.report.analysis import Report, analyze, summary
 from deepgen.report.analysis.correlation import ranks, relations
-from deepgen.report.analysis.groups import group_of
-from deepgen.report.analysis.numbers import columns_of, design, knobs_of, log_times, pulled_in
-from deepgen.report.analysis.words import summary
+from deepgen.report.analysis.numbers import columns_of, design, group_of, knobs_of, log_times, pulled_in
 from deepgen.vocabulary import BadInput, DeepgenError
 
 SETS = int(os.environ.get("DEEPGEN_NOISE_SETS", "2"))

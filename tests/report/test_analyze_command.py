@@ -10,10 +10,9 @@ import pytest
 import deepgen as dg
 from deepgen.frontends.cli.main import main
 from deepgen.report import charts
-from deepgen.report.analysis import analyze
-from deepgen.report.analysis.of_study import rows_of
+from deepgen.report.analysis import analyze, rows_of
 from deepgen.report.facts import facts_from
-from deepgen.report.files import write_analysis
+from deepgen.report.plots import write_analysis
 from deepgen.tuning import Study
 
 

@@ -17,14 +17,11 @@ from typing import Any
 
 from deepgen import __version__
 from deepgen.report import trials as columns
-from deepgen.report.analysis import Report, analyze
-from deepgen.report.analysis.groups import words_for
-from deepgen.report.analysis.numbers import Row, usable
-from deepgen.report.analysis.of_study import rows_of
-from deepgen.report.analysis.words import summary as summary_of
-from deepgen.report.command import tune_command
-from deepgen.report.conditions import conditions_of
-from deepgen.report.words import compared, gained
+from deepgen.report.analysis import Report, analyze, rows_of
+from deepgen.report.analysis import summary as summary_of
+from deepgen.report.analysis.numbers import Row, usable, words_for
+from deepgen.report.reproduce import tune_command
+from deepgen.report.words import compared, conditions_of, gained
 from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.race import median_interval
 from deepgen.tuning import Study

@@ -1,13 +1,12 @@
-"""A report as Markdown, short enough for a pull request."""
+"""A report as Markdown, short enough for a pull request, and its tables as rows of words, which a page shows, too."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from deepgen.report import tables
-from deepgen.report.facts import Facts
-from deepgen.report.words import sentence, without_advice
+from deepgen.report.facts import DEFAULT, Facts
+from deepgen.report.words import judged, sentence, without_advice
 from deepgen.tuning.study.text import counted, seconds_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # `@` and `#` too: on some hosts they name people and threads
@@ -21,7 +20,7 @@ def markdown(facts: Facts) -> str:
 
 
 def _of_several(facts: Facts) -> list[str]:
-    found = [f"## {_plain(facts['title'])}", _table(tables.STUDIES, tables.studies(facts))]
+    found = [f"## {_plain(facts['title'])}", _table(STUDIES, studies(facts))]
     for one in facts["studies"]:
         told, _ = without_advice(one["doubts"])
         if told:
@@ -33,14 +32,12 @@ def _of_study(facts: Facts) -> list[str]:
     doubts, advice = without_advice(facts["doubts"])
     important = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
     explains = ", ".join(f"{_plain(one['knob'])} {one['share']:.0%}" for one in important)
-    failures = [
-        (verdict, count, text[:_MESSAGE_LETTERS]) for verdict, count, text in tables.verdicts(facts) if text.strip()
-    ]
+    failures = [(verdict, count, text[:_MESSAGE_LETTERS]) for verdict, count, text in verdicts(facts) if text.strip()]
     command = facts["reproduce"]["command"] or f"deepgen report {facts['folder']}"
     return [
         f"## {_plain(facts['title'])}",
         _winner(facts),
-        _table(tables.RATIOS, tables.ratios(facts)) if facts["ratios"] else "",
+        _table(RATIOS, ratios(facts)) if facts["ratios"] else "",
         f"{counted(facts['ended'], 'trial')}, {_plain(facts['state_words'])}: "
         + ", ".join(f"{one['count']} {_plain(one['verdict'])}" for one in facts["verdicts"]),
         f"Knobs that explain the time: {explains}." if explains else "",
@@ -82,3 +79,78 @@ def _code(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}sh\n{text}\n{fence}"
+
+
+Rows = list[tuple[str, ...]]
+RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")
+STUDIES = ("operator", "target", "family", "state", "trials", "time", "rate", "over the default", "over baselines")
+FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
+
+
+def ratios(facts: Facts) -> Rows:
+    return [
+        (
+            row["name"],
+            f"{row['ratio']:.2f}",
+            _interval(row),
+            seconds_text(row["seconds"]),
+            judged(row["ratio"], row["low"], row["high"]),
+        )
+        for row in facts["ratios"]
+    ]
+
+
+def shapes(facts: Facts) -> Rows:
+    return [
+        (
+            row["operator"],
+            seconds_text(row["seconds"]),
+            ", ".join(f"{name} {seconds_text(taken)}" for name, taken in row["baselines"].items()),
+        )
+        for row in facts["shapes"]
+    ]
+
+
+def finalists(facts: Facts) -> Rows:
+    rows: Rows = []
+    for row in facts["finalists"]:
+        who = " (winner)" if row["winner"] else " (default)" if row["default"] else ""
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        rows.append((f"{row['trial']}{who}", seconds_text(row["seconds"]), ratio, _interval(row), row["config"]))
+    return rows
+
+
+def conditions(facts: Facts) -> Rows:
+    return [(row["name"], row["search"] or "-", row["finals"] or "-") for row in facts["conditions"]]
+
+
+def verdicts(facts: Facts) -> Rows:
+    return [
+        (row["verdict"], str(row["count"]), row["examples"][0]["text"] if row["examples"] else "")
+        for row in facts["verdicts"]
+    ]
+
+
+def studies(facts: Facts) -> Rows:
+    rows: Rows = []
+    for one in facts["studies"]:
+        best = one["winner"] or {}
+        others = [f"{row['name']} {row['ratio']:.2f}" for row in one["ratios"] if row["name"] != DEFAULT]
+        rows.append(
+            (
+                one["operator"],
+                one["target"],
+                one["family"],
+                one["state"],
+                str(one["ended"]),
+                seconds_text(best.get("seconds")),
+                best.get("rate", "-"),
+                best.get("gained") or "-",
+                ", ".join(others) or "-",
+            )
+        )
+    return rows
+
+
+def _interval(row: Facts) -> str:
+    return "-" if row["low"] is None else f"{row['low']:.2f} to {row['high']:.2f}"

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from deepgen.report import tables
+from deepgen.report import markdown
 from deepgen.report.charts import TRIALS, check_libraries
 from deepgen.report.facts import Facts
 from deepgen.report.figures import Figure, figures_of
@@ -57,7 +57,7 @@ def render(facts: Facts, live: Mapping[str, Any] | None = None) -> str:
         facts=facts,
         figures={figure.name: figure for figure in figures},
         live=live,
-        tables=tables,
+        tables=markdown,
         data=_embedded(data),
         style=_text("page.css"),
         vega=vega_script() if figures else "",

@@ -9,9 +9,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from deepgen.report.view.block import render
+from deepgen.report.view.block import Spark, render, spark
 from deepgen.report.view.live import clock, line, watching
-from deepgen.report.view.spark import Spark, spark
 from deepgen.tuning import Progress
 
 BUSY = Progress(

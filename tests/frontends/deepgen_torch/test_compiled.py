@@ -14,7 +14,7 @@ from stand_in import Everything  # noqa: E402
 from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch import compiled, inductor, routes  # noqa: E402
+from deepgen.frontends.torch import inductor, routes  # noqa: E402
 from deepgen.frontends.torch.race import Raced  # noqa: E402
 
 GIVEN, MULTIPLIED, TORCHS = "deepgen_two_scales_mm", "deepgen_scaled_mm", "extern_kernels._scaled_mm"
@@ -174,7 +174,7 @@ def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
     raced = Raced(3e-6, 5e-6, True, calling=(6e-6, 7e-6))
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: raced)
-    monkeypatch.setattr(compiled, "_timed", lambda *_: (9e-6, 5e-6))
+    monkeypatch.setattr(inductor, "_timed", lambda *_: (9e-6, 5e-6))
     x, weight = torch.randn(20, 24), torch.randn(24, 16)
     with torch.no_grad(), dt.use(Everything(kinds=("gemm",))) as used, config.patch({"triton.cudagraphs": replayed}):
         found, code = _with_code(torch.compile(lambda: torch.mm(x, weight), fullgraph=True))
@@ -188,14 +188,14 @@ def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
 
 def test_calls_by_compiled_code_are_timed_with_the_memory_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU; here nothing but that both give results."""
-    monkeypatch.setattr(compiled, "calling", lambda mine, other: (mine(), other()))
+    monkeypatch.setattr(inductor, "calling", lambda mine, other: (mine(), other()))
     a, weight, one, other = _small(M), _small(N), torch.tensor(2.0), torch.tensor(0.5)
     with torch.no_grad(), dt.use(Library(Product()), race=False) as used:  # type: ignore[arg-type]
         torch._scaled_mm(a, weight.t(), one, other, out_dtype=torch.bfloat16)
         route = used._router.route("scaled_mm", (a, weight.t(), one * other, False), torch.mm)
         assert route is not None
         for kind, scales in (("two_scales_mm", (one, other)), ("scaled_mm", (one * other,))):
-            mine, others = compiled._timed(kind, route, (a, weight.t(), *scales, False))
+            mine, others = inductor._timed(kind, route, (a, weight.t(), *scales, False))
             torch.testing.assert_close(mine, others)
 
 

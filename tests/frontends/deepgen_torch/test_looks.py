@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from stand_in import Everything  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
-from deepgen.frontends.torch.looks import LOOKS, SECONDS, Looks  # noqa: E402
+from deepgen.frontends.torch.guards import LOOKS, SECONDS, Looks  # noqa: E402
 
 OWN = torch.Tensor.__mul__
 SMALL = torch.ones(4)

@@ -32,11 +32,10 @@ def analyze(
     from deepgen.frontends.cli import studies
     from deepgen.frontends.cli.output import labelled, print_json, shown
     from deepgen.report import analysis
-    from deepgen.report.analysis.of_study import rows_of
-    from deepgen.report.analysis.words import summary
+    from deepgen.report.analysis import rows_of, summary
     from deepgen.report.charts import check_libraries
     from deepgen.report.facts import facts_from
-    from deepgen.report.files import write_analysis
+    from deepgen.report.plots import write_analysis
 
     if plots is not None:
         check_libraries()

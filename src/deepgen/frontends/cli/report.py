@@ -54,7 +54,7 @@ def report(
     facts = _facts(names, settings.load(), trust=trust, code=not as_markdown)
     files: list[Path] = []
     if png is not None:
-        from deepgen.report.files import write_report
+        from deepgen.report.plots import write_report
 
         files = write_report(facts, png)
     text = _text(facts, as_markdown=as_markdown)
@@ -83,8 +83,8 @@ def _text(facts: Facts, *, as_markdown: bool) -> str:
 
 def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> Facts:
     from deepgen.frontends.cli.toolchain import assembly_of_trial
-    from deepgen.report.code import with_code
     from deepgen.report.facts import facts_of, facts_of_several
+    from deepgen.report.reproduce import with_code
     from deepgen.tuning import Study
     from deepgen.tuning.study.journal import FILE
 

@@ -112,8 +112,7 @@ def print_counted(study: Study) -> None:
     if not _counts(study):
         return
     from deepgen.report import analysis
-    from deepgen.report.analysis.of_study import rows_of
-    from deepgen.report.analysis.words import summary
+    from deepgen.report.analysis import rows_of, summary
 
     labelled("events", shown(study.folder / TABLE))
     try:

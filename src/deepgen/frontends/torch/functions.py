@@ -15,11 +15,10 @@ import torch
 from torch.autograd import forward_ad
 
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
-from deepgen.frontends.torch.guards import Check, check_of, modes, watched
-from deepgen.frontends.torch.looks import Looks
+from deepgen.frontends.torch.guards import Check, Looks, check_of, modes, watched
 from deepgen.frontends.torch.ops import OPS, TORCHS
+from deepgen.frontends.torch.race import PLAIN
 from deepgen.frontends.torch.routes import Router, Table
-from deepgen.frontends.torch.tried import PLAIN
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
 

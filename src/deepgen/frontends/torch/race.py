@@ -1,4 +1,4 @@
-"""A kernel against torch where it is called: both are timed in turns, on the call's own tensors."""
+"""A kernel against torch where it is called: both are timed in turns, on the call's own tensors and torch's threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from deepgen.frontends.torch.cores import work
+from deepgen.run.call.calling import Loaded
+from deepgen.run.call.native import torchs_threads
 from deepgen.run.measure.race import paired_ratio
 
 _ROUNDS = 15
@@ -21,7 +22,6 @@ _CLOSE = 1.1  # of torch's time on a GPU: a kernel that takes no more may gain b
 _FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like BERT's has 1 to 2
 _CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
-
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
 
 
@@ -172,3 +172,58 @@ def _on_gpu(device: Any) -> Timer:
         return float(start.elapsed_time(end)) * 1e-3
 
     return seconds
+
+
+_GRAIN = 1 << 15  # elements that torch gives each thread at least
+
+
+def several() -> bool:
+    """Whether torch computes with several threads."""
+    return bool(torch.get_num_threads() > 1)
+
+
+def lend(kernel: Loaded) -> bool:
+    """A kernel's work is done by torch's threads from now on. False: it has others, or torch's cannot be had."""
+    parallel = torchs_threads()
+    return parallel is not None and kernel.run_on(parallel)
+
+
+def work() -> Callable[[], object]:
+    """A short operator that torch computes with all its threads."""
+    numbers = torch.zeros(_GRAIN * torch.get_num_threads())
+    return lambda: numbers.add_(1.0)
+
+
+_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
+# Subclasses have their own meaning of every call.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
+    element stands for several: they cannot be written.
+    """
+    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and _movable(arg) else arg for arg in args)
+
+
+def _movable(tensor: Any) -> bool:
+    return bool(tensor.nbytes <= _MOVED) and 0 not in tensor.stride()
+
+
+def _moved(tensor: Any) -> Any:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
+    return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+
+def _real(tensor: Any) -> Any:
+    if type(tensor) in PLAIN:
+        return tensor.detach()
+    # A generator of its own: what the caller draws at random stays as it was.
+    chance = torch.Generator(tensor.device).manual_seed(0)
+    wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(wide)

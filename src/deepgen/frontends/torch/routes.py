@@ -18,11 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from deepgen import targets
 from deepgen.frontends.torch.asked import Asked, Reads
 from deepgen.frontends.torch.calls import KINDS
-from deepgen.frontends.torch.cores import lend, several
-from deepgen.frontends.torch.guards import contiguous, maker
-from deepgen.frontends.torch.race import Raced, race, race_for_cores
-from deepgen.frontends.torch.tried import PLAIN, elsewhere, made_real
-from deepgen.frontends.torch.views import Views, viewed
+from deepgen.frontends.torch.guards import Views, contiguous, maker, viewed
+from deepgen.frontends.torch.race import PLAIN, Raced, elsewhere, lend, made_real, race, race_for_cores, several
 from deepgen.libraries import Library
 from deepgen.operators import Operator
 from deepgen.run.call.calling import Loaded

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 from deepgen.frontends.torch.functions import Places, Run, remember
 from deepgen.frontends.torch.guards import modes, watched
 from deepgen.frontends.torch.ops import TORCHS
+from deepgen.frontends.torch.race import PLAIN
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
-from deepgen.frontends.torch.tried import PLAIN
 
 SCALED_MM = TORCHS["scaled_mm"]
 PRODUCT = 10e-6  # seconds that a product of two scales takes in eager code, at most: a call of torch's and a launch

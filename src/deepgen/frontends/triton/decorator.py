@@ -7,17 +7,21 @@ kept on disk. Calls that deepgen cannot describe are timed by Triton in this pro
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from deepgen.frontends.triton import results
 from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of, space_of
-from deepgen.vocabulary import BadInput, DeepgenError, Missing
+from deepgen.toolchains import default_cache_folder
+from deepgen.vocabulary import BadInput, DeepgenError, Missing, digest, foreign
 
 _TRIES = 3  # of configs to compare with: the first may be one that fails
 _TRIALS = 200
@@ -221,14 +225,14 @@ def _kind() -> type:
                 return
             searched = [str(rows), str(self.deepgen.knobs), str(self.deepgen.requires)]
             about = {"kernel": called.function.cache_key, "triton": triton.__version__, "device": _device()}
-            path = results.place({**about, "key": [str(part) for part in chosen], "searched": searched})
-            kept = results.read(path) if self.deepgen.kept else None
+            path = place({**about, "key": [str(part) for part in chosen], "searched": searched})
+            kept = read_kept(path) if self.deepgen.kept else None
             if kept is not None and self.deepgen.may_be(kept["config"], rows):
                 config, told = kept["config"], kept
             else:
                 config, told = self.deepgen.found(called, rows)
                 if self.deepgen.kept:
-                    results.write(path, config, told)
+                    write_kept(path, config, told)
             self.deepgen.told = f"agrees with {told.get('agrees_with', 'config 0')}"
             self.cache[chosen] = configs[rows.index(config)] if rows is not None else _config(config)
 
@@ -271,3 +275,36 @@ def _sample(called: Called, tuning: Tuning) -> list[Any]:
     count = space.count()
     ranks = range(0, count, max(1, count // _SAMPLED))
     return [_config(space.at(rank)) for rank in ranks][:_SAMPLED]
+
+
+FORMAT = "deepgen-autotune 1"
+_FOLDER = "autotune"
+
+
+def _folder() -> Path:
+    return default_cache_folder() / _FOLDER
+
+
+def place(about: Mapping[str, Any]) -> Path:
+    """The file of a kernel, a device, its configs and a key."""
+    return _folder() / f"{digest({'format': FORMAT, **about})}.json"
+
+
+def read_kept(path: Path) -> dict[str, Any] | None:
+    """What was kept; None where there is nothing, or nothing that can be used."""
+    with contextlib.suppress(OSError, ValueError, DeepgenError):
+        found = json.loads(foreign.read_bytes(path))
+        if isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("config"), dict):
+            return found
+    return None
+
+
+def write_kept(path: Path, config: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    """Where it cannot be kept, the next process tunes again."""
+    with contextlib.suppress(OSError, TypeError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"format": FORMAT, "config": dict(config), **told}, indent=1)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+        with os.fdopen(handle, "w") as file:
+            file.write(text + "\n")
+        Path(name).replace(path)

@@ -1,7 +1,182 @@
 """Analysis: what explains the time of a study's kernels. Everything here is a function of rows of trials."""
 
-from deepgen.report.analysis.correlation import Estimate, Relation
-from deepgen.report.analysis.importance import Importance
-from deepgen.report.analysis.report import LEVEL, THRESHOLD, Group, Report, analyze
+from __future__ import annotations
 
-__all__ = ["LEVEL", "THRESHOLD", "Estimate", "Group", "Importance", "Relation", "Report", "analyze"]
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from deepgen.report.analysis.correlation import Estimate, Relation, relations
+from deepgen.report.analysis.importance import Importance, importances
+from deepgen.report.analysis.numbers import FEWEST, TIME, Row, columns_of, knobs_of, log_times, usable, words_for
+from deepgen.space.definition import value_from_json
+from deepgen.tuning.study.reading import Reading
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject
+
+THRESHOLD = 0.5
+# The chance of any finding at all where nothing relates to the time: this for correlations, and this for knobs.
+LEVEL = 0.01
+MOST = 4000  # trials; of more, a random choice is taken
+
+
+@dataclass(frozen=True)
+class Group:
+    """How many numbers of a kind there are, how many of them relate to the time, and the one that does most."""
+
+    name: str
+    numbers: int
+    related: int
+    strongest: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in `used` correct trials. `relations` and `knobs` hold everything that was looked at."""
+
+    trials: int
+    used: int
+    threshold: float
+    relations: tuple[Relation, ...]
+    knobs: tuple[Importance, ...]
+    explained: float  # by all knobs together, in shares of the variance of log time
+    scarce: tuple[str, ...]  # numbers that too few trials have
+
+    @property
+    def findings(self) -> tuple[Relation, ...]:
+        """The relations that are not chance and above the threshold, the strongest first."""
+        least = max(self.threshold, 1e-12)
+        return tuple(one for one in self.relations if one.strength(LEVEL) >= least)
+
+    @property
+    def important(self) -> tuple[Importance, ...]:
+        """The knobs that predict the time of trials that the model has not seen."""
+        return tuple(one for one in self.knobs if one.p <= LEVEL and one.share > 0)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        names = dict.fromkeys(one.group for one in self.relations)
+        found = []
+        for name in names:
+            related = [one.name for one in self.findings if one.group == name]
+            count = sum(one.group == name for one in self.relations)
+            found.append(Group(name, count, len(related), related[0] if related else None))
+        return tuple(sorted(found, key=lambda group: -group.related))
+
+    def to_json(self) -> JsonObject:
+        return {
+            "trials": self.trials,
+            "used": self.used,
+            "threshold": self.threshold,
+            "level": LEVEL,
+            "explained_by_knobs": self.explained,
+            "findings": [one.name for one in self.findings],
+            "important_knobs": [one.knob for one in self.important],
+            "groups": [asdict(one) for one in self.groups],
+            "relations": [asdict(one) for one in self.relations],
+            "knobs": [asdict(one) for one in self.knobs],
+            "too_few_values": list(self.scarce),
+        }
+
+
+def analyze(rows: Sequence[Row], threshold: float = THRESHOLD, seed: int = 0) -> Report:
+    """What explains the time of these trials, which are rows as `Study.rows()` gives them.
+
+    Raises DeepgenError where too few of them are correct to say anything.
+    """
+    if not 0.0 <= threshold <= 1.0:
+        raise BadInput(f"the threshold is {threshold}", allowed="a correlation from 0 to 1")
+    timed = usable(rows)
+    if len(timed) < FEWEST:
+        raise DeepgenError(f"{len(timed)} correct trials are too few to analyze (at least {FEWEST} are needed)")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(timed))[:MOST])
+    used = [timed[i] for i in chosen]
+    times, knobs = log_times(used), knobs_of(used)
+    columns, scarce = columns_of(used)
+    found = relations(columns, times, knobs, seed) if np.ptp(times) > 0 else []
+    found.sort(key=lambda one: -max(one.strength(LEVEL), abs(one.pearson.r) * 1e-6))
+    shares, explained = importances(knobs, times, LEVEL, seed)
+    return Report(len(rows), len(used), threshold, tuple(found), tuple(shares), explained, tuple(scarce))
+
+
+def rows_of(reading: Reading) -> list[Row]:
+    """The rows of `Study.rows()`, and `derived.NAME` where the study keeps its space. Imports no user code."""
+    rows = reading.rows()
+    space = reading.study.kept_space()
+    if space is None:
+        return [*rows]
+    configs = {t.id: {name: value_from_json(value) for name, value in t.config.items()} for t in reading.trials}
+    return [
+        {**row, **{f"derived.{name}": value for name, value in space.derived(configs[row["trial"]]).items()}}
+        for row in rows
+    ]
+
+
+_MOST = 3  # numbers and knobs that a summary names
+_CURVED = 0.1  # by so much a rank correlation exceeds a linear one where the relation is a curve
+_LEAST_SHARE = 0.01  # of the differences in time
+
+
+def summary(report: Report) -> str:
+    """What explains the time, in one sentence: the strongest number of each group, then the knobs."""
+    parts = [_number(one) for one in _named(report)]
+    knobs = [one for one in report.important if one.share >= _LEAST_SHARE][:_MOST]
+    if knobs:
+        parts.append(", ".join(_knob(one, first=i == 0) for i, one in enumerate(knobs)))
+    if parts:
+        return "; ".join(parts)
+    shown = f" with a correlation of at least {report.threshold:g}" if report.threshold else ""
+    return (
+        f"nothing explains the time: beyond chance, none of {len(report.relations)} numbers goes along with it{shown}, "
+        "and no knob predicts it"
+    )
+
+
+def _named(report: Report) -> list[Relation]:
+    """The strongest of each group. Knobs are told of by what they explain; cycles follow the time by definition."""
+    strongest: dict[str, Relation] = {}
+    for one in report.findings:
+        if one.group not in (TIME, "knob"):
+            strongest.setdefault(one.group, one)
+    return list(strongest.values())[:_MOST]
+
+
+def _number(one: Relation) -> str:
+    name, partial = words_for(one.name), one.partial
+    fixed = partial if partial is not None and partial.p <= LEVEL else None
+    if min(one.pearson.p, one.spearman.p) > LEVEL and fixed is not None:
+        return f"with the knobs held fixed, time {_verb(fixed.r)} {name} (partial r = {fixed.r:.2f})"
+    curved = abs(one.spearman.r) > abs(one.pearson.r) + _CURVED
+    r, what = (one.spearman.r, "rank r") if curved else (one.pearson.r, "r")
+    told = f"time {_verb(r)} {name} ({what} = {r:.2f})"
+    if partial is None:
+        return told
+    if fixed is None:
+        return f"{told}, but not with the knobs held fixed (partial r = {partial.r:.2f})"
+    also = "also" if fixed.r * r > 0 else "but the other way"
+    return f"{told}, {also} with the knobs held fixed (partial r = {fixed.r:.2f})"
+
+
+def _verb(r: float) -> str:
+    return "follows" if r > 0 else "falls with"
+
+
+def _knob(one: Importance, *, first: bool) -> str:
+    told = f"{one.knob} explains {one.share:.0%} of the differences in time" if first else f"{one.knob} {one.share:.0%}"
+    if one.partner is not None and one.together > one.share / 2:
+        told += f" (mostly together with {one.partner})"
+    return told
+
+
+__all__ = [
+    "LEVEL",
+    "THRESHOLD",
+    "Estimate",
+    "Group",
+    "Importance",
+    "Relation",
+    "Report",
+    "analyze",
+    "rows_of",
+    "summary",
+]

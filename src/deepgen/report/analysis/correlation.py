@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.report.analysis.groups import group_of
-from deepgen.report.analysis.numbers import KNOB, Column, Floats, design, pulled_in
+from deepgen.report.analysis.numbers import KNOB, Column, Floats, design, group_of, pulled_in
 
 SHUFFLES = 999
 _AT_A_TIME = 100  # shuffles, so that memory stays small

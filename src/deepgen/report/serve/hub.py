@@ -10,15 +10,14 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deepgen.report.serve import events, state
-from deepgen.report.serve.looks import Seen
+from deepgen.report.serve import looks
+from deepgen.report.serve.looks import Seen, State, Trials
 from deepgen.report.serve.places import Runs
-from deepgen.report.serve.state import State
 from deepgen.report.view.text import note
 
 T = TypeVar("T")
@@ -64,7 +63,7 @@ class Hub:
             known = self.state.studies.get(id or "")
             if began < self._next and (id is None or (known is not None and known.followed)):
                 return 0.0
-            after = await asyncio.to_thread(state.look, self.root, self._runs, self.state, frozenset(self._open))
+            after = await asyncio.to_thread(looks.look_around, self.root, self._runs, self.state, frozenset(self._open))
             before, self.state = self.state, after
             if after != before:
                 self._version += 1
@@ -112,16 +111,16 @@ class Hub:
         """The list of studies as server-sent events: all of it, then what changes."""
         sent = None
         with self._viewer(None):
-            yield events.BEGIN
+            yield BEGIN
             await self.refresh()
             async for now in self._states():
                 if sent is None:
-                    folder, rows = json.dumps(str(self.root)), events.rows(now, State(), events.recent(now))
-                    yield events.event("all", f'{{"folder": {folder}, {rows}}}')
+                    folder = json.dumps(str(self.root))
+                    yield event("all", f'{{"folder": {folder}, {rows(now, State(), recent(now))}}}')
                 elif now is sent:
-                    yield events.HERE
+                    yield HERE
                 else:
-                    yield events.event("some", f"{{{events.rows(now, sent, events.fresh(now, sent))}}}")
+                    yield event("some", f"{{{rows(now, sent, fresh(now, sent))}}}")
                 sent = now
 
     async def study(self, name: str, last: str | None) -> AsyncIterator[str]:
@@ -129,12 +128,12 @@ class Hub:
         epoch, _, count = (last or "").partition("-")
         sent, row, before = int(count[:12]) if count.isdecimal() else 0, None, None
         with self._viewer(name):
-            yield events.BEGIN
+            yield BEGIN
             await self.refresh(name)
             async for now in self._states():
                 seen = now.studies.get(name)
                 if seen is None:
-                    yield events.event("gone", "{}")
+                    yield event("gone", "{}")
                     return
                 parts = []
                 if (trials := seen.trials) is not None and (epoch, sent) != (trials.epoch, len(trials.texts)):
@@ -142,12 +141,12 @@ class Hub:
                     new = trials.texts[0 if again else sent :]
                     epoch, sent = trials.epoch, len(trials.texts)
                     data = f'{{"again": {json.dumps(again)}, "trials": [{", ".join(new)}]}}'
-                    parts.append(events.event("trials", data, f"{epoch}-{sent}"))
+                    parts.append(event("trials", data, f"{epoch}-{sent}"))
                 if seen.row != row:
                     row = seen.row
-                    parts.append(events.event("study", row))
+                    parts.append(event("study", row))
                 if parts or now is before:
-                    yield "".join(parts) or events.HERE
+                    yield "".join(parts) or HERE
                 before = now
 
     async def _states(self) -> AsyncIterator[State]:
@@ -174,3 +173,51 @@ class Hub:
             self._open -= Counter([name] if name else [])
             if not self._viewers and not self.ended:
                 self._someone.clear()
+
+
+BEGIN = "retry: 1000\n\n"  # milliseconds, after which a browser connects again
+HERE = ": \n\n"  # says nothing
+_MOST_RECENT = 15  # trials of a study that the list of studies begins with
+
+
+def event(kind: str, data: str, number: str | None = None) -> str:
+    mark = f"id: {number}\n" if number is not None else ""
+    return f"event: {kind}\n{mark}data: {data}\n\n"
+
+
+def rows(now: State, before: State, trials: Iterable[tuple[str, str]]) -> str:
+    """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
+    parts = []
+    for kind in ("studies", "runs", "bundles"):
+        found, old = _texts(now, kind), _texts(before, kind)
+        changed = ", ".join(row for name, row in found.items() if old.get(name) != row)
+        gone = json.dumps([name for name in old if name not in found])
+        parts.append(f'"{kind}": [{changed}], "{kind}_gone": {gone}')
+    ended = ", ".join(f'{{"study": {json.dumps(name)}, "ended": {text}}}' for name, text in trials)
+    return ", ".join([*parts, f'"trials": [{ended}]'])
+
+
+def _texts(state: State, kind: str) -> Mapping[str, str]:
+    return {name: seen.row for name, seen in state.studies.items()} if kind == "studies" else getattr(state, kind)
+
+
+def fresh(now: State, before: State) -> Iterator[tuple[str, str]]:
+    """The trials that ended between two states; the latest of studies that were not followed before."""
+    for id, seen in now.studies.items():
+        old = before.studies.get(id)
+        if seen.trials is None or old == seen:
+            continue
+        if old is not None and old.trials is not None and old.trials.epoch == seen.trials.epoch:
+            yield from ((id, text) for text in seen.trials.texts[len(old.trials.texts) :])
+        elif seen.running:
+            yield from _latest(seen)
+
+
+def recent(state: State) -> Iterator[tuple[str, str]]:
+    for seen in state.studies.values():
+        if seen.running:
+            yield from _latest(seen)
+
+
+def _latest(seen: Seen) -> Iterator[tuple[str, str]]:
+    yield from ((seen.id, text) for text in (seen.trials or Trials()).texts[-_MOST_RECENT:])

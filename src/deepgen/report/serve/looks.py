@@ -1,6 +1,7 @@
-"""One look at a study, a cluster run or the results of a bundle: what a page shows of it, as JSON.
+"""One look at a folder: what a page shows of each study, cluster run and results of a bundle, as JSON.
 
-A study that runs, or that somebody has open, is followed: of each look only the trials that ended since are read.
+Only what has changed since the last look is read. A study that runs, or that somebody has open, is followed: of each
+look only the trials that ended since are read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deepgen.report.serve.places import Mark
+from deepgen.report.serve import places
+from deepgen.report.serve.places import Mark, Places, Runs
 from deepgen.tuning.bundles.results import MOST_BYTES
 from deepgen.tuning.study.definition import STRANGE, check_trial
 from deepgen.tuning.study.glance import glance, known_shapes
@@ -199,3 +201,69 @@ def _text(row: JsonObject) -> str:
     except ValueError:
         why = "it holds numbers that are not finite"
         return json.dumps({**{key: row[key] for key in ("id", "name")}, "state": "unreadable", "why": why})
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that is known at one moment. Rows are JSON texts by the ids that addresses use."""
+
+    studies: Mapping[str, Seen] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)
+    bundles: Mapping[str, str] = field(default_factory=dict)
+    run_folders: Mapping[str, Path] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, by their paths
+
+
+def look_around(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> State:
+    """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
+    found = places.find(root, runs)
+    studies = {
+        id: _study(Seen(id, str(path.relative_to(found.top)), path), before, followed)
+        for id, path in found.studies.items()
+    }
+    idle = all(before.studies.get(name) == seen for name, seen in studies.items())
+    unchecked = [seen for seen in studies.values() if not (seen.checked or seen.running or places.is_fresh(seen.mark))]
+    if idle and unchecked:
+        seen = unchecked[0]
+        studies[seen.id] = look(seen, seen.mark, whole=True, follow=seen.followed)
+    marks = _marks(found, runs)
+    return State(
+        studies,
+        _others(found.runs, before.runs, before.marks, marks, lambda path, n: run_row(path, n, runs.row)),
+        _others(found.bundles, before.bundles, before.marks, marks, bundle_row),
+        found.runs,
+        marks,
+    )
+
+
+def _study(new: Seen, before: State, followed: frozenset[str]) -> Seen:
+    known = before.studies.get(new.id, new)
+    mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
+    follow = new.id in followed
+    if (follow and not known.followed) or places.changed(known.mark, mark):
+        # Damage that is known must not be forgotten for a moment; a study that runs was not checked.
+        return look(known, mark, whole=known.checked, follow=follow)
+    return known
+
+
+def _marks(found: Places, runs: Runs) -> dict[str, Mark]:
+    return {
+        **{str(path): runs.mark(path) for path in found.runs.values()},
+        **{str(path): places.file_mark(path) for path in found.bundles.values()},
+    }
+
+
+def _others(
+    found: Mapping[str, Path],
+    rows: Mapping[str, str],
+    before: Mapping[str, Mark],
+    now: Mapping[str, Mark],
+    read: Callable[[Path, str], str | None],
+) -> dict[str, str]:
+    out = {}
+    for name, path in found.items():
+        same = name in rows and not places.changed(before.get(str(path)), now[str(path)])
+        row = rows[name] if same else read(path, name)
+        if row is not None:
+            out[name] = row
+    return out

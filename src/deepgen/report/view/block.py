@@ -1,15 +1,24 @@
-"""A moment of a run as a block of a few lines, for a terminal and for a notebook."""
+"""A moment of a run as a block of a few lines, for a terminal and for a notebook; the best so far is a line of blocks.
+
+In a notebook it is an updatable display and not a widget, so that it needs no extension, and a saved notebook keeps
+its last state.
+"""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from deepgen.report.view.live import clock, speed
-from deepgen.report.view.spark import Spark
-from deepgen.report.view.text import cut, printable
+from deepgen.report.view.text import WIDTH, cut, printable
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 
@@ -63,3 +72,73 @@ def _under_way(progress: Progress) -> str:
 def _best(progress: Progress) -> str:
     fast = speed(progress)
     return f"{rate_text(fast)} ({seconds_text(progress.best_seconds)}{bound_text(fast)})"
+
+
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=*#@"
+_WIDEST = 48
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Speed over trials, from the first correct one to `done`; `improved` is that of Progress."""
+
+    label: str
+    improved: Sequence[tuple[int, float]]
+    done: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(1, min(_WIDEST, options.max_width - len(self.label) - 1))
+        signs = _ASCII if options.ascii_only else _BLOCKS
+        yield Text(f"{self.label} {spark(self.improved, self.done, room, signs)}", style="green", no_wrap=True)
+
+
+def spark(improved: Sequence[tuple[int, float]], done: int, room: int, signs: str = _BLOCKS) -> str:
+    """At most `room` characters, each for the best speed at that point of the search."""
+    if not improved:
+        return ""
+    first, last = improved[0][0], max(done, improved[-1][0])
+    count = min(room, last - first + 1)
+    speeds = []
+    for place in range(count):
+        moment = last if count == 1 else first + round(place * (last - first) / (count - 1))
+        speeds.append(1.0 / next(seconds for after, seconds in reversed(improved) if after <= moment))
+    low, high = min(speeds), max(speeds)
+    if high == low:
+        return signs[-1] * count
+    return "".join(signs[round((speed - low) / (high - low) * (len(signs) - 1))] for speed in speeds)
+
+
+EVERY = 0.25  # seconds between updates
+_BLOCK = '<pre style="white-space:pre;line-height:normal;font-family:monospace">{code}</pre>'
+
+
+@contextmanager
+def in_cell(render: Callable[[Progress], RenderableType]) -> Iterator[Callable[[Progress], None]]:
+    """A callback that shows a moment of a run; the last one is always shown."""
+    from IPython.display import HTML, display
+
+    shown = display(HTML(""), display_id=True)
+    latest: list[Progress] = []
+    updated = 0.0
+
+    def show(progress: Progress) -> None:
+        nonlocal updated
+        latest[:] = [progress]
+        if time.monotonic() >= updated + EVERY:
+            shown.update(HTML(as_html(render(progress))))
+            updated = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        for progress in latest:
+            shown.update(HTML(as_html(render(progress))))
+
+
+def as_html(drawn: RenderableType) -> str:
+    """What a terminal of 80 columns would show."""
+    console = Console(
+        file=io.StringIO(), record=True, width=WIDTH, highlight=False, force_jupyter=False, color_system="standard"
+    )
+    console.print(drawn)
+    return console.export_html(inline_styles=True, code_format=_BLOCK)

@@ -24,10 +24,9 @@ def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
     if quiet:
         yield lambda progress: None
     elif in_notebook():
-        from deepgen.report.view import notebook
-        from deepgen.report.view.block import render
+        from deepgen.report.view.block import in_cell, render
 
-        with notebook.block(lambda progress: render(title, progress)) as show:
+        with in_cell(lambda progress: render(title, progress)) as show:
             yield show
     elif sys.stderr.isatty():
         from rich.live import Live

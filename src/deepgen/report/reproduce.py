@@ -1,17 +1,20 @@
-"""How a study is made again: the command line that means the same."""
+"""How a study is made again: the command line that means the same, and the kernels' sources and assembly."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from deepgen import operators
 from deepgen.operators import Operator
 from deepgen.tuning import Study
 from deepgen.tuning.study.definition import is_own_kernel
 from deepgen.tuning.study.recorded_study import is_recorded
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import DeepgenError, Trial
+
+if TYPE_CHECKING:
+    from deepgen.report.facts import Facts
 
 _OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name
 
@@ -57,3 +60,44 @@ def _words(operator: Operator) -> list[str]:
     if type(operator).make(said) != operator:
         raise ValueError(operator.describe())
     return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+
+
+Assembly = Callable[[Trial], str]
+MOST_LETTERS = 150_000  # of one text; `deepgen show` prints the rest
+
+
+def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
+    """The facts with `code`. This needs the study's generator, and a compiler or a disassembler for `assembly`."""
+    if facts["winner"] is None:
+        return facts
+    trials = {"winner": facts["winner"]["trial"], "default": facts["default"]}
+    if trials["default"] == trials["winner"]:
+        trials["default"] = None
+    kernels = {who: _kernel(study, number, assembly) for who, number in trials.items() if number is not None}
+    return {**facts, "code": kernels}
+
+
+def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
+    """The sources and the assembly, or a sentence that says why they are missing."""
+    trial = study.trial(number)
+    told: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
+    if not trial.kernel_id:
+        return {**told, "why": "the recording does not say which kernel was measured"}
+    try:
+        kernel = study.kernel(trial)
+        told["sources"] = [{"name": s.name, **_cut(s.text)} for s in kernel.sources]
+        told["flags"] = " ".join(kernel.flags)
+    except DeepgenError as error:
+        told["why"] = str(error)
+    try:
+        told["assembly"] = _cut(assembly(trial))
+    except DeepgenError as error:
+        told["why_asm"] = str(error)
+    return told
+
+
+def _cut(text: str) -> dict[str, Any]:
+    if len(text) <= MOST_LETTERS:
+        return {"text": text, "lines": text.count("\n") + 1, "cut": False}
+    kept = text[:MOST_LETTERS].rpartition("\n")[0]
+    return {"text": kept, "lines": kept.count("\n") + 1, "cut": True}
