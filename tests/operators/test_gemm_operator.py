@@ -192,3 +192,12 @@ def test_the_tolerance_fits_sums_as_tensor_cores_keep_them(k: int, fast: bool, o
     if not fast:
         assert allowed.absolute < 0.6, "a lost product shows"
         assert allowed.absolute < eight(k, fast_sums=True).tolerance().absolute
+
+
+def test_bias_and_activation_may_stand_in_place_of_an_epilogue_but_not_beside_it() -> None:
+    sizes = {"M": 8, "N": 8, "K": 8}
+    epilogue = Gemm.make({**sizes, "epilogue": "bias,relu"})
+    assert Gemm.make({**sizes, "bias": True, "activation": "relu"}) == epilogue
+    assert Gemm.make({**sizes, "bias": True}).bias
+    with pytest.raises(BadInput, match="an epilogue beside bias.*only one of them"):
+        Gemm.make({**sizes, "epilogue": "relu", "bias": True})

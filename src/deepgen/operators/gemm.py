@@ -241,9 +241,13 @@ class Gemm(Operator):
 
     @classmethod
     def make(cls, given: Mapping[str, Any]) -> Gemm:
-        said = {_FIELDS.get(word, word): value for word, value in given.items()}
-        follows = _follows(said.pop("epilogue", "none"))
-        return gemm(**said, **follows)
+        arguments = {_FIELDS.get(word, word): value for word, value in given.items()}
+        if "epilogue" in arguments:
+            follows = _follows(arguments.pop("epilogue"))
+            if both := sorted(follows.keys() & arguments.keys()):
+                raise BadInput(f"gemm: an epilogue beside {' and '.join(both)}", allowed="only one of them")
+            arguments.update(follows)
+        return gemm(**arguments)
 
     def said(self) -> Mapping[str, Any]:
         batch = {"B": self.batch} if self.batch > 1 else {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import log2
+from operator import add
 from random import Random
 
 from deepgen.space.engine import Budget
@@ -35,9 +37,17 @@ def quick_order(
         for scope in scopes:
             if scope & ~assigned:
                 live |= scope & assigned
-        return sum([log for i, log in enumerate(logs) if live >> i & 1])
+        return added([log for i, log in enumerate(logs) if live >> i & 1])
 
     return [names[i] for i in _Search(len(names), scopes, open_values).best(starts)]
+
+
+def added(values: Iterable[float]) -> float:
+    """The sum from left to right. From Python 3.12 on sum() compensates rounding, so that ties would break differently.
+
+    Orders, and with them the ranks of configs, must not depend on Python's version.
+    """
+    return reduce(add, values, 0.0)
 
 
 class Planner:
