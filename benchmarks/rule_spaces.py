@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from deepgen.space.partial import Partial
+from deepgen.space.relax import Partial
 from deepgen.space.solver import Solver
 from harness import parser, peak_mebibytes, plain, run_main, save, table
 from rule_space_cases import cases

@@ -14,7 +14,7 @@ import deepgen
 ROOT = Path(deepgen.__file__).parent
 # Rooms of other operators, which have letters of their own.
 OTHERS = (
-    "operators/conv2d.py", "operators/conv2d_answers.py", "kernels/conv2d", "operators/named", "baselines/torch_gpu.py",
+    "operators/conv2d.py", "operators/references.py", "kernels/conv2d", "operators/named", "baselines/torch_gpu.py",
     "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
@@ -24,10 +24,9 @@ LIBRARIES = (
 )  # fmt: skip
 ROOMS = (
     "operators/gemm.py",
-    "operators/gemm_answers.py",
-    "operators/gemm_expression.py",
+    "operators/references.py",
+    "operators/named/products.py",
     "operators/gemm_inputs.py",
-    "operators/gemm_reference.py",
     "kernels/gemm",
     "kernels/shared/x86.py",
     *(f"baselines/{name}" for name in LIBRARIES),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.vocabulary import scratch
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary import folders
+from deepgen.vocabulary.folders import Scratch
 
 OWNER = """
 import sys
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary.folders import Scratch
 mine = Scratch("test", sys.argv[1])
 (mine.path / "logs").mkdir()
 (mine.path / "logs" / "new").write_text("some")
@@ -26,7 +26,7 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(scratch, "_places", lambda: [tmp_path])
+    monkeypatch.setattr(folders, "_places", lambda: [tmp_path])
     return tmp_path
 
 
@@ -52,12 +52,12 @@ def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_has_is_no
     killed, left = owner(place)
     living, kept = owner(place)
     with Scratch("test", str(place)) as mine:
-        assert scratch.left_behind() == []
+        assert folders.left_behind() == []
         killed.kill()
         killed.communicate()
-        assert scratch.left_behind() == [left]
-        assert not scratch.remove(kept) and not scratch.remove(mine.path)
-        scratch.sweep()
+        assert folders.left_behind() == [left]
+        assert not folders.remove(kept) and not folders.remove(mine.path)
+        folders.sweep()
         assert not left.exists() and mine.path.is_dir() and (kept / "logs" / "new").read_text() == "some"
     living.communicate("", timeout=30)
 
@@ -85,10 +85,10 @@ def test_a_folder_that_may_not_be_ours_is_left_alone(
     folder.mkdir()
     for name in ("owner", "file"):
         (folder / name).write_text("")
-    assert scratch.left_behind() == [folder]
+    assert folders.left_behind() == [folder]
     change(folder, monkeypatch)
-    assert scratch.left_behind() == [] and not scratch.remove(folder)
-    scratch.sweep()
+    assert folders.left_behind() == [] and not folders.remove(folder)
+    folders.sweep()
     assert (folder / "file").exists()
 
 
@@ -97,8 +97,8 @@ def test_what_cannot_be_removed_now_can_be_found_later(place: Path, monkeypatch:
     (folder / "logs").mkdir(parents=True)
     (folder / "owner").write_text("")
     with monkeypatch.context() as patch:
-        patch.setattr(scratch.shutil, "rmtree", lambda *_, **__: None)
-        scratch.sweep()
-    assert scratch.left_behind() == [folder]
-    scratch.sweep()
+        patch.setattr(folders.shutil, "rmtree", lambda *_, **__: None)
+        folders.sweep()
+    assert folders.left_behind() == [folder]
+    folders.sweep()
     assert not folder.exists()

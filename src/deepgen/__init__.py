@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
-    from deepgen.operators.expr.text import text
+    from deepgen.operators.expr.serial import text
     from deepgen.operators.named.base import operator
     from deepgen.space import Space
     from deepgen.triton import autotune
@@ -75,7 +75,7 @@ _WHERE = {
     "scan": "deepgen.operators.expr.builder",
     "tensor": "deepgen.operators.expr.builder",
     "operator": "deepgen.operators.named.base",
-    "text": "deepgen.operators.expr.text",
+    "text": "deepgen.operators.expr.serial",
     "abs": "deepgen.operators.expr.functions",
     "cos": "deepgen.operators.expr.functions",
     "erf": "deepgen.operators.expr.functions",

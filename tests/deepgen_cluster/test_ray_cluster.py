@@ -26,7 +26,7 @@ from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
 from deepgen.tuning import Request, tune
 from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, scratch
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, folders
 from deepgen_cluster.ray import RayEngine, connection, lease, roles
 from deepgen_cluster.ray.session import RaySession
 
@@ -332,7 +332,7 @@ def shown_command() -> list[str]:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """For temporary files: a folder with a short name, as Ray needs it, in which a killed run has left something."""
     with tempfile.TemporaryDirectory(prefix="dg-", dir="/tmp") as folder:
-        monkeypatch.setattr(scratch, "_places", lambda: [Path(folder)])
+        monkeypatch.setattr(folders, "_places", lambda: [Path(folder)])
         left = Path(folder, "deepgen-ray-left")
         left.mkdir()
         (left / "owner").touch()
@@ -374,7 +374,7 @@ def test_the_command_leaves_nothing_behind(tmp_path: Path, place: Path, signum: 
     assert not (place / "deepgen-ray-left").exists()
 
     def swept() -> bool:
-        scratch.sweep()
+        folders.sweep()
         return not list(place.glob("deepgen-*"))
 
     assert until(swept), "a killed process that shows no environment any more may hold its locks a while longer"

@@ -103,7 +103,7 @@ def _preload() -> None:
     for name in (
         "deepgen.tuning.tuner",
         "deepgen.tuning.engines.local",
-        "deepgen.space.opening",
+        "deepgen.space.union",
         "deepgen.report.view.block",
         "deepgen.compiler.making",
     ):

@@ -23,7 +23,7 @@ from deepgen.operators.expr.operator import as_operator
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import Kernel
 from deepgen.vocabulary.finding import module_at
-from deepgen.vocabulary.triton import from_flags
+from deepgen.vocabulary.kernel import from_flags
 from deepgen_triton_cpu.lowering import RELEASE, lower, ttir_of
 from deepgen_triton_cpu.lowering.lower import flags as lowered_flags
 from deepgen_triton_cpu.lowering.lower import sources as lowered_sources

@@ -22,7 +22,7 @@ from deepgen.frontends.triton import decorator
 from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of
 from deepgen.frontends.triton.decorator import Tuning
 from deepgen.vocabulary import BadInput, DeepgenError
-from deepgen.vocabulary.triton import from_flags
+from deepgen.vocabulary.kernel import from_flags
 
 CUDA = targets.resolve("cuda:sm_90")
 ROWS = [{"BLOCK": 128, "num_warps": 1}, {"BLOCK": 256, "num_warps": 4}]

@@ -24,7 +24,7 @@ from deepgen.targets import gpu_driver
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, build_once, toolchain_for
 from deepgen.toolchains.compilers import triton as toolchain
 from deepgen.vocabulary import BadInput, Kernel, ScalarArg, WorkspaceArg
-from deepgen.vocabulary.triton import from_flags
+from deepgen.vocabulary.kernel import from_flags
 
 CUDA, HIP = targets.resolve("cuda:sm_90"), targets.resolve("hip:gfx942")
 ARGUMENTS = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import operators
-from deepgen.operators import Conv2d, TensorFacts, conv2d, conv2d_answers
+from deepgen.operators import Conv2d, TensorFacts, conv2d, references
 from deepgen.operators.compare import compare
 from deepgen.operators.conv2d import FORMATS
 from deepgen.vocabulary import BadInput
@@ -57,7 +57,7 @@ def test_large_images_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch) -
     made = op.inputs(1)
     whole = op.reference(made)["y"]
     for most in (1, 5000, 30000):  # a row, some rows, an image and a half
-        monkeypatch.setattr(conv2d_answers, "_CHUNK_BYTES", most)
+        monkeypatch.setattr(references, "_CHUNK_BYTES", most)
         np.testing.assert_allclose(op.reference(made)["y"].values, whole.values, rtol=1e-12, atol=1e-12)
 
 

@@ -18,8 +18,7 @@ from deepgen.operators.compare import compare
 from deepgen.operators.expr import interpret
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator
-from deepgen.operators.expr.serial import expression_digest, from_json, to_json
-from deepgen.operators.expr.text import text
+from deepgen.operators.expr.serial import expression_digest, from_json, text, to_json
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 

@@ -199,5 +199,5 @@ def test_bias_and_activation_may_stand_in_place_of_an_epilogue_but_not_beside_it
     epilogue = Gemm.make({**sizes, "epilogue": "bias,relu"})
     assert Gemm.make({**sizes, "bias": True, "activation": "relu"}) == epilogue
     assert Gemm.make({**sizes, "bias": True}).bias
-    with pytest.raises(BadInput, match="an epilogue beside bias.*only one of them"):
+    with pytest.raises(BadInput, match=r"an epilogue beside bias.*only one of them"):
         Gemm.make({**sizes, "epilogue": "relu", "bias": True})

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from spaces import brute_force, frozen, spaces
 
-from deepgen.space import Space, implies, opening, relax
+from deepgen.space import Space, implies, relax, union
 from deepgen.space.compile import Constraint
 from deepgen.space.engine import TooWide, TooWideToCount
 from deepgen.vocabulary import BadInput
@@ -38,7 +38,7 @@ def give_up(patch: pytest.MonkeyPatch, keeps: Callable[[Constraint], bool]) -> N
     def compile_space(*_: object) -> None:
         raise TooWide("asked for by the test")
 
-    patch.setattr(opening, "compile_space", compile_space)
+    patch.setattr(union, "compile_space", compile_space)
     patch.setattr(relax, "TABLE_CELLS", 0)
     patch.setattr(relax._Relaxation, "_add", lambda self, own: keeps(own) and add(self, own))
 

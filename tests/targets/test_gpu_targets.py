@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from deepgen import targets
-from deepgen.targets import Cuda, Gpu, Hip, host_gpu
-from deepgen.targets.cuda import found_cuda
+from deepgen.targets import Cuda, Gpu, Hip, host
+from deepgen.targets.gpu import blocks_resident, found_cuda, occupancy
 from deepgen.targets.gpu_facts import CUDA_ARCHES, CUDA_CARDS, HIP_ARCHES, HIP_CARDS
-from deepgen.targets.occupancy import blocks_resident, occupancy
 from deepgen.vocabulary import BadInput, Missing
 
 NAMES = [
@@ -121,22 +120,22 @@ def test_an_amd_card_is_read_from_linux(tmp_path: Path) -> None:
         "simd_count 256\nsimd_per_cu 4\nmax_waves_per_simd 10\nwave_front_size 64\nlds_size_in_kb 64\n"
         "gfx_target_version 90006\nvendor_id 7572\n"
     )
-    assert host_gpu.has_hip(tmp_path)
-    card = host_gpu.hip(nodes=tmp_path)
+    assert host.has_hip(tmp_path)
+    card = host.hip(nodes=tmp_path)
     assert (card.arch, card.multiprocessors, card.model) == ("gfx906", 64, "Hygon DCU gfx906")
     with pytest.raises(Missing, match="can be built here but not measured"):
-        host_gpu.hip(nodes=tmp_path / "none")
-    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path) is None, "it does not tell"
+        host.hip(nodes=tmp_path / "none")
+    assert host.gpu_memory_bytes(card, nodes=tmp_path) is None, "it does not tell"
     for bank, (heap, size) in enumerate([(1, 16 << 30), (4, 65536)]):
         (gpu / "mem_banks" / str(bank)).mkdir(parents=True)
         (gpu / "mem_banks" / str(bank) / "properties").write_text(f"heap_type {heap}\nsize_in_bytes {size}\n")
-    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path) == 16 << 30
-    assert host_gpu.gpu_memory_bytes(card, nodes=tmp_path / "none") is None
+    assert host.gpu_memory_bytes(card, nodes=tmp_path) == 16 << 30
+    assert host.gpu_memory_bytes(card, nodes=tmp_path / "none") is None
 
 
 def test_without_a_device_file_no_driver_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_gpu, "_CUDA_NODES", ())
-    monkeypatch.setattr(host_gpu.ctypes, "CDLL", lambda name: pytest.fail(f"{name} was loaded"))
-    assert not host_gpu.has_cuda()
+    monkeypatch.setattr(host, "_CUDA_NODES", ())
+    monkeypatch.setattr(host.ctypes, "CDLL", lambda name: pytest.fail(f"{name} was loaded"))
+    assert not host.has_cuda()
     with pytest.raises(Missing, match="NVIDIA GPU"):
         targets.resolve("cuda:native")

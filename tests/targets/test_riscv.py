@@ -6,8 +6,7 @@ import pytest
 
 from deepgen import targets
 from deepgen.targets import Riscv
-from deepgen.targets.riscv import BOARDS
-from deepgen.targets.riscv.costs import CLASSES, TABLES
+from deepgen.targets.riscv import BOARDS, CLASSES, TABLES
 from deepgen.vocabulary import BadInput
 
 

@@ -8,11 +8,10 @@ import pytest
 
 from deepgen import targets
 from deepgen.targets import X86, Arm, Elsewhere, Sim, Target, host
-from deepgen.targets import arm as arm_facts
-from deepgen.targets.cpu import common, narrowed
-from deepgen.targets.cuda import parse_cuda
+from deepgen.targets import cpu as arm_facts
+from deepgen.targets.cpu import common, narrowed, x86_from_facts
+from deepgen.targets.gpu import parse_cuda
 from deepgen.targets.sim import FAULTS, fault, noisy, true_seconds
-from deepgen.targets.x86 import from_facts
 from deepgen.vocabulary import BadInput, Missing
 
 CPUINFO = """processor\t: 0
@@ -22,14 +21,14 @@ flags\t\t: fpu sse2 avx f16c fma avx2 avx512f avx512bw avx512dq avx512vl amx_til
 
 
 def test_facts_come_from_the_machine() -> None:
-    cpu = from_facts(CPUINFO, {"L1d": 48 << 10, "L2": 2 << 20, "L3": 32 << 20}, cores=4)
+    cpu = x86_from_facts(CPUINFO, {"L1d": 48 << 10, "L2": 2 << 20, "L3": 32 << 20}, cores=4)
     assert (cpu.model, cpu.cores, cpu.l2_bytes) == ("Example Processor 9000", 4, 2 << 20)
     assert cpu.has("avx512f", "amx_tile") and not cpu.has("avx512_fp16")
     assert (cpu.vector_bytes, cpu.vector_registers) == (64, 32)
 
 
 def test_a_lesser_architecture_of_the_same_machine() -> None:
-    cpu = narrowed(from_facts(CPUINFO, {}, cores=1), "avx2")
+    cpu = narrowed(x86_from_facts(CPUINFO, {}, cores=1), "avx2")
     assert (cpu.name, cpu.vector_bytes, cpu.vector_registers) == ("x86:avx2", 32, 16)
 
 
@@ -41,11 +40,11 @@ CPU part\t: 0xd0c
 
 
 def test_an_arm_machine_is_a_target_too() -> None:
-    cpu = arm_facts.from_facts(ARM, {"L1d": 64 << 10}, cores=2)
+    cpu = arm_facts.arm_from_facts(ARM, {"L1d": 64 << 10}, cores=2)
     assert (cpu.name, cpu.model, cpu.isa[-1]) == ("arm:native", "Neoverse N1", "bf16")
     assert (cpu.vector_bytes, cpu.vector_registers, cpu.l1d_bytes) == (16, 32, 64 << 10)
-    other = arm_facts.from_facts(ARM.replace("0x41", "0x61"), {}, cores=2)
-    assert "0x61" in other.model and arm_facts.from_facts("", {}, cores=1).model
+    other = arm_facts.arm_from_facts(ARM.replace("0x41", "0x61"), {}, cores=2)
+    assert "0x61" in other.model and arm_facts.arm_from_facts("", {}, cores=1).model
 
 
 def test_a_processor_that_is_not_here_can_be_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +83,7 @@ def test_cores_limit_a_processor_and_nothing_else() -> None:
 
 
 def test_a_silent_machine_still_is_a_target() -> None:
-    cpu = from_facts("", {}, cores=1)
+    cpu = x86_from_facts("", {}, cores=1)
     assert cpu.vector_bytes == 16 and cpu.l1d_bytes > 0
 
 

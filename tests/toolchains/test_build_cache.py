@@ -18,7 +18,7 @@ from build_helpers import Fake, c_kernel
 from deepgen.targets import Cpu
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, cache_key, default_cache_folder, make
 from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.vocabulary import Artifact, Kernel, Verdict, scratch
+from deepgen.vocabulary import Artifact, Kernel, Verdict, folders
 
 
 @pytest.fixture
@@ -258,8 +258,8 @@ def test_the_folder_of_a_process_that_was_killed_without_a_cache_is_removed(
     place.mkdir()
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False)
     assert len(list(place.iterdir())) == 1
-    monkeypatch.setattr(scratch, "_places", lambda: [place])
-    scratch.sweep()
+    monkeypatch.setattr(folders, "_places", lambda: [place])
+    folders.sweep()
     assert list(place.iterdir()) == []
 
 

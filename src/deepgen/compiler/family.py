@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Target
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.gpu import Gpu, Hip
 from deepgen.vocabulary import BadInput, Kernel
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.gpu import Gpu, Hip
 from deepgen.vocabulary import Kernel
 
 _Lowered: TypeAlias = "Function | Program"

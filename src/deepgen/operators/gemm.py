@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite, sqrt
 from typing import Any, ClassVar
 
-from deepgen.operators import gemm_inputs, gemm_reference
+from deepgen.operators import gemm_inputs
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
@@ -177,20 +177,22 @@ class Gemm(Operator):
         return gemm_inputs.inputs(self, seed, probe)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators import gemm_answers
+        from deepgen.operators import references
 
-        return gemm_answers.reference(self, inputs)
+        return references.gemm_reference(self, inputs)
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
-        from deepgen.operators import gemm_answers
+        from deepgen.operators import references
 
-        return gemm_answers.reference_at(self, inputs, places)
+        return references.reference_at(self, inputs, places)
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        return gemm_reference.kernel(self, language)
+        from deepgen.operators import references
+
+        return references.reference_kernel(self, language)
 
     def expression(self) -> Expression:
-        from deepgen.operators.gemm_expression import gemm_expression
+        from deepgen.operators.named.products import gemm_expression
 
         return gemm_expression(self)
 

@@ -18,9 +18,9 @@ from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.definition import Knob
 from deepgen.space.engine import Budget, TooWide
 from deepgen.space.expr import Expr, walk
-from deepgen.space.kinds import Array
 from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes
+from deepgen.space.rows import Array
 from deepgen.space.staged import Slots, Staged
 from deepgen.space.tables import merge, reduce_table, trie
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepgen.space.expr import Expr
-from deepgen.space.kinds import join_kinds, kind_of_value
+from deepgen.space.rows import join_kinds, kind_of_value
 
 if TYPE_CHECKING:
     from deepgen.space.nodes import Bounds, Nodes

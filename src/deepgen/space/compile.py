@@ -9,16 +9,15 @@ import numpy as np
 
 from deepgen.space.active import Active, Domains, State
 from deepgen.space.arrays import evaluate_arrays
-from deepgen.space.counting import Edges, count_points
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Chain, Diagram
 from deepgen.space.engine import DEFAULT_MEMORY, Budget, TooWide
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.expr import Expr, Requirement
-from deepgen.space.kinds import variable
-from deepgen.space.layers import Ints
+from deepgen.space.layers import Edges, Ints, count_points
 from deepgen.space.nodes import Nodes, condition_parts
 from deepgen.space.order import Planner, quick_order
+from deepgen.space.rows import variable
 from deepgen.space.tables import merge
 
 _QUICK_MEMORY = 1 << 26  # in the quick order some spaces of GPU families take over 32 MiB, and a fifth of a second

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from deepgen.space.definition import FORMAT, Knob, expr_from_json, same_condition, space_to_json, value_from_json
+from deepgen.space.definition import (
+    FORMAT,
+    Knob,
+    expr_from_json,
+    same_condition,
+    space_to_json,
+    unnamed,
+    value_from_json,
+)
 from deepgen.space.engine import DEFAULT_MEMORY
-from deepgen.space.expr import Expr, Operand, Requirement, Value, check_value, key, knob_ref, lift, points
-from deepgen.space.sketches import unite
+from deepgen.space.expr import (
+    Expr,
+    Operand,
+    Requirement,
+    Value,
+    any_of,
+    check_value,
+    implies,
+    key,
+    knob_ref,
+    lift,
+    points,
+    where,
+)
+from deepgen.space.rows import join_kinds, kind_of_value
 from deepgen.vocabulary import BadInput, JsonObject, digest
 
 if TYPE_CHECKING:
@@ -248,3 +270,56 @@ def _check_text(name: object, of: str) -> None:
 def _sorted(values: list[Value]) -> list[Value]:
     numeric = all(isinstance(v, (int, float)) for v in values)
     return sorted(values) if numeric else values
+
+
+def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
+    """Declare the knob `by` and all that the spaces declare in `into`, which is new.
+
+    A knob that several of them have is one knob with the values of all. So configs of different spaces can be compared,
+    by a model or by a user.
+    """
+    if not spaces:
+        raise BadInput(f"union {into.name!r} has no spaces", allowed="at least one")
+    sketch = into.knob(by, spaces)
+    for name in dict.fromkeys(k.name for space in spaces.values() for k in space.knobs):
+        _knob(into, name, spaces, sketch)
+    named: dict[str, Expr] = {}
+    for name in dict.fromkeys(n for space in spaces.values() for n in space.derivations):
+        own = {label: s.derivations[name].args[0] for label, s in spaces.items() if name in s.derivations}
+        written = [(label, _renamed(expr, named)) for label, expr in own.items()]
+        *others, (_, last) = written
+        named[name] = into.derive(
+            name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
+        )
+    for label, space in spaces.items():
+        for requirement in space.requirements:
+            condition = implies(sketch == label, _renamed(requirement.expr, named))
+            into.require(condition, f"{requirement.name} ({label})")
+
+
+def _knob(into: Declared, name: str, spaces: Mapping[str, Declared], sketch: Expr) -> None:
+    own = {label: k for label, space in spaces.items() for k in space.knobs if k.name == name}
+    if any(knob.optional for knob in own.values()):
+        raise BadInput(f"knob {name!r} comes from a list of points", allowed="spaces of knobs and requirements")
+    if len({join_kinds([kind_of_value(v) for v in knob.values]) for knob in own.values()}) > 1:
+        kinds = "; ".join(f"{label}: {', '.join(map(repr, knob.values))}" for label, knob in own.items())
+        raise BadInput(f"knob {name!r} has values of different kinds ({kinds})", allowed="another name, or one kind")
+    values: dict[Value, None] = {v: None for knob in own.values() for v in knob.values}
+    if len(own) == len(spaces) and all(knob.when is None for knob in own.values()):
+        declared = into.knob(name, values)
+    else:
+        exists = [
+            sketch == label if knob.when is None else (sketch == label) & unnamed(knob.when)
+            for label, knob in own.items()
+        ]
+        declared = into.knob(name, values, any_of(*exists) if len(exists) > 1 else exists[0])
+    for label, knob in own.items():
+        if len(knob.values) < len(values):
+            into.require(implies(sketch == label, declared.isin(knob.values)), f"values of {name} ({label})")
+
+
+def _renamed(expr: Expr, named: Mapping[str, Expr]) -> Expr:
+    """The expression with the derived values of the union in place of those of its own space."""
+    if expr.op == "named" and expr.data in named:
+        return named[expr.data]
+    return Expr(expr.op, tuple(_renamed(a, named) for a in expr.args), expr.data) if expr.args else expr

@@ -11,9 +11,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.counting import count_points, edges_of
 from deepgen.space.engine import Size
-from deepgen.space.layers import Ints, Layer
+from deepgen.space.layers import Ints, Layer, count_points, edges_of
 from deepgen.space.neighbors import deviations, nearest, repairs
 
 _SMALL = 1 << 62

@@ -16,8 +16,8 @@ import numpy as np
 from deepgen.space.arrays import evaluate_arrays
 from deepgen.space.engine import Budget
 from deepgen.space.expr import Expr
-from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
+from deepgen.space.rows import Array
 from deepgen.space.staged import Staged
 from deepgen.space.tables import merge
 

@@ -150,7 +150,7 @@ class Expr:
         return bool(key(self) == key(other))
 
     def __str__(self) -> str:
-        from deepgen.space.text import to_text
+        from deepgen.space.parse import to_text
 
         return to_text(self)
 

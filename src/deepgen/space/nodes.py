@@ -13,7 +13,7 @@ from typing import Any
 from deepgen.space.definition import Knob
 from deepgen.space.evaluate import SUMS, UNDEFINED, evaluate
 from deepgen.space.expr import Expr, Requirement, data_key, walk
-from deepgen.space.kinds import Array, Variable
+from deepgen.space.rows import Array, Variable
 from deepgen.vocabulary import BadInput
 
 Bounds = tuple[Any, Any]

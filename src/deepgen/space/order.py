@@ -12,8 +12,8 @@ from random import Random
 from deepgen.space.engine import Budget
 from deepgen.space.estimate import Sample, sharp_combinations
 from deepgen.space.expr import Expr
-from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
+from deepgen.space.rows import Array
 
 _SHUFFLES = 6
 _OF_THE_PLACES = 0.6  # an order is improved by trying every knob in every place, of which so many are new

@@ -1,8 +1,12 @@
-"""Configs as rows: the place of each knob's value among its values. An absent knob stands one past the last place."""
+"""Knobs as arrays, the kinds of their values (bool, int, float, and object for all else), and configs as rows.
+
+A row holds the place of each knob's value among its values. An absent knob stands one past the last place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,6 @@ import numpy.typing as npt
 
 from deepgen.space.definition import Knob
 from deepgen.space.expr import Config, Value
-from deepgen.space.kinds import as_array, join_kinds, kind_of_value
 
 _TOGETHER = 1000  # configs that are filled at a time: so many stay in the cache
 
@@ -108,3 +111,52 @@ class Rows:
             else:
                 columns[knob.name] = as_array(list(knob.values), kind)[rows[:, i]]
         return columns
+
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A knob as arrays: what each of its places means. The place after the last value means absent."""
+
+    name: str
+    values: Array  # numbers where all values are numbers, objects otherwise; any value stands at the absent place
+    present: Array
+    kind: str
+
+    @property
+    def size(self) -> int:
+        return len(self.present)
+
+
+def variable(knob: Knob) -> Variable:
+    kind = join_kinds([kind_of_value(v) for v in knob.values])
+    padded = [*knob.values, *([knob.values[0]] * (knob.places - len(knob.values)))]
+    present = np.arange(len(padded)) < len(knob.values)
+    return Variable(knob.name, as_array(padded, kind), present, kind)
+
+
+def kind_of_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else "object"
+
+
+def join_kinds(kinds: list[str]) -> str:
+    for widest in ("object", "float", "int"):
+        if widest in kinds:
+            return widest
+    return "bool"
+
+
+def as_array(values: list[Any], kind: str) -> Array:
+    dtype = {"bool": np.bool_, "int": np.int64, "float": np.float64}.get(kind, object)
+    if kind == "int" and any(abs(v) >= 1 << 62 for v in values):
+        dtype = object
+    array: Array = np.empty(len(values), dtype=dtype)
+    for place, value in enumerate(values):  # one by one: numpy would spread tuples over another axis
+        array[place] = value
+    return array

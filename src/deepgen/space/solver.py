@@ -19,9 +19,8 @@ from deepgen.space.engine import Size, TooWideToCount
 from deepgen.space.estimate import sharp_combinations
 from deepgen.space.evaluate import holds
 from deepgen.space.expr import Expr, Requirement
-from deepgen.space.kinds import variable
 from deepgen.space.nodes import Nodes, condition_parts
-from deepgen.space.rows import Rows
+from deepgen.space.rows import Rows, variable
 from deepgen.vocabulary import DeepgenError, Missing
 from deepgen.vocabulary.errors import install_extra
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.columns import evaluate_many
+from deepgen.space.arrays import evaluate_many
 from deepgen.space.declared import Declared
 from deepgen.space.engine import DEFAULT_MEMORY, Engine, Size, TooWideToCount
 from deepgen.space.evaluate import ABSENT, UNDEFINED
@@ -42,7 +42,7 @@ class Space(Declared):
         ready = self._compiled
         if ready is None:
             # Imported when first asked: declaring spaces stays quick to import.
-            from deepgen.space.opening import open_engine
+            from deepgen.space.union import open_engine
 
             with self._lock:
                 ready = self._compiled
@@ -183,9 +183,8 @@ class Space(Declared):
         The part is not compiled: where one config of each of many parts is wanted, this is far quicker.
         """
         from deepgen.space.diagram import Diagram
-        from deepgen.space.partial import Partial
-        from deepgen.space.union import Union
-        from deepgen.space.within import draw_within
+        from deepgen.space.relax import Partial
+        from deepgen.space.union import Union, draw_within
 
         engine, rows = self._ready()
         if isinstance(engine, (Diagram, Partial, Union)):

@@ -16,8 +16,8 @@ from deepgen.space.arrays import apply, constant
 from deepgen.space.bounds import ARITHMETIC, ARRAYS, combine
 from deepgen.space.engine import CALL
 from deepgen.space.expr import Expr
-from deepgen.space.kinds import Array
 from deepgen.space.nodes import Nodes
+from deepgen.space.rows import Array
 
 Slot = tuple[str, int]  # what is kept (value, total, verdict) and of which node
 Slots = dict[Slot, Array]

@@ -1,4 +1,4 @@
-"""A space of alternatives: one engine for each value of a knob, in which the knobs of the others do not exist."""
+"""What answers for a space: a diagram, a relaxed one, a solver; and for a union, one of these for each alternative."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deepgen.space.compile import compile_space
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Diagram, uniform_below
-from deepgen.space.engine import Size
-from deepgen.space.kinds import variable
+from deepgen.space.engine import Engine, Size, TooWide
+from deepgen.space.expr import Requirement
+from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes
-from deepgen.space.partial import Partial
+from deepgen.space.relax import Partial, relax
+from deepgen.space.rows import variable
 
 Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: the place in the union
 _NEW, _OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it does not have
@@ -206,3 +209,89 @@ class Union:
         if not rows:
             return []
         return self.parts[part].outward(np.array(rows)).tolist()  # type: ignore[no-any-return]
+
+
+def open_engine(
+    name: str,
+    knobs: Sequence[Knob],
+    requirements: Sequence[Requirement],
+    memory: int,
+    orders: Sequence[Sequence[str]] = (),
+    by: str | None = None,
+) -> Engine:
+    """`by` is the knob whose values are alternatives, each with an engine of its own."""
+    try:
+        if by is None:
+            return _without_solver(name, knobs, requirements, memory, orders)
+        found = []
+        for mark, own, places in alternatives(knobs, by):
+            known = [order[1:] for order in orders if order[0] == mark]
+            found.append(Alternative(mark, _without_solver(name, own, requirements, memory, known), places))
+        return Union(tuple(found), [k.name for k in knobs].index(by))
+    except TooWide as error:
+        from deepgen.space.solver import Solver
+
+        return Solver(name, knobs, requirements, str(error))
+
+
+def _without_solver(
+    name: str, knobs: Sequence[Knob], requirements: Sequence[Requirement], memory: int, orders: Sequence[Sequence[str]]
+) -> Diagram | Partial:
+    try:
+        return compile_space(knobs, requirements, memory, orders)
+    except TooWide as error:
+        return Partial(name, [k.name for k in knobs], relax(knobs, requirements, memory), str(error))
+
+
+Allowed = Mapping[int, Collection[int]]  # by variable: the places that it may take
+_DRAWN = 1 << 8  # rows that are drawn at a time where some are not valid
+_MOST = 1 << 14  # rows that are drawn for one that is valid
+
+
+@dataclass(frozen=True)
+class _Part:
+    diagram: Diagram
+    engine: Diagram | Partial
+    alternative: Alternative | None = None
+
+    def valid_rows(self, n: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+        """Which of n random rows are valid, and all of them as rows of the whole space."""
+        rows = self.diagram.drawn_rows(n, rng)
+        valid = self.engine.check(rows) if isinstance(self.engine, Partial) else np.ones(n, dtype=np.bool_)
+        return valid, rows if self.alternative is None else self.alternative.outward(rows)
+
+
+def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.random.Generator) -> list[int] | None:
+    """Uniform over the valid rows in which variables take only these places; None if none was found."""
+    parts = list(_parts(engine, allowed))
+    if not parts:
+        return None
+    counts = [part.diagram.count() for part in parts]
+    odds = [count / sum(counts) for count in counts]
+    n = _DRAWN if any(isinstance(part.engine, Partial) for part in parts) else 1
+    for _ in range(0, _MOST, n):
+        picked = rng.choice(len(parts), size=n, p=odds)
+        found: dict[int, list[int]] = {}  # by place among those picked: the first is taken, so that none is preferred
+        for which in np.unique(picked).tolist():
+            at = np.flatnonzero(picked == which)
+            valid, rows = parts[which].valid_rows(len(at), rng)
+            if valid.any():
+                first = int(np.argmax(valid))
+                found[int(at[first])] = rows[first].tolist()
+        if found:
+            return found[min(found)]
+    return None
+
+
+def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_Part]:
+    """What is left of each alternative, or of the space where it has none."""
+    if isinstance(engine, Union):
+        told: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
+            (a.engine, a.allowed(allowed), a) for a in engine.parts
+        ]
+    else:
+        told = [(engine, allowed, None)]
+    for own, places, alternative in told:
+        narrowed = (own.diagram if isinstance(own, Partial) else own).within(places)
+        if narrowed is not None:
+            yield _Part(narrowed, own, alternative)

@@ -8,16 +8,12 @@ from math import isfinite
 from typing import Any
 
 from deepgen.targets import host
-from deepgen.targets.arm import Arm
 from deepgen.targets.base import Target
-from deepgen.targets.cpu import Cpu, narrowed
-from deepgen.targets.cuda import Cuda
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.cpu import X86, Arm, Cpu, narrowed
+from deepgen.targets.gpu import Cuda, Gpu, Hip
 from deepgen.targets.kinds import KINDS, Kind
 from deepgen.targets.riscv import Riscv
 from deepgen.targets.sim import Sim
-from deepgen.targets.x86 import X86
 from deepgen.vocabulary.errors import BadInput, DeepgenError, Missing
 
 PROCESSORS: tuple[type[X86] | type[Arm], ...] = (X86, Arm)

@@ -1,4 +1,4 @@
-"""What processors have in common, whatever their instruction set."""
+"""Processors: what they have in common, x86 with its instruction sets, and 64-bit Arm with NEON and what is newer."""
 
 from __future__ import annotations
 
@@ -120,3 +120,100 @@ def field(cpuinfo: str, key: str) -> str:
 def _ordered(cls: type[Cpu], features: Iterable[str]) -> tuple[str, ...]:
     chosen = set(features)
     return tuple(f for f in cls.features if f in chosen)
+
+
+_AVX2 = ("avx", "avx2", "f16c", "fma", "sse2")
+_AVX512 = (*_AVX2, "avx512bw", "avx512dq", "avx512f", "avx512vl")
+_VNNI = (*_AVX512, "avx512_vnni")
+_AMX = (*_VNNI, "avx512_bf16", "amx_bf16", "amx_int8", "amx_tile")
+
+
+@dataclass(frozen=True)
+class X86(Cpu):
+    """An x86-64 processor."""
+
+    own_kind: ClassVar[str] = "x86"
+    machine: ClassVar[str] = "x86_64"
+    family: ClassVar[str] = "x86-64"
+    features: ClassVar[tuple[str, ...]] = (
+        "sse2", "avx", "f16c", "fma", "avx2", "avx_vnni",
+        "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+        "amx_tile", "amx_int8", "amx_bf16",
+    )  # fmt: skip
+    arches: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "avx2": _AVX2,
+        "avx2_vnni": (*_AVX2, "avx_vnni"),
+        "avx512": _AVX512,
+        "avx512_vnni": _VNNI,
+        "avx512_bf16": (*_VNNI, "avx512_bf16"),
+        "amx": _AMX,
+    }
+
+    @property
+    def vector_bytes(self) -> int:
+        return 64 if self.has("avx512f", "avx512vl") else 32 if self.has("avx2", "fma") else 16
+
+    @property
+    def vector_registers(self) -> int:
+        return 32 if self.has("avx512f") else 16
+
+    @property
+    def loads_fill_vectors(self) -> bool:
+        return self.has("avx")
+
+
+def x86_from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int, *, tiles: bool = True) -> X86:
+    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe.
+
+    `tiles`: whether the system lets processes use AMX; where it does not, they count as missing.
+    """
+    flags = {flag for flag in field(cpuinfo, "flags").split() if tiles or not flag.startswith("amx_")}
+    return native(X86, field(cpuinfo, "model name"), flags, caches, cores)
+
+
+_NEON = ("asimd",)
+# Cores by the number that /proc/cpuinfo gives in "CPU part", where the implementer is Arm itself (0x41).
+_CORES = {
+    0xD03: "Cortex-A53",
+    0xD07: "Cortex-A57",
+    0xD08: "Cortex-A72",
+    0xD0B: "Cortex-A76",
+    0xD0C: "Neoverse N1",
+    0xD40: "Neoverse V1",
+    0xD49: "Neoverse N2",
+    0xD4F: "Neoverse V2",
+}
+
+
+@dataclass(frozen=True)
+class Arm(Cpu):
+    """A 64-bit Arm processor. Vectors are NEON's; SVE is reported but not used."""
+
+    own_kind: ClassVar[str] = "arm"
+    machine: ClassVar[str] = "aarch64"
+    family: ClassVar[str] = "64-bit Arm"
+    features: ClassVar[tuple[str, ...]] = (
+        "asimd", "atomics", "fphp", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2",
+    )  # fmt: skip
+    arches: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "neon": _NEON,
+        "neon_dot": (*_NEON, "atomics", "fphp", "asimdhp", "asimddp"),
+    }
+
+    @property
+    def vector_registers(self) -> int:
+        return 32
+
+
+def arm_from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int) -> Arm:
+    """The target that /proc/cpuinfo's text and the cache sizes (L1d, L2, L3, in bytes) describe."""
+    return native(Arm, _model(cpuinfo), field(cpuinfo, "Features").split(), caches, cores)
+
+
+def _model(cpuinfo: str) -> str:
+    """Linux gives numbers where other processors give a name."""
+    implementer, part = field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")
+    if not part:
+        return ""
+    known = _CORES.get(int(part, 16)) if implementer == "0x41" else None
+    return known or f"64-bit Arm, implementer {implementer}, part {part}"

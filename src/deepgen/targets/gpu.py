@@ -1,13 +1,17 @@
-"""What CUDA and HIP targets have in common: a GPU's limits, instructions and rates."""
+"""GPUs: their limits, instructions and rates, and how many blocks of a kernel a multiprocessor holds.
+
+CUDA targets are `cuda:sm_70` to `cuda:sm_120a` with a typical card's facts; HIP targets are AMD GPUs and the Hygon DCU
+by architecture (`hip:gfx90a`). Either is also a card by its name (`hip:z100`), or the card that was found.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from deepgen.targets.base import Target
-from deepgen.targets.gpu_facts import Arch, Card
+from deepgen.targets.gpu_facts import CUDA_ARCHES, CUDA_CARDS, HIP_ARCHES, HIP_CARDS, Arch, Card
 from deepgen.vocabulary.errors import BadInput
 
 Rates: TypeAlias = "tuple[tuple[str, float], ...]"  # (dtype, GFLOP/s) pairs: hashable, and JSON both ways
@@ -122,3 +126,106 @@ def _rates(tera: Mapping[str, float]) -> Rates:
 
 def _list(arches: Mapping[str, Arch], cards: Mapping[str, Card]) -> str:
     return ", ".join((*arches, *cards))
+
+
+@dataclass(frozen=True)
+class Cuda(Gpu):
+    """An NVIDIA GPU."""
+
+    languages: ClassVar[tuple[str, ...]] = ("cuda", "triton")
+
+    @property
+    def sm(self) -> int:
+        """The compute capability as a number: 90 for sm_90a."""
+        return int(self.arch[len("sm_") :].rstrip("a"))
+
+    def runs_on(self, found: Target) -> bool:
+        if not isinstance(found, Cuda):
+            return False
+        if self.arch.endswith("a"):
+            return self.sm == found.sm
+        return self.sm // 10 == found.sm // 10 and self.sm <= found.sm
+
+
+def parse_cuda(word: str) -> Cuda:
+    """The target of that architecture or card; needs no device."""
+    return by_name(Cuda, "cuda", word, CUDA_ARCHES, CUDA_CARDS)
+
+
+def found_cuda(model: str, sm: int, clock_mhz: int, limits: Mapping[str, Any]) -> Cuda:
+    """The card that a driver describes; `limits` are fields of Cuda. The rest is from the datasheet."""
+    arch = newest(f"sm_{sm}", CUDA_ARCHES)
+    if arch not in CUDA_ARCHES:
+        raise BadInput(f"{model} has compute capability {sm / 10:g}", allowed=f"one of {', '.join(CUDA_ARCHES)}")
+    card = _same(model) or _scaled(model, f"sm_{sm}", clock_mhz, limits["multiprocessors"])
+    return replace(from_card(Cuda, "cuda:native", arch, CUDA_ARCHES, card), **limits)
+
+
+def _same(model: str) -> Card | None:
+    return next((card for card in CUDA_CARDS.values() if card.model == model), None)
+
+
+def _scaled(model: str, arch: str, clock_mhz: int, multiprocessors: int) -> Card:
+    """A card that no table lists: its architecture's typical card with rates scaled by clock and multiprocessors."""
+    typical = next(card for card in CUDA_CARDS.values() if card.arch == arch)
+    scale = multiprocessors * clock_mhz / (typical.multiprocessors * typical.clock_mhz)
+    return replace(
+        typical,
+        model=model,
+        vector={dtype: rate * scale for dtype, rate in typical.vector.items()},
+        matrix={dtype: rate * scale for dtype, rate in typical.matrix.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Hip(Gpu):
+    """An AMD GPU, or one that runs the same code."""
+
+    languages: ClassVar[tuple[str, ...]] = ("hip", "triton")
+
+
+def parse_hip(word: str) -> Hip:
+    """The target of that architecture or card; needs no device."""
+    return by_name(Hip, "hip", word, HIP_ARCHES, HIP_CARDS)
+
+
+def found_hip(model: str, arch: str, limits: Mapping[str, Any]) -> Hip:
+    """The card that a driver describes; `limits` are fields of Hip. Rates are those of the card it is most like."""
+    if arch not in HIP_ARCHES:
+        raise BadInput(f"{model} is {arch}", allowed=f"one of {', '.join(HIP_ARCHES)}")
+    similar = [card for card in HIP_CARDS.values() if card.arch == arch]
+    # Cards of one architecture differ in their number of compute units: 60 in an MI50, 64 in a Z100.
+    card = min(similar, key=lambda card: abs(card.multiprocessors - limits["multiprocessors"]))
+    return replace(from_card(Hip, "hip:native", arch, HIP_ARCHES, card), model=model, **limits)
+
+
+def blocks_resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
+    """Blocks of that many threads, registers a thread and shared bytes that one multiprocessor holds at a time."""
+    if threads > gpu.threads_per_block or registers > gpu.registers_per_thread or shared > gpu.shared_per_block:
+        return 0
+    warps = _ceil(threads, gpu.warp)
+    by_shared = gpu.shared_per_sm // max(_round(shared + gpu.shared_reserved, gpu.shared_granule), 1)
+    return min(gpu.blocks_per_sm, warps_by_registers(gpu, registers) // warps, _most_warps(gpu) // warps, by_shared)
+
+
+def warps_by_registers(gpu: Gpu, registers: int) -> int:
+    """How many warps of threads with that many registers fit in one multiprocessor's registers."""
+    each = _round(max(registers, 1), gpu.register_granule) * gpu.warp
+    return gpu.register_files * (gpu.registers_per_sm // gpu.register_files // each)
+
+
+def occupancy(gpu: Gpu, threads: int, registers: int, shared: int) -> float:
+    """The share of a multiprocessor's warps that can be resident."""
+    return blocks_resident(gpu, threads, registers, shared) * _ceil(threads, gpu.warp) / _most_warps(gpu)
+
+
+def _most_warps(gpu: Gpu) -> int:
+    return gpu.threads_per_sm // gpu.warp
+
+
+def _ceil(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def _round(value: int, to: int) -> int:
+    return _ceil(value, to) * to

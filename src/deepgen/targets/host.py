@@ -1,4 +1,4 @@
-"""Detection of this machine. Only this file and host_gpu do I/O in targets."""
+"""Detection of this machine. The only module of targets that does I/O."""
 
 from __future__ import annotations
 
@@ -8,30 +8,13 @@ import platform
 import sys
 from pathlib import Path
 
-from deepgen.targets import arm as arm_facts
-from deepgen.targets import x86 as x86_facts
-from deepgen.targets.arm import Arm
-from deepgen.targets.cpu import C, Cpu, common
-from deepgen.targets.host_gpu import cuda, gpu_memory_bytes, has_cuda, has_hip, hip
-from deepgen.targets.x86 import X86
+from deepgen.targets import cpu as arm_facts
+from deepgen.targets import cpu as x86_facts
+from deepgen.targets.base import Target
+from deepgen.targets.cpu import X86, Arm, C, Cpu, common
+from deepgen.targets.gpu import Cuda, Hip, found_cuda, found_hip
 from deepgen.vocabulary.errors import Missing
 
-__all__ = [
-    "arm",
-    "cache_sizes",
-    "cuda",
-    "gpu_memory_bytes",
-    "has_cuda",
-    "has_hip",
-    "hip",
-    "like",
-    "machine",
-    "may_use_tiles",
-    "memory_bytes",
-    "processor",
-    "usable_cores",
-    "x86",
-]
 _MACHINES: dict[str, type[Cpu]] = {kind.machine: kind for kind in (X86, Arm)}
 
 
@@ -50,13 +33,13 @@ def processor() -> Cpu:
 def x86() -> X86:
     """This machine's processor, which must be an x86-64."""
     _require(X86, "an x86-64 processor")
-    return x86_facts.from_facts(_cpuinfo(), cache_sizes(), usable_cores(), tiles=may_use_tiles())
+    return x86_facts.x86_from_facts(_cpuinfo(), cache_sizes(), usable_cores(), tiles=may_use_tiles())
 
 
 def arm() -> Arm:
     """This machine's processor, which must be a 64-bit Arm."""
     _require(Arm, "a 64-bit Arm processor")
-    return arm_facts.from_facts(_cpuinfo(), cache_sizes(), usable_cores())
+    return arm_facts.arm_from_facts(_cpuinfo(), cache_sizes(), usable_cores())
 
 
 def like(kind: type[C]) -> C:
@@ -122,3 +105,119 @@ def memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
+
+
+_CUDA_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl-gpu"))
+_KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+_HYGON = 0x1D94  # PCI vendor
+_FRAMEBUFFER = ("1", "2")  # types of amdkfd's heaps: the card's own memory, visible to the host or not
+# CUdevice_attribute, by the fields of a target that it fills.
+_ATTRIBUTES = {
+    "threads_per_block": 1,
+    "warp": 10,
+    "multiprocessors": 16,
+    "l2_bytes": 38,
+    "threads_per_sm": 39,
+    "shared_per_sm": 81,
+    "registers_per_sm": 82,
+    "shared_per_block": 97,
+    "blocks_per_sm": 106,
+    "shared_reserved": 111,
+}
+_CLOCK_KHZ, _MAJOR, _MINOR = 13, 75, 76
+
+
+def has_cuda() -> bool:
+    """Whether the driver finds a device. Without a device file, the driver is not even loaded."""
+    return _driver() is not None
+
+
+def cuda(device: int = 0) -> Cuda:
+    """The card of that number."""
+    driver = _driver()
+    if driver is None:
+        raise Missing(
+            "an NVIDIA GPU",
+            blocks="the CUDA driver finds none, so CUDA kernels can be built here but not measured",
+            remedy="Name an architecture (--target cuda:sm_80) to build for it.",
+        )
+    value, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+
+    def ask(attribute: int) -> int:
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        return value.value
+
+    driver.cuDeviceGetName(name, len(name), device)
+    limits = {field: ask(attribute) for field, attribute in _ATTRIBUTES.items()}
+    return found_cuda(name.value.decode(), ask(_MAJOR) * 10 + ask(_MINOR), ask(_CLOCK_KHZ) // 1000, limits)
+
+
+def gpu_memory_bytes(target: Target, device: int = 0, nodes: Path | None = None) -> int | None:
+    """The memory of the card that such kernels run on here; None if there is no card or it does not report it."""
+    if isinstance(target, Cuda):
+        driver, size = _driver(), ctypes.c_size_t()
+        told = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0
+        return size.value if told else None
+    found = _kfd(nodes or _KFD_NODES) if isinstance(target, Hip) else []
+    return found[device].get("memory_bytes") if device < len(found) else None
+
+
+def has_hip(nodes: Path = _KFD_NODES) -> bool:
+    return bool(_kfd(nodes))
+
+
+def hip(device: int = 0, nodes: Path = _KFD_NODES) -> Hip:
+    """The card of that number, as the kernel's driver describes it."""
+    found = _kfd(nodes)
+    if device >= len(found):
+        raise Missing(
+            "an AMD GPU or a Hygon DCU",
+            blocks="the kernel's amdkfd driver finds none, so HIP kernels can be built here but not measured",
+            remedy="Name an architecture (--target hip:gfx90a) to build for it.",
+        )
+    facts = found[device]
+    version = facts["gfx_target_version"]
+    arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+    vendor = "Hygon DCU" if facts.get("vendor_id") == _HYGON else "AMD GPU"
+    limits = {
+        "multiprocessors": facts["simd_count"] // facts["simd_per_cu"],
+        "warp": facts["wave_front_size"],
+        "threads_per_sm": facts["max_waves_per_simd"] * facts["simd_per_cu"] * facts["wave_front_size"],
+        "shared_per_block": facts["lds_size_in_kb"] << 10,
+    }
+    return found_hip(f"{vendor} {arch}", arch, limits)
+
+
+def _driver() -> ctypes.CDLL | None:
+    if not any(node.exists() for node in _CUDA_NODES):
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count = ctypes.c_int()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return None
+    return driver if count.value > 0 else None
+
+
+def _kfd(nodes: Path) -> list[dict[str, int]]:
+    """The properties of the nodes that are GPUs; processors are nodes too, with no SIMD units."""
+    out = []
+    for node in sorted(nodes.glob("*"), key=lambda path: (len(path.name), path.name)):
+        try:
+            words = [line.split() for line in (node / "properties").read_text().splitlines()]
+        except OSError:
+            continue
+        facts = {key: int(value) for key, value in (w for w in words if len(w) == 2) if value.isdigit()}
+        if facts.get("simd_count") and facts.get("gfx_target_version"):
+            out.append({**facts, **_kfd_memory(node)})
+    return out
+
+
+def _kfd_memory(node: Path) -> dict[str, int]:
+    total = 0
+    for bank in node.glob("mem_banks/*/properties"):
+        facts = dict(line.split() for line in bank.read_text().splitlines() if len(line.split()) == 2)
+        total += int(facts.get("size_in_bytes", 0)) if facts.get("heap_type") in _FRAMEBUFFER else 0
+    return {"memory_bytes": total} if total else {}

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepgen.targets import host
-from deepgen.targets.arm import Arm
 from deepgen.targets.base import Target
-from deepgen.targets.cpu import narrowed
-from deepgen.targets.cuda import Cuda, parse_cuda
-from deepgen.targets.hip import Hip, parse_hip
+from deepgen.targets.cpu import X86, Arm, narrowed
+from deepgen.targets.gpu import Cuda, Hip, parse_cuda, parse_hip
 from deepgen.targets.riscv import Riscv, on_board, parse_riscv
 from deepgen.targets.sim import Sim, parse_sim
-from deepgen.targets.x86 import X86
 from deepgen.vocabulary.registry import Registry
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, Built, Toolchain
-from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, scratch
+from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, folders
+from deepgen.vocabulary.folders import Scratch
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.scratch import Scratch
 
 _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
@@ -193,7 +193,7 @@ class Cache:
     def _sweep(self) -> None:
         latest = time.time() - _ABANDONED_SECONDS
         for left in (self.folder / _WORK).iterdir():
-            if not scratch.remove(left) and not scratch.owned(left) and left.stat().st_mtime <= latest:
+            if not folders.remove(left) and not folders.owned(left) and left.stat().st_mtime <= latest:
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -19,8 +19,7 @@ from deepgen.vocabulary.kernel import (
     WorkspaceArg,
     completed,
 )
-from deepgen.vocabulary.measurement import Measurement, Verdict
-from deepgen.vocabulary.trial import Trial
+from deepgen.vocabulary.measurement import Measurement, Trial, Verdict
 
 __all__ = [
     "Arg",

@@ -1,8 +1,20 @@
-"""This user's folders for deepgen's own files, where the XDG rules put them."""
+"""This user's folders for deepgen's own files, where the XDG rules put them; and temporary ones.
+
+Temporary folders go with their owner, however it ends. A process holds the lock of a file in each of its folders, and
+the system frees the lock when the process ends. So a folder whose lock nobody holds was left behind by one that was
+killed; whoever starts next removes it. A lock, unlike a number of a process, is also right where containers share the
+folder.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import stat
+import tempfile
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from deepgen.vocabulary.errors import BadInput
@@ -27,3 +39,103 @@ def default_cache_folder() -> Path:
         remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
         raise BadInput("there is no home folder to keep the cache in", allowed=remedy)
     return found
+
+
+_PREFIX = "deepgen-"
+_OWNER = "owner"  # the file with the lock
+
+
+class Scratch:
+    """A folder of this process: until it is closed or forgotten, or the process ends."""
+
+    def __init__(self, kind: str, place: str | None = None) -> None:
+        """`kind` is part of its name; `place` is the folder that it is made in, the system's unless given."""
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=place))
+        fresh = self.path / f"{_OWNER}.new"
+        try:
+            lock = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:  # a full disk
+            self.path.rmdir()
+            raise
+        with suppress(OSError):  # a file system without locks: nobody ever finds it free
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        fresh.rename(self.path / _OWNER)  # locked before it has its name
+        self._end = weakref.finalize(self, _remove, self.path, lock)
+
+    def close(self) -> None:
+        """Remove it; a second time does nothing."""
+        self._end()
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def sweep() -> None:
+    """Remove what killed processes left behind."""
+    for folder in left_behind():
+        remove(folder)
+
+
+def left_behind() -> list[Path]:
+    """This user's folders that have no owner any more."""
+    found = []
+    for folder in [folder for place in _places() for folder in sorted(place.glob(f"{_PREFIX}*"))]:
+        lock = _claim(folder)
+        if lock is not None:
+            os.close(lock)
+            found.append(folder)
+    return found
+
+
+def remove(folder: Path) -> bool:
+    """Remove a folder that was left behind; False where it has an owner, or is none of these folders."""
+    lock = _claim(folder)
+    if lock is None:
+        return False
+    _remove(folder, lock)
+    return True
+
+
+def owned(folder: Path) -> bool:
+    """Whether a process has made it its own, be it one that has ended."""
+    return (folder / _OWNER).exists()
+
+
+def _places() -> list[Path]:
+    # Ray's folders need short names, and are made in /tmp where the usual place has a long one.
+    return list(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
+
+
+def _claim(folder: Path) -> int | None:
+    """The lock of a folder of this user that nobody holds; None for any other. Links are not followed."""
+    try:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        lock = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _remove(folder: Path, lock: int) -> None:
+    """The lock goes last: should this be cut off, or a file come in meanwhile, the rest can still be found."""
+    try:
+        with suppress(OSError):
+            for inside in folder.iterdir():
+                if inside.is_dir() and not inside.is_symlink():
+                    shutil.rmtree(inside, ignore_errors=True)
+                elif inside.name != _OWNER:
+                    inside.unlink()
+            if [inside.name for inside in folder.iterdir()] == [_OWNER]:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)

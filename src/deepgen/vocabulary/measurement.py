@@ -1,4 +1,4 @@
-"""Measurement: the verdict on a kernel, its samples, and the conditions under which they were taken."""
+"""Measurement: the verdict on a kernel, its samples, and their conditions. Trial: a config with its measurement."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import exp, log
 from statistics import median
+from typing import Any
 
 from deepgen.vocabulary.codec import Serializable
 from deepgen.vocabulary.json import Json
@@ -63,3 +64,24 @@ def geometric_mean(values: Sequence[float]) -> float:
     if len(values) == 1 or min(values) <= 0.0:
         return values[0]
     return exp(sum(map(log, values)) / len(values))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One tried config. `id` counts from 0 in its study; `rank` is the config's place in the space."""
+
+    id: int
+    rank: int
+    config: Mapping[str, Any]
+    kernel_id: str
+    measurement: Measurement
+    build_facts: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.measurement.ok
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that counts: None unless the kernel was right."""
+        return self.measurement.seconds if self.ok else None

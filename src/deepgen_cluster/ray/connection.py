@@ -23,7 +23,7 @@ from typing import Any
 from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
 from deepgen.vocabulary.errors import install_extra
-from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen_cluster.ray import roles
 from deepgen_cluster.ray.lease import Renewals
 

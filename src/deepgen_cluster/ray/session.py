@@ -17,7 +17,7 @@ from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.helpers import helpers_for
 from deepgen.tuning.engines.base import Look, Outcome
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary.folders import Scratch
 from deepgen_cluster.ray import builder, connection, roles
 from deepgen_cluster.ray.device_pool import DevicePool, Member, Opening, gone
 from deepgen_cluster.ray.disk import kept

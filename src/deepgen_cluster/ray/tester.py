@@ -22,7 +22,7 @@ from deepgen.run.measure.base import Contender, Helper, Runner, Task, least_seco
 from deepgen.run.measure.supervisor import DeviceSetAside
 from deepgen.toolchains import Cache, default_cache_folder
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
-from deepgen.vocabulary.scratch import Scratch, sweep
+from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen_cluster.ray import devices, undisturbed
 from deepgen_cluster.ray.disk import kept, refusal
 from deepgen_cluster.ray.lease import Lease, end_with_node

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deepgen.frontends.cli.main import main
-from deepgen.vocabulary import scratch
+from deepgen.vocabulary import folders
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(scratch, "_places", lambda: [tmp_path])  # what other runs left behind is not our subject
+    monkeypatch.setattr(folders, "_places", lambda: [tmp_path])  # what other runs left behind is not our subject
     return folder
 
 

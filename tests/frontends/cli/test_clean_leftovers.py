@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary.folders import Scratch
 
 
 def test_clean_frees_what_killed_runs_left_behind(deepgen: Callable, project: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_space_wide import give_up
 
-from deepgen.space.partial import Partial
+from deepgen.space.relax import Partial
 from deepgen.space.union import Union
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import Journal

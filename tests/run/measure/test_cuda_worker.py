@@ -12,8 +12,7 @@ from deepgen.operators import gemm
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import device_for
-from deepgen.targets.cuda import parse_cuda
-from deepgen.targets.hip import parse_hip
+from deepgen.targets.gpu import parse_cuda, parse_hip
 from deepgen.vocabulary import Missing, Verdict
 
 

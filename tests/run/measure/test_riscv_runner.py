@@ -15,7 +15,7 @@ from deepgen.run.measure import Policy, Task, open_runner
 from deepgen.run.riscv.program import Counts
 from deepgen.run.riscv.qemu import find
 from deepgen.run.riscv.runner import RiscvRunner
-from deepgen.targets.riscv.costs import TABLES
+from deepgen.targets.riscv import TABLES
 from deepgen.toolchains import Cache, build_once, instruction_mix
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 

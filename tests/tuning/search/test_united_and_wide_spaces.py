@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deepgen.space import Space, opening, relax
+from deepgen.space import Space, relax, union
 from deepgen.space.engine import TooWide
 from deepgen.tuning import search
 from deepgen.tuning.search import Setting
@@ -33,7 +33,7 @@ def space(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sp
         def compile_space(*_: object) -> None:
             raise TooWide("asked for by the test")
 
-        monkeypatch.setattr(opening, "compile_space", compile_space)
+        monkeypatch.setattr(union, "compile_space", compile_space)
         monkeypatch.setattr(relax._Relaxation, "_add", lambda *_: False)
         monkeypatch.setattr(relax, "TABLE_CELLS", 0)
     if "union" in request.param:

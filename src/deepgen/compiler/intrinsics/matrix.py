@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepgen.operators.expr.index import Index
-from deepgen.targets.cuda import Cuda
-from deepgen.targets.gpu import Gpu
+from deepgen.targets.gpu import Cuda, Gpu
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 

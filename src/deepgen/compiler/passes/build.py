@@ -14,9 +14,8 @@ from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.schedule.text import Place, number
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted
+from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted, with_reads
 from deepgen.operators.expr.nodes import Place as PlaceValue
-from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary import BadInput, dtype
 
 STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from

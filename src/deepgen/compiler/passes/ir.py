@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Read, Value
-from deepgen.operators.expr.rewrite import with_indices
+from deepgen.operators.expr.nodes import Read, Value, with_indices
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, Stmt, Store, children, walk, with_children
 from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Read, reads
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Read, reads, with_reads
 from deepgen.vocabulary.dtypes import dtype
 
 _MOST_VARIABLES = 256

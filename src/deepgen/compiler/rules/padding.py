@@ -23,8 +23,8 @@ from deepgen.operators.expr.nodes import (
     Stage,
     Value,
     children,
+    replaced,
 )
-from deepgen.operators.expr.rewrite import replaced
 
 
 @dataclass(frozen=True)

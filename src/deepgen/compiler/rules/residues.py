@@ -30,8 +30,8 @@ from deepgen.operators.expr.nodes import (
     Value,
     reads,
     substituted,
+    with_reads,
 )
-from deepgen.operators.expr.rewrite import with_reads
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from deepgen.operators.expr.nodes import (
     Value,
     children,
     reads,
+    replaced,
     substituted,
     walk,
+    with_reads,
 )
-from deepgen.operators.expr.rewrite import replaced, with_reads
 
 
 @dataclass(frozen=True)

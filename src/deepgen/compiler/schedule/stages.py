@@ -23,8 +23,8 @@ from deepgen.operators.expr.nodes import (
     reads,
     substituted,
     with_children,
+    with_reads,
 )
-from deepgen.operators.expr.rewrite import with_reads
 from deepgen.vocabulary.dtypes import dtype
 
 

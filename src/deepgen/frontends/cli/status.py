@@ -149,8 +149,8 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
     from deepgen.frontends.cli.output import shown
     from deepgen.toolchains import Cache
     from deepgen.tuning.study.journal import holder
-    from deepgen.vocabulary import scratch
     from deepgen.vocabulary.errors import DeepgenError
+    from deepgen.vocabulary.folders import left_behind
 
     folders = [studies.find(name, current) for name in names]
     if all_studies:
@@ -164,16 +164,16 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
     if (cache or anything) and (size := Cache(current.cache).size()):
         items.append({"kind": "cache", "path": str(current.cache), "bytes": size})
     if anything:
-        items += [{"kind": "leftover", "path": str(f), "bytes": _size(f)} for f in scratch.left_behind()]
+        items += [{"kind": "leftover", "path": str(f), "bytes": _size(f)} for f in left_behind()]
     return items
 
 
 def _delete(item: dict[str, Any]) -> None:
     from deepgen.toolchains import Cache
-    from deepgen.vocabulary import scratch
+    from deepgen.vocabulary import folders
 
     if item["kind"] == "leftover":
-        scratch.remove(Path(item["path"]))
+        folders.remove(Path(item["path"]))
     elif item["kind"] == "cache":
         # Entry by entry: whatever else lies in the folder that the user named stays.
         Cache(item["path"]).clear()

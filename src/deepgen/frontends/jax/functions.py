@@ -22,7 +22,7 @@ from deepgen.toolchains import toolchain_for
 from deepgen.toolchains.compilers.c import CCompiler
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.dtypes import dtype
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary.folders import Scratch
 
 # How JAX calls the formats that numpy lacks.
 _NAMES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}

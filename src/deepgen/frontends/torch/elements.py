@@ -22,7 +22,7 @@ from deepgen.operators.expr.builder import compute, expression, tensor
 from deepgen.operators.expr.elements import Element, Operand
 from deepgen.operators.expr.functions import where
 from deepgen.operators.expr.operator import ExpressionOperator
-from deepgen.operators.named.epilogue import ACTIVATIONS
+from deepgen.operators.named.base import ACTIVATIONS
 
 LEAST = 1 << 15  # elements: what has fewer is torch's at once
 LARGE = 1 << 20  # elements: eager calls with fewer wait for the processor, not for the GPU

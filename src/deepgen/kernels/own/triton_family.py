@@ -21,8 +21,8 @@ from deepgen.space import Space, parse
 from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step
 from deepgen.vocabulary import dtype as dtype_of
+from deepgen.vocabulary.kernel import DIVISIBLE, NEAR, TritonUnit
 from deepgen.vocabulary.registry import Registry
-from deepgen.vocabulary.triton import DIVISIBLE, NEAR, TritonUnit
 
 # Options of the compiler, which are knobs by their names; those of one kind of target are by themselves.
 OPTIONS = {

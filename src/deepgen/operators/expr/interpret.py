@@ -1,4 +1,7 @@
-"""What an expression's results are: numpy computes every stage in float64 or int64, some of its elements at a time."""
+"""The reference of an expression: its results and how far off each may be.
+
+numpy computes every stage in float64 or int64, some of its elements at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,11 @@ from math import prod
 
 import numpy as np
 
-from deepgen.operators.base import Array
+from deepgen.operators.base import Answer, Array
 from deepgen.operators.expr import rounding
-from deepgen.operators.expr.contraction import Contraction, Factor, affine, contraction
+from deepgen.operators.expr.contraction import Contraction, Factor, affine, contraction, plain_contraction
 from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.index import Index, Iter, Quotient
-from deepgen.operators.expr.multiply import multiplied, norms
 from deepgen.operators.expr.nodes import (
     Axis,
     Binary,
@@ -30,7 +32,7 @@ from deepgen.operators.expr.nodes import (
     Unary,
     Value,
 )
-from deepgen.operators.expr.reductions import REDUCTIONS, Reduction, scanned
+from deepgen.operators.expr.reductions import REDUCTIONS, Reduction, multiplied, norms, scanned
 from deepgen.operators.expr.rounding import NONE, Numbers
 from deepgen.vocabulary.dtypes import dtype
 
@@ -275,3 +277,28 @@ def _viewed(source: Array, indices: tuple[Index, ...], points: Block) -> Array:
 def _broadcast(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
     error = numbers.error if numbers.exact else np.broadcast_to(numbers.error, shape)
     return Numbers(np.broadcast_to(numbers.values, shape), error)
+
+
+def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+    done = interpret(expression, inputs)
+    found = {}
+    for name in expression.outputs:
+        of, values = dtype(expression.dtype_of(name)), done.held[name].values
+        if of.integer:
+            found[name] = Answer(values)
+            continue
+        product = plain_contraction(expression, name)
+        scale = done.held[name].error if product is None else done.sizes[product.stage.name]
+        found[name] = Answer(values, _scale(scale, values, wide=of.name == "f64"))
+    return found
+
+
+def _scale(scale: Array, values: Array, *, wide: bool) -> Array:
+    """Finite, and in f32, in which GPUs judge. What cannot be told within any error is right whatever it is."""
+    kind = np.float64 if wide else np.float32
+    limits = np.finfo(kind)
+    with np.errstate(all="ignore"):
+        unknown = np.where(np.isfinite(values), limits.max, 0.0)
+        finite = np.where(np.isfinite(scale), np.minimum(scale, limits.max), unknown)
+        found: Array = np.where(np.isfinite(values), finite, 0.0).astype(kind)
+    return found

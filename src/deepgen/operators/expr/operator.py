@@ -12,7 +12,7 @@ from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.builder import expression as expression_of
 from deepgen.operators.expr.contraction import Contraction, plain_contraction
 from deepgen.operators.expr.elements import Operand
-from deepgen.operators.expr.intervals import integer_ranges
+from deepgen.operators.expr.facts import integer_ranges
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.operators.expr.serial import expression_digest, from_json, to_json
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
@@ -48,7 +48,7 @@ class Expressed(Operator):
         return probes.inputs(self, self.expression(), seed, probe, super().inputs)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
-        from deepgen.operators.expr.answers import answers
+        from deepgen.operators.expr.interpret import answers
 
         told = self.expression()
         return answers(told, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in told.tensors})

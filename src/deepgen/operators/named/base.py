@@ -1,24 +1,78 @@
-"""What named operators share: an operator is a table of words and a function that writes its expression."""
+"""What named operators share: an operator is a table of words and a function that writes its expression.
+
+An epilogue is what is done with a result before it is written: a bias, an activation, something added to it.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import pi, sqrt
 from typing import Any, TypeVar
 
 from deepgen.operators.base import Operator, plain
-from deepgen.operators.expr.builder import expression
-from deepgen.operators.expr.elements import Element, Operand
+from deepgen.operators.expr.builder import expression, tensor
+from deepgen.operators.expr.elements import Element, Operand, Position
+from deepgen.operators.expr.functions import erf, maximum, sigmoid, tanh
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import Expressed
-from deepgen.operators.named import epilogue
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
 N = TypeVar("N", bound="Named")
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where an epilogue finds an element: its indices, the shape of all, which dimension a bias runs along."""
+
+    shape: tuple[int, ...]
+    places: tuple[Position, ...]
+    channel: int
+    dtype: str
+
+
+def _gelu(x: Element) -> Element:
+    return x * 0.5 * (erf(x * sqrt(0.5)) + 1.0)
+
+
+def _gelu_tanh(x: Element) -> Element:
+    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * sqrt(2.0 / pi)) + 1.0)
+
+
+ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
+    "relu": lambda x: maximum(x, 0),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda x: x * sigmoid(x),
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+}
+_TENSORS = ("bias", "residual")
+STEPS = (*_TENSORS, *ACTIVATIONS)
+
+
+def applied(value: Element, text: str, result: Result) -> Element:
+    """A value after the steps of an epilogue, in their order: `bias,relu`."""
+    steps = [] if text == NONE else text.split(",")
+    for place, step in enumerate(steps):
+        if step not in STEPS:
+            raise BadInput(f"epilogue={text}: unknown step {step!r}", allowed="one of " + ", ".join(STEPS))
+        if step in steps[:place] and step in _TENSORS:
+            raise BadInput(f"epilogue={text}: {step} is given twice", allowed="once")
+        if step == "bias":
+            bias = tensor("bias", (result.shape[result.channel],), result.dtype)
+            value = value + bias[result.places[result.channel]].cast(value.dtype)
+        elif step == "residual":
+            value = value + tensor("residual", result.shape, result.dtype)[result.places].cast(value.dtype)
+        else:
+            value = ACTIVATIONS[step](value)
+    return value
+
 
 # Format of what is read -> that of sums, that of the result.
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
@@ -26,8 +80,8 @@ FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), 
 FLOATS = tuple(name for name in FORMATS if name != "i8")
 DTYPE = Word("dtype", "data type of the tensors; i8 gives i32", "choice", "f32", choices=(*FORMATS,))
 FLOAT = Word("dtype", "data type of the tensors", "choice", "f32", choices=FLOATS)
-EPILOGUE = Word("epilogue", f"what is done with the result, such as bias,relu: {', '.join(epilogue.STEPS)}", "choice",
-                epilogue.NONE)  # fmt: skip
+EPILOGUE = Word("epilogue", f"what is done with the result, such as bias,relu: {', '.join(STEPS)}", "choice",
+                NONE)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,10 +110,10 @@ class Named(Expressed):
         """Of what is read, of sums, of the result."""
         return self["dtype"], *FORMATS[self["dtype"]]
 
-    def finished(self, value: Element, result: epilogue.Result) -> Element:
+    def finished(self, value: Element, result: Result) -> Element:
         """A sum with the epilogue, in the format of the result."""
-        steps = self["epilogue"] if "epilogue" in dict(self.given) else epilogue.NONE
-        return epilogue.applied(value, steps, result).cast(result.dtype)
+        steps = self["epilogue"] if "epilogue" in dict(self.given) else NONE
+        return applied(value, steps, result).cast(result.dtype)
 
     def sizes(self) -> Mapping[str, int]:
         return {word.name: self[word.name] for word in self.words if word.kind == "size"}

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from deepgen.operators.expr.builder import compute, reduce_axis, tensor
 from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis
 from deepgen.operators.expr.functions import sum, where
-from deepgen.operators.named.base import DTYPE, EPILOGUE, Named
-from deepgen.operators.named.epilogue import Result
+from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Result
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 

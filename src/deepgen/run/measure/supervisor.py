@@ -22,8 +22,8 @@ from deepgen.run.measure.race import is_beaten, unsettled
 from deepgen.targets import host
 from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
+from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen.vocabulary.measurement import IMPOSSIBLE
-from deepgen.vocabulary.scratch import Scratch, sweep
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device

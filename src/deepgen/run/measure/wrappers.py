@@ -13,7 +13,7 @@ from deepgen.run.call import plans
 from deepgen.run.counters.base import OCCUPANCY, OF_MIX, Counted, events_of, is_static
 from deepgen.run.measure.base import Contender, Runner, Task
 from deepgen.targets import Gpu
-from deepgen.targets.occupancy import occupancy
+from deepgen.targets.gpu import occupancy
 from deepgen.toolchains import instruction_mix
 from deepgen.vocabulary import Artifact, DeepgenError, Json, Kernel, Measurement, completed
 from deepgen.vocabulary.measurement import geometric_mean

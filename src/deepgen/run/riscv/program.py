@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from deepgen.operators import Operator
 from deepgen.run.call import plans
 from deepgen.run.measure.bench import Rejected
-from deepgen.targets.riscv.costs import CLASSES, SCALAR, Costs
+from deepgen.targets.riscv import CLASSES, SCALAR, Costs
 from deepgen.toolchains import board
 from deepgen.vocabulary import DeepgenError, Json, Kernel, ScalarArg, Verdict
 

@@ -24,10 +24,10 @@ from deepgen.run.riscv.board import Board
 from deepgen.run.riscv.program import ANSWERS, COUNTS, Counts, Place, Ran, Run, Timed, Wanted
 from deepgen.run.riscv.qemu import Qemu
 from deepgen.targets import Riscv
-from deepgen.targets.riscv.costs import TABLES
+from deepgen.targets.riscv import TABLES
 from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, Measurement, Verdict, completed
-from deepgen.vocabulary.scratch import Scratch
+from deepgen.vocabulary.folders import Scratch
 
 _SLOWER = 10.0  # that a kernel may be under qemu than the slowest that is waited for elsewhere
 _STARTING = 5.0  # seconds

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 
 from deepgen.targets import Gpu
-from deepgen.targets.occupancy import blocks_resident, occupancy
+from deepgen.targets.gpu import blocks_resident, occupancy
 from deepgen.vocabulary import Json, Kernel, Step
 
 

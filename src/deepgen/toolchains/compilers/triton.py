@@ -20,7 +20,7 @@ from deepgen.toolchains.compilers.disassembly import sass
 from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import Arg, BadInput, Kernel, LaunchPlan, ScalarArg, Step, WorkspaceArg, completed
-from deepgen.vocabulary import triton as units
+from deepgen.vocabulary import kernel as units
 
 RELEASES = ("3.6", "3.9")  # whose calling convention is known: the pointers that follow a kernel's own parameters
 _SCRATCH = "triton_scratch"

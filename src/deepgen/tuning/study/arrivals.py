@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from deepgen.vocabulary.measurement import Measurement, Verdict
-from deepgen.vocabulary.trial import Trial
+from deepgen.vocabulary.measurement import Measurement, Trial, Verdict
 
 _VERDICTS = frozenset(verdict.value for verdict in Verdict)
 _MOST_SECONDS = 1e9

@@ -16,8 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from deepgen.vocabulary.json import JsonObject
-from deepgen.vocabulary.measurement import Measurement
-from deepgen.vocabulary.trial import Trial
+from deepgen.vocabulary.measurement import Measurement, Trial
 
 Row = tuple[Any, ...]
 FORMAT = 2  # of a journal; its number is in the file's header, and in a sealed row of `meta` too

@@ -39,8 +39,7 @@ from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Const, Read, Select, Stage, Value, reads, substituted
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Const, Read, Select, Stage, Value, reads, substituted, with_reads
 from deepgen.vocabulary import BadInput
 
 _MOST_CARRIED = 32  # numbers of a thread

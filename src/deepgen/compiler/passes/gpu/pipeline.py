@@ -25,8 +25,7 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.schedule.state import Loop
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Read, Value, reads
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Read, Value, reads, with_reads
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
 READY = "writes_ready"

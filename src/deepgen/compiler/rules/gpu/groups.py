@@ -10,8 +10,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
 from deepgen.operators.expr.index import Quotient, Remainder
-from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads, with_reads
 from deepgen.vocabulary.dtypes import dtype
 
 _LONGEST = 4096  # of rows that a block keeps in shared memory

@@ -12,8 +12,7 @@ from deepgen.compiler.rules.gpu.contraction import Contraction, by_four_warps, c
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, reads, substituted
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, reads, substituted, with_reads
 from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary.dtypes import dtype
 

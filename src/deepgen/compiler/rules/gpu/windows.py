@@ -18,8 +18,7 @@ from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, re
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
-from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted
-from deepgen.operators.expr.rewrite import with_reads
+from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted, with_reads
 from deepgen.vocabulary.dtypes import dtype
 
 _MOST_TAPS = 49

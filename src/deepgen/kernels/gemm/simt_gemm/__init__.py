@@ -13,8 +13,7 @@ from deepgen.kernels.shared import dialect
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.gpu import Gpu, Hip
 from deepgen.vocabulary import Kernel, Source
 
 _SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")

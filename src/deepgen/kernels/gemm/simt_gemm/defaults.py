@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST, simt_space
 from deepgen.operators import Gemm
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.gpu import Gpu, Hip
 from deepgen.vocabulary.dtypes import dtype
 
 

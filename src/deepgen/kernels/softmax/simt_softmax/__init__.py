@@ -10,8 +10,7 @@ from deepgen.kernels.shared import dialect
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
 from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
-from deepgen.targets.hip import Hip
+from deepgen.targets.gpu import Gpu, Hip
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 from deepgen.vocabulary.dtypes import dtype
 

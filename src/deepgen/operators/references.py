@@ -1,0 +1,236 @@
+"""The references of GEMMs and convolutions, computed by numpy in float64 or int64; of a GEMM also as a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deepgen.operators.base import Answer, Array
+from deepgen.operators.products import distinct
+from deepgen.vocabulary.dtypes import widen
+from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+
+if TYPE_CHECKING:
+    from deepgen.operators.conv2d import Conv2d
+    from deepgen.operators.gemm import Gemm
+
+
+def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+    c, shape = gemm.dtypes[2], (gemm.batch, gemm.m, gemm.n)
+    product = np.empty(shape, np.int64 if _whole(gemm) else np.float64)
+    size = np.ones((gemm.batch, 1, 1) if c.integer else shape, np.float32)
+    with np.errstate(all="ignore"):
+        every_a, every_b = _each(gemm, "A", inputs), _each(gemm, "B", inputs)
+        for i in range(gemm.batch):
+            _multiply(gemm, every_a[i], every_b[i], product[i], size[i])
+        factors = _factors(gemm, inputs)
+        if gemm.scales == "row":
+            factors = factors[:, None]
+        old = widen(inputs["C"], c).reshape(shape) if gemm.beta != 0.0 else None
+        bias = widen(inputs["bias"], c) if gemm.bias else None
+        answer = _finished(gemm, product, size, factors, old, bias)
+    told = gemm.tensors()[-1].shape
+    return {"C": Answer(answer.values.reshape(told), answer.scale.reshape(told if answer.scale.size > 1 else ()))}
+
+
+def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
+    """The matrices of a batch, as M x K or K x N."""
+    every = inputs[name].reshape(gemm.batch, *inputs[name].shape[-2:])
+    return every if gemm.layout["AB".index(name)] == "n" else np.swapaxes(every, -1, -2)
+
+
+def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> None:
+    """Compute the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed once."""
+    kept, kind = distinct(a)
+    left, right = widen(a[kept], gemm.dtypes[0]), widen(b, gemm.dtypes[1])
+    if len(kept) == len(kind):
+        _product(gemm, left, right, product)
+    else:
+        product[:] = _product(gemm, left, right, np.empty((len(kept), gemm.n), product.dtype))[kind]
+    if not gemm.dtypes[2].integer:
+        rows, columns = (_norms(x, axis).astype(np.float32) for x, axis in ((left, -1), (right, -2)))
+        np.multiply(rows[kind][:, None], columns, out=size)
+
+
+def reference_at(gemm: Gemm, inputs: Mapping[str, Array], places: Array) -> Answer:
+    a, b, c, _ = gemm.dtypes
+    batch, row, column = np.unravel_index(places, (gemm.batch, gemm.m, gemm.n))
+    every_a, every_b = (inputs[name].reshape(gemm.batch, *inputs[name].shape[-2:]) for name in "AB")
+    with np.errstate(all="ignore"):
+        wide_a = widen(every_a[batch, row, :] if gemm.layout[0] == "n" else every_a[batch, :, row], a)
+        wide_b = widen(every_b[batch, :, column] if gemm.layout[1] == "n" else every_b[batch, column, :], b)
+        size = _norms(wide_a, -1) * _norms(wide_b, -1) if not c.integer else np.ones(len(places))
+        factors = _factors(gemm, inputs)
+        if gemm.scales != "none":
+            factors = factors[{"row": row, "column": column}.get(gemm.scales, 0)]
+        old = widen(inputs["C"].reshape(-1)[places], c) if gemm.beta != 0.0 else None
+        bias = widen(inputs["bias"][column], c) if gemm.bias else None
+        return _finished(gemm, (wide_a * wide_b).sum(-1), size, factors, old, bias)
+
+
+def _factors(gemm: Gemm, inputs: Mapping[str, Array]) -> Array:
+    factors: Array = inputs["scale"].astype(np.float64) if gemm.scales != "none" else np.ones(())
+    return factors
+
+
+def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Array | None, bias: Array | None) -> Answer:
+    """The result after scaling, bias and activation, and the magnitude of its terms.
+
+    `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
+    """
+    result, scale = product, size * np.float32(abs(gemm.alpha) / gemm.k)
+    if gemm.alpha != 1.0:
+        result = gemm.alpha * result
+    if gemm.scales != "none":
+        result, scale = result * factors, scale * np.abs(factors)
+    if old is not None:
+        result, scale = result + gemm.beta * old, scale + np.abs(gemm.beta / gemm.k * old)
+    if bias is not None:
+        result, scale = result + bias, scale + np.abs(bias / gemm.k)
+    if gemm.dtypes[2].integer:
+        scale = np.ones(())
+    return Answer(_activate(result, gemm.activation), np.where(np.isfinite(scale), scale, 0.0).astype(np.float32))
+
+
+def _whole(gemm: Gemm) -> bool:
+    return gemm.dtypes[0].integer and gemm.dtypes[1].integer
+
+
+def _product(gemm: Gemm, left: Array, right: Array, out: Array) -> Array:
+    a, b = gemm.dtypes[:2]
+    if _whole(gemm) and 8 * (a.bytes + b.bytes) + (gemm.k - 1).bit_length() <= 53:
+        # Every sum of so few small integers is exact in float64, which numpy multiplies a hundred times faster.
+        out[:] = np.matmul(left.astype(np.float64), right.astype(np.float64))
+    else:
+        np.matmul(left, right, out=out)
+    return out
+
+
+def _norms(x: Array, axis: int) -> Array:
+    norms: Array = np.sqrt(np.square(x, dtype=np.float64).sum(axis))
+    return norms
+
+
+def _activate(x: Array, activation: str) -> Array:
+    if activation == "relu":
+        return np.maximum(x, 0.0)
+    if activation == "gelu":
+        inner: Array = np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
+        return 0.5 * x * (1.0 + inner)
+    if activation == "silu":
+        return x / (1.0 + np.exp(-x))
+    return x
+
+
+_FILE = "gemm_reference.cu"
+_FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")
+_ACTIVATIONS = ("none", "relu", "gelu", "silu")
+_SCALES = ("none", "tensor", "row", "column")
+_TILE, _DEPTH, _THREADS = 64, 16, 256
+
+
+def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
+    """None for other languages, and for GEMMs that its arithmetic does not cover."""
+    from importlib import resources  # here: what only reads studies does not wait for it
+
+    a, b, c, _ = gemm.dtypes
+    plain = (gemm.alpha, gemm.beta, gemm.bias, gemm.activation, gemm.scales) == (1.0, 0.0, False, "none", "none")
+    whole = (2 if c.integer else 1) if a.integer and b.integer else 0
+    if language not in ("cuda", "hip") or (c.integer and not (plain and whole)):
+        return None
+    if language == "hip" and gemm.activation in ("gelu", "silu"):
+        return None  # in HIP the exponential in f64 needs a library of the vendor
+    formats = (("A", a), ("B", b), ("C", c))
+    flags = {
+        **{f"FORMAT_{name}": _FORMATS.index(of.name.replace("tf32", "f32")) for name, of in formats},
+        **{f"TRANSPOSED_{name}": int(letter == "t") for name, letter in zip("AB", gemm.layout, strict=True)},
+        "ACTIVATION": _ACTIVATIONS.index(gemm.activation),
+        "SCALES": _SCALES.index(gemm.scales),
+        "BETA": int(gemm.beta != 0.0),
+        "BIAS": int(gemm.bias),
+        "WHOLE": whole,
+    }
+    given = {t.name for t in gemm.tensors()}
+    absent = ScalarArg("i64", 0)  # a null pointer
+    step = Step(
+        "gemm_reference",
+        (
+            *(TensorArg(name) if name in given else absent for name in ("A", "B", "C", "bias", "scale")),
+            TensorArg("want_C"),
+            absent if whole == 2 else TensorArg("scale_C"),
+            *(ScalarArg("i32", size) for size in ("M", "N", "K")),
+            *(ScalarArg("f64", factor) for factor in ("alpha", "beta")),
+        ),
+        grid=(f"ceil_div(M, {_TILE}) * ceil_div(N, {_TILE}) * batch", 1, 1),
+        block=(_THREADS, 1, 1),
+        shared_bytes=2 * _DEPTH * (_TILE + 1) * 8,
+    )
+    text = (resources.files("deepgen.operators") / _FILE).read_text()
+    defined = tuple(f"-D{name}={value}" for name, value in flags.items())
+    return Kernel("gemm_reference", language, (Source(_FILE, text),), defined, LaunchPlan((step,)))
+
+
+_CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
+
+
+def conv2d_reference(conv: Conv2d, inputs: Mapping[str, Array]) -> dict[str, Answer]:
+    of, _, out = conv.dtypes
+    image, weight = inputs["x"], inputs["weight"]
+    if conv.layout == "nchw":
+        image, weight = np.moveaxis(image, 1, -1), weight.transpose(2, 3, 1, 0)
+    with np.errstate(all="ignore"):
+        # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
+        wide = widen(weight, of).astype(np.float64)
+        kept, kind = distinct(image)
+        values = _conv2d_product(conv, image[kept], wide)
+        if out.integer:
+            return {"y": Answer(_laid_out(conv, values[kind].astype(np.int64)))}
+        scale = _scale(conv, image[kept], wide)
+        return {"y": Answer(_laid_out(conv, values[kind]), _laid_out(conv, scale[kind]))}
+
+
+def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
+    """Patches times filters, some rows of some images at a time: all patches may take more than the memory."""
+    values = np.empty((len(image), conv.out_h, conv.out_w, conv.co))
+    filters = weight.transpose(2, 0, 1, 3).reshape(conv.reduced, conv.co)
+    row_bytes = 8 * conv.out_w * conv.reduced
+    rows = max(1, min(conv.out_h, _CHUNK_BYTES // row_bytes))
+    images = max(1, _CHUNK_BYTES // (row_bytes * conv.out_h))
+    for at in range(0, len(image), images):
+        patches = _patches(conv, _padded(conv, image[at : at + images]))
+        for row in range(0, conv.out_h, rows):
+            some = patches[:, row : row + rows]
+            product = some.reshape(-1, conv.reduced) @ filters
+            values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], conv.co)
+    return values
+
+
+def _padded(conv: Conv2d, images: Array) -> Array:
+    around = (conv.pad, conv.pad)
+    wide = widen(images, conv.dtypes[0]).astype(np.float64)
+    padded: Array = np.pad(wide, ((0, 0), around, around, (0, 0)))
+    return padded
+
+
+def _patches(conv: Conv2d, padded: Array) -> Array:
+    """The input patch of each output: images x rows x columns x channels x k x k, as a view."""
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (conv.k, conv.k), axis=(1, 2))
+    patches: Array = windows[:, :: conv.stride, :: conv.stride]
+    return patches
+
+
+def _scale(conv: Conv2d, image: Array, weight: Array) -> Array:
+    """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
+    filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
+    size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), np.float32)
+    for at in range(len(image)):
+        squares = np.square(_padded(conv, image[at : at + 1])).sum(axis=-1, keepdims=True)
+        norms = np.sqrt(_patches(conv, squares).sum(axis=(-1, -2)))
+        size[at] = norms[0] / conv.reduced * filters
+    return np.where(np.isfinite(size), size, np.float32(0.0))
+
+
+def _laid_out(conv: Conv2d, values: Array) -> Array:
+    return values if conv.layout == "nhwc" else np.ascontiguousarray(np.moveaxis(values, -1, 1))
