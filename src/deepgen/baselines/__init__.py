@@ -37,20 +37,20 @@ Own = Mapping[str, Source]  # baselines of a user's own by their names, and how 
 
 def find(operator: Operator, target: Target, own: Own | None = None) -> list[str]:
     """The names of those that can run this operator here."""
-    made = [*(make() for make in BASELINES.working()), *(source.load()() for source in (own or {}).values())]
-    return [one.name for one in made if one.missing(operator, target) is None]
+    candidates = [*(make() for make in BASELINES.working()), *(source.load()() for source in (own or {}).values())]
+    return [one.name for one in candidates if one.missing(operator, target) is None]
 
 
 def raced(names: Sequence[str]) -> list[str]:
     """Those that take part without being asked for by name: not what takes long to start or repeats another."""
-    known = {name: BASELINES.get(name) for name in names if name in BASELINES}
-    return [name for name in names if not getattr(known.get(name), "on_request", False)]
+    classes = {name: BASELINES.get(name) for name in names if name in BASELINES}
+    return [name for name in names if not getattr(classes.get(name), "on_request", False)]
 
 
 def by_name(name: str, own: Own | None = None) -> Baseline:
     if own and name in own:
-        found: Baseline = own[name].load()()
-        return found
+        baseline: Baseline = own[name].load()()
+        return baseline
     return BASELINES.get(name)()
 
 

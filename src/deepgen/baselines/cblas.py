@@ -18,7 +18,7 @@ from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
 
-_ROWS, _PLAIN, _TURNED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
+_ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
 _LETTERS = {"f32": ("s", c_float), "f64": ("d", c_double)}
 _SYSTEM = ("/usr/lib/aarch64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
            "/opt/intel/oneapi/mkl/latest/lib")  # fmt: skip
@@ -48,8 +48,8 @@ class _Cblas:
     def find(self) -> Path | None:
         """The library's file: of a Python package, else of the system."""
         folders = [*_packages(), *map(Path, (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_SYSTEM))]
-        found = (path for pattern in self.files for folder in folders for path in sorted(folder.glob(pattern)))
-        return next(found, None)
+        paths = (path for pattern in self.files for folder in folders for path in sorted(folder.glob(pattern)))
+        return next(paths, None)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         path = self.find()
@@ -62,11 +62,11 @@ class _Cblas:
         call, size = self._function(library, f"cblas_{letter}gemm")
         self._limit(library, threads)
         m, n, k = operator.m, operator.n, operator.k
-        turned = [layout == "t" for layout in operator.layout]
+        transposed = [layout == "t" for layout in operator.layout]
         a, b, c = (c_void_p(tensors[name].ctypes.data) for name in "ABC")
         arguments: list[Any] = [
-            c_int(_ROWS), *(c_int(_TURNED if flag else _PLAIN) for flag in turned), size(m), size(n), size(k),
-            number(operator.alpha), a, size(m if turned[0] else k), b, size(k if turned[1] else n),
+            c_int(_ROWS), *(c_int(_TRANSPOSED if flag else _PLAIN) for flag in transposed), size(m), size(n), size(k),
+            number(operator.alpha), a, size(m if transposed[0] else k), b, size(k if transposed[1] else n),
             number(operator.beta), c, size(n),
         ]  # fmt: skip
         call.restype = None
@@ -74,17 +74,17 @@ class _Cblas:
 
     def _function(self, library: Any, name: str) -> tuple[Any, Any]:
         for before, after, size in self.spellings:
-            found = getattr(library, f"{before}{name}{after}", None)
-            if found is not None:
-                return found, size
+            function = getattr(library, f"{before}{name}{after}", None)
+            if function is not None:
+                return function, size
         raise DeepgenError(f"{self.called} has no {name}")
 
     def _limit(self, library: Any, threads: int) -> None:
         for name in self.set_threads:
             for before, after, _ in self.spellings:
-                found = getattr(library, f"{before}{name}{after}", None)
-                if found is not None:
-                    found(c_int(threads))
+                function = getattr(library, f"{before}{name}{after}", None)
+                if function is not None:
+                    function(c_int(threads))
                     return
 
 
@@ -110,13 +110,13 @@ class Mkl(_Cblas):
 def _packages() -> list[Path]:
     """Where Python packages keep the libraries that they bring along."""
     prefix = Path(sys.prefix) / "lib"
-    found = [prefix]
+    folders = [prefix]
     for name in ("scipy_openblas32", "scipy_openblas64", "numpy"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
             folder = Path(spec.origin).parent
-            found += [folder / "lib", folder.with_name(f"{name}.libs")]
-    return found
+            folders += [folder / "lib", folder.with_name(f"{name}.libs")]
+    return folders
 
 
 class NumpyBlas:

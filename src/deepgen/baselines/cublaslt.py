@@ -105,8 +105,8 @@ class _Products:
 
     def best(self, seconds: Timer) -> Callable[[], None]:
         """The fastest algorithm: all are tried a few times, the best few and the heuristic's own choice again."""
-        found = self._handle.algorithms(self._product, self._layouts, REQUESTED, WORKSPACE)
-        calls = [self._call(heuristic) for heuristic in found]
+        proposals = self._handle.algorithms(self._product, self._layouts, REQUESTED, WORKSPACE)
+        calls = [self._call(heuristic) for heuristic in proposals]
         order = sorted((self._median(call, seconds, _TRIES), i) for i, call in enumerate(calls))
         finalists = [i for place, (taken, i) in enumerate(order) if taken < inf and (place < _FINALISTS or i == 0)]
         if not finalists:
@@ -169,9 +169,9 @@ def find() -> Path | None:
     """The newest library of a Python package, else of a toolkit."""
     spec = importlib.util.find_spec("nvidia")
     packages = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
-    found = [path for folder in packages for path in folder.glob("*/lib/libcublasLt.so.*[0-9]")]
-    found = found or [path for folder in _TOOLKITS for path in folder.glob("libcublasLt.so.*[0-9]")]
-    return max(found, key=lambda path: int(path.name.partition(".so.")[2].split(".")[0]), default=None)
+    paths = [path for folder in packages for path in folder.glob("*/lib/libcublasLt.so.*[0-9]")]
+    paths = paths or [path for folder in _TOOLKITS for path in folder.glob("libcublasLt.so.*[0-9]")]
+    return max(paths, key=lambda path: int(path.name.partition(".so.")[2].split(".")[0]), default=None)
 
 
 class Handle:

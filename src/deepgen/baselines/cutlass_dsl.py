@@ -78,14 +78,14 @@ class CutlassDsl:
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
         a = t["A"] if operator.layout[0] == "n" else t["A"].mT
         b = t["B"] if operator.layout[1] == "n" else t["B"].mT
-        given = ops.GemmArguments(A=a, B=b, out=t["C"], accumulator_type=torch.float32)
+        arguments = ops.GemmArguments(A=a, B=b, out=t["C"], accumulator_type=torch.float32)
         major, minor = torch.cuda.get_device_capability()
-        found = ops.get_operators(given, target_sm=f"{major}{minor}{'a' if major >= 9 else ''}")
-        designs = [_design(one) for one in found]
+        kernels = ops.get_operators(arguments, target_sm=f"{major}{minor}{'a' if major >= 9 else ''}")
+        designs = [_design(one) for one in kernels]
         order = ranked(designs, proposed(operator, torch.cuda.get_device_name()))
         best, least = None, inf
         for place in order[:_TRIED]:
-            call = _call(found[place], given)
+            call = _call(kernels[place], arguments)
             took = median(seconds(call) for _ in range(_TRIES))
             if took < least:
                 best, least = call, took
@@ -98,15 +98,15 @@ def proposed(gemm: Gemm, device: str) -> list[Design]:
     """What nvMatmulHeuristics proposes on a GPU of this name, the best first; nothing for one that it does not know."""
     import nvMatmulHeuristics as heuristics
 
-    known = next((name for name in _CHIPS if name.partition("_")[0] in device), None)
-    if known is None:
+    chip_name = next((name for name in _CHIPS if name.partition("_")[0] in device), None)
+    if chip_name is None:
         return []
     precision = _LETTERS[gemm.a] + "S" + _LETTERS[gemm.c]
     asked = heuristics.NvMatmulHeuristicsInterface(heuristics.NvMatmulHeuristicsTarget.CUTLASS3, precision)
     asked.nvMatmulHeuristicsDestroy = lambda *_: None  # release 0.1.0.27 crashes when it is destroyed
     chip = asked.createHardwareDescriptor()
     try:
-        asked.setHardwarePredefinedGpu(chip, heuristics.NvMatmulHeuristicsNvidiaGpu[known])
+        asked.setHardwarePredefinedGpu(chip, heuristics.NvMatmulHeuristicsNvidiaGpu[chip_name])
         layout = heuristics.NvMatmulHeuristicsMatmulLayout[f"{gemm.layout.upper()}_ROW_MAJOR"]
         asked.loadInternalDiscoverySet(layout, chip)
         rows = asked.get_with_mnk(gemm.m, gemm.n, gemm.k, layout, _PROPOSED, chip)
@@ -132,10 +132,10 @@ def _design(operator: Any) -> Design:
     return Design(tuple(about.tile_shape[:2]), tuple(about.cluster_shape[:2]))
 
 
-def _call(operator: Any, given: Any) -> Callable[[], None]:
-    artifact = operator.compile(given)
+def _call(operator: Any, arguments: Any) -> Callable[[], None]:
+    artifact = operator.compile(arguments)
 
     def run() -> None:
-        operator.run(given, artifact, assume_supported_args=True)  # on the default stream
+        operator.run(arguments, artifact, assume_supported_args=True)  # on the default stream
 
     return run

@@ -72,13 +72,13 @@ def _scan(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
 
 
 def _layer_norm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
-    given = (t["x"], (words["cols"],), t["gamma"], t["beta"], words["eps"])
-    return NewResult(partial(torch.nn.functional.layer_norm, *given), t["y"].copy_)
+    arguments = (t["x"], (words["cols"],), t["gamma"], t["beta"], words["eps"])
+    return NewResult(partial(torch.nn.functional.layer_norm, *arguments), t["y"].copy_)
 
 
 def _rms_norm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
-    given = (t["x"], (words["cols"],), t["gamma"], words["eps"])
-    return NewResult(partial(torch.nn.functional.rms_norm, *given), t["y"].copy_)
+    arguments = (t["x"], (words["cols"],), t["gamma"], words["eps"])
+    return NewResult(partial(torch.nn.functional.rms_norm, *arguments), t["y"].copy_)
 
 
 _CALLS: Mapping[str, _Call] = {

@@ -64,18 +64,18 @@ class Tvm:
             remedy = "pip install 'apache-tvm>=0.27'"
             raise Missing("TVM 0.27 or newer", blocks="its baseline cannot run", remedy=remedy) from error
         tvm.get_global_func("runtime.config_threadpool")(_ALL_CORES, threads)
-        given = [tvm_ffi.from_dlpack(tensors[name]) for name in "ABC"]
+        arguments = [tvm_ffi.from_dlpack(tensors[name]) for name in "ABC"]
         best, least = None, inf
         for tile in _TILES:
             function = _compiled(tvm, operator, *tile)
-            seconds = min(_seconds(function, given) for _ in range(_TRIES))
+            seconds = min(_seconds(function, arguments) for _ in range(_TRIES))
             if seconds < least:
                 best, least = function, seconds
         assert best is not None, "there are tiles"
         chosen = best
 
         def run() -> None:
-            chosen(*given)
+            chosen(*arguments)
 
         return run
 
@@ -84,12 +84,12 @@ def _compiled(tvm: Any, gemm: Gemm, rows: int, columns: int, depth: int) -> Any:
     """One schedule: a block of C is summed up in registers over all of K, then stored."""
     te, of = tvm.te, _DTYPES[gemm.a]
     shapes = {"A": (gemm.m, gemm.k), "B": (gemm.k, gemm.n)}
-    turned = {"A": gemm.layout[0] == "t", "B": gemm.layout[1] == "t"}
-    a, b = (te.placeholder(shape[::-1] if turned[n] else shape, of, n) for n, shape in shapes.items())
+    transposed = {"A": gemm.layout[0] == "t", "B": gemm.layout[1] == "t"}
+    a, b = (te.placeholder(shape[::-1] if transposed[n] else shape, of, n) for n, shape in shapes.items())
     steps = te.reduce_axis((0, gemm.k), name="k")
 
     def at(array: Any, name: str, row: Any, column: Any) -> Any:
-        return array[column, row] if turned[name] else array[row, column]
+        return array[column, row] if transposed[name] else array[row, column]
 
     c = te.compute(
         (gemm.m, gemm.n), lambda i, j: te.sum(at(a, "A", i, steps) * at(b, "B", steps, j), axis=steps), name="C"
@@ -128,7 +128,7 @@ def _handlers_kept() -> Iterator[None]:
             libc.sigaction(int(number), action, None)
 
 
-def _seconds(function: Any, given: list[Any]) -> float:
+def _seconds(function: Any, arguments: list[Any]) -> float:
     started = time.perf_counter()
-    function(*given)
+    function(*arguments)
     return time.perf_counter() - started

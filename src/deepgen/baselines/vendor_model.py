@@ -81,8 +81,8 @@ def reached(operator: Operator, target: Target) -> float | None:
 
 def _multiprocessors(target: Target) -> int | None:
     """None for what is no GPU."""
-    found: int | None = getattr(target, "multiprocessors", None)
-    return found
+    count: int | None = getattr(target, "multiprocessors", None)
+    return count
 
 
 @lru_cache(maxsize=4096)  # predictions ask for the same shapes again and again

@@ -295,8 +295,8 @@ class Launch:
         # Four arguments instead of eleven: half the cost of the call from Python.
         asked = [(_CLUSTER, cluster)] if any(size > 1 for size in cluster) else []
         asked += [(_OVERLAPS, (1, 0, 0))] if overlaps else []
-        told = (LaunchAttribute(key, 0, (c_uint * 16)(*value)) for key, value in asked)
-        self._attributes = (LaunchAttribute * max(1, len(asked)))(*told)
+        attributes = (LaunchAttribute(key, 0, (c_uint * 16)(*value)) for key, value in asked)
+        self._attributes = (LaunchAttribute * max(1, len(asked)))(*attributes)
         self._config = LaunchConfig(
             (c_uint * 3)(*grid), (c_uint * 3)(*block), shared, 0, ctypes.addressof(self._attributes), len(asked)
         )

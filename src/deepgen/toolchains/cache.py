@@ -72,12 +72,12 @@ class Cache:
         for root in self._roots:
             folder = _place(root, key)
             with contextlib.suppress(*_TORN):
-                found = _read(folder)
+                entry = _read(folder)
                 with contextlib.suppress(OSError):
                     os.utime(folder / _ENTRY)
-                if isinstance(found, BuildError):
-                    raise found
-                return found
+                if isinstance(entry, BuildError):
+                    raise entry
+                return entry
         return None
 
     def put(self, key: str, kernel: Kernel, toolchain: Toolchain, built: Built, seconds: float, work: Path) -> Artifact:

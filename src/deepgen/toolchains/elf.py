@@ -37,7 +37,7 @@ def symbols(image: bytes) -> list[str]:
         (table,) = struct.unpack_from("<Q", image, 0x28)
         size, count = struct.unpack_from("<HH", image, 0x3A)
         headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * size) for i in range(count)]
-        found = []
+        names = []
         for _, kind, _, _, at, length, link, _, _, entry in headers:
             if kind != _DYNAMIC_SYMBOLS or not entry:
                 continue
@@ -45,10 +45,10 @@ def symbols(image: bytes) -> list[str]:
             for place in range(at, at + length, entry):
                 name, _, _, section = struct.unpack_from("<IBBH", image, place)
                 if name and section:
-                    found.append(image[texts + name : image.index(b"\0", texts + name)].decode())
+                    names.append(image[texts + name : image.index(b"\0", texts + name)].decode())
     except (struct.error, IndexError, ValueError) as error:
         raise ValueError(f"a library whose symbols cannot be read ({error})") from error
-    return found
+    return names
 
 
 _NOTE_SECTION, _METADATA = 7, 32

@@ -70,14 +70,14 @@ def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Ca
     return lru_cache(maxsize=None)(lambda language: toolchain_for(target, language, paths))
 
 
-def c_compiler(target: Target, given: Mapping[str, str]) -> Toolchain:
+def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
     assert isinstance(target, Cpu), "only processors have kernels in C"
     if isinstance(target, Riscv):
-        return find_riscv.riscv_for(target, given, _zig_cache())
+        return find_riscv.riscv_for(target, paths, _zig_cache())
     others = []
-    for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in given):
-        path = programs.named(tool.name, given[tool.name]) if tool.name in given else programs.search(tool.name)
+    for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in paths):
+        path = programs.named(tool.name, paths[tool.name]) if tool.name in paths else programs.search(tool.name)
         if path is None:
             continue
         compiler = _compiler(tool.name, path, target.machine)
@@ -146,18 +146,18 @@ def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
     return [_status(tool, (paths or {}).get(tool.name, "")) for tool in TOOLS.values()]
 
 
-def _status(tool: Tool, given: str) -> ToolStatus:
+def _status(tool: Tool, configured: str) -> ToolStatus:
     try:
         if tool in find_gpu.TOOLS:
-            version, path = find_gpu.examine(tool.name, given)
+            version, path = find_gpu.examine(tool.name, configured)
             return ToolStatus(tool.name, tool.serves, version, path, None if version else "not found", tool.remedy)
-        path = programs.named(tool.name, given) if given else programs.search(tool.name)
+        path = programs.named(tool.name, configured) if configured else programs.search(tool.name)
         if path is None:
             return ToolStatus(tool.name, tool.serves, None, None, "not found", tool.remedy)
         here = host.machine()
         version = _tried(_compiler(tool.name, path, here)) if tool in C_COMPILERS else programs.version(path)
     except (BadInput, BuildError) as error:
-        return ToolStatus(tool.name, tool.serves, None, given or None, str(error), tool.remedy)
+        return ToolStatus(tool.name, tool.serves, None, configured or None, str(error), tool.remedy)
     return ToolStatus(tool.name, tool.serves, version, path, None, tool.remedy)
 
 

@@ -43,16 +43,16 @@ _PROGRAMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"))
 
 
-def examine(name: str, given: str) -> tuple[str | None, str | None]:
+def examine(name: str, configured: str) -> tuple[str | None, str | None]:
     """A tool's version and path; None where it is not here. Raises BadInput when the path that was set is wrong."""
     if name in _PROGRAMS:
-        path = program(name, given)
+        path = program(name, configured)
         return (programs.version(path), path) if path else (None, None)
     try:
         if name in ("hip", "triton"):
-            found: Toolchain = _hip(given) if name == "hip" else _triton(given)
-            return found.version, found.path
-        libraries = [_described(path) for path in _libraries(given)]
+            toolchain: Toolchain = _hip(configured) if name == "hip" else _triton(configured)
+            return toolchain.version, toolchain.path
+        libraries = [_described(path) for path in _libraries(configured)]
         return ", ".join(lib.version for lib in libraries) or None, ", ".join(lib.path for lib in libraries) or None
     except Missing:
         return None, None
@@ -82,16 +82,16 @@ def _described(path: str, disassembler: str | None = None) -> Nvrtc:
         raise BadInput(f"{path} is not an NVRTC that can be used: {error}") from error
 
 
-def _libraries(given: str) -> list[str]:
+def _libraries(configured: str) -> list[str]:
     """The path that was set; otherwise every NVRTC of a Python package, then of a toolkit, each newest first."""
-    if given:
-        if not Path(given).expanduser().is_file():
-            raise BadInput(f"the path set for nvrtc, {given}, is not a library", allowed="libnvrtc.so.13 or .12")
-        return [str(Path(given).expanduser().absolute())]
-    found = [path for folder in _package_folders() for path in folder.glob("*/lib/libnvrtc.so.*[0-9]")]
-    found = sorted(found, key=_major, reverse=True)
+    if configured:
+        if not Path(configured).expanduser().is_file():
+            raise BadInput(f"the path set for nvrtc, {configured}, is not a library", allowed="libnvrtc.so.13 or .12")
+        return [str(Path(configured).expanduser().absolute())]
+    packaged = [path for folder in _package_folders() for path in folder.glob("*/lib/libnvrtc.so.*[0-9]")]
+    packaged = sorted(packaged, key=_major, reverse=True)
     toolkits = [path for folder in _TOOLKITS for path in folder.glob("lib64/libnvrtc.so.*[0-9]")]
-    return [str(path) for path in (*found, *sorted(toolkits, key=_major, reverse=True))]
+    return [str(path) for path in (*packaged, *sorted(toolkits, key=_major, reverse=True))]
 
 
 def _major(path: Path) -> int:
@@ -105,19 +105,19 @@ def _package_folders() -> Iterator[Path]:
     yield from map(Path, (spec.submodule_search_locations or []) if spec else [])
 
 
-def program(name: str, given: str) -> str | None:
+def program(name: str, configured: str) -> str | None:
     """The path that was set; otherwise that of a Python package, then of its maker's newest folder, then any."""
-    if given:
-        return programs.named(name, given)
+    if configured:
+        return programs.named(name, configured)
     executables, places = _PROGRAMS[name]
     packaged = [str(folder) for package in _package_folders() for folder in package.glob("*/bin")]
-    fixed = [str(found) for place in places for found in sorted(Path("/").glob(place[1:]), reverse=True)]
+    fixed = [str(match) for place in places for match in sorted(Path("/").glob(place[1:]), reverse=True)]
     for executable in executables:
         for folder in (*packaged, *fixed):
-            if found := shutil.which(executable, path=folder):
-                return found
-        if found := programs.search(executable):
-            return found
+            if match := shutil.which(executable, path=folder):
+                return match
+        if match := programs.search(executable):
+            return match
     return None
 
 
@@ -126,10 +126,10 @@ def hip_for(target: Target, paths: Mapping[str, str]) -> HipClang:
     return _hip(paths.get("hip", ""))
 
 
-def _hip(given: str) -> HipClang:
+def _hip(configured: str) -> HipClang:
     """The compiler that was set; otherwise a vendor's, which knows its chips best; otherwise LLVM's."""
-    if given:
-        path: str | None = programs.named("hip", given)
+    if configured:
+        path: str | None = programs.named("hip", configured)
     else:
         vendors = (str(vendor) for vendor in _VENDORS if shutil.which(str(vendor)))
         path = next(vendors, None) or shutil.which("amdclang++") or programs.search("clang")
@@ -150,15 +150,15 @@ def triton_for(target: Target, paths: Mapping[str, str]) -> Triton:
     return _triton(paths.get("triton", ""), program("nvdisasm", paths.get("nvdisasm", "")))
 
 
-def _triton(given: str, disassembler: str | None = None) -> Triton:
-    spec = None if given else importlib.util.find_spec("triton")
-    if not given and (spec is None or spec.origin is None):
+def _triton(configured: str, disassembler: str | None = None) -> Triton:
+    spec = None if configured else importlib.util.find_spec("triton")
+    if not configured and (spec is None or spec.origin is None):
         raise Missing(
             "Triton",
             blocks="Triton kernels cannot be built",
             remedy=f"Install it with `pip install triton==3.9.0`; deepgen knows {' and '.join(triton.RELEASES)}.",
         )
-    folder = Path(given).expanduser() if given else Path(str(spec.origin if spec else "")).parent.parent
+    folder = Path(configured).expanduser() if configured else Path(str(spec.origin if spec else "")).parent.parent
     try:
         return triton.described(str(folder.absolute()), disassembler)
     except ValueError as error:

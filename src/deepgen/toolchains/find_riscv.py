@@ -30,19 +30,21 @@ _REMEDY = (
 )
 
 
-def riscv_for(target: Target, given: Mapping[str, str], zig_cache: str) -> Toolchain:
+def riscv_for(target: Target, paths: Mapping[str, str], zig_cache: str) -> Toolchain:
     """The first compiler that can build programs for RISC-V; one whose path the user set comes before the others."""
     problems = []
-    for name in sorted(_TRIED, key=lambda name: name not in given):
-        path = programs.named(name, given[name]) if name in given else programs.search(name)
+    for name in sorted(_TRIED, key=lambda name: name not in paths):
+        path = programs.named(name, paths[name]) if name in paths else programs.search(name)
         if path is None:
             continue
         try:
             return _compiler(name, path, zig_cache)
         except BadInput as error:
             problems.append(str(error))
-    told = f" ({'; '.join(problems)})" if problems else ""
-    raise Missing("a compiler for riscv64", blocks=f"kernels for {target.name} cannot be built{told}", remedy=_REMEDY)
+    reasons = f" ({'; '.join(problems)})" if problems else ""
+    raise Missing(
+        "a compiler for riscv64", blocks=f"kernels for {target.name} cannot be built{reasons}", remedy=_REMEDY
+    )
 
 
 def _compiler(name: str, path: str, zig_cache: str) -> RiscvCompiler:
@@ -56,8 +58,8 @@ def _compiler(name: str, path: str, zig_cache: str) -> RiscvCompiler:
             ("-print-file-name=libc.a", "finds no C library for riscv64"),
             ("-print-prog-name=ld.lld", "finds no lld"),
         ):
-            found = programs.ask(path, "--target=riscv64-linux-gnu", asked).strip()
-            if not Path(found).is_absolute():
+            file = programs.ask(path, "--target=riscv64-linux-gnu", asked).strip()
+            if not Path(file).is_absolute():
                 raise BadInput(f"{path} {lacks}")
         return riscv.clang(name, path, version, described)
     major = re.match(r"\d+", version)

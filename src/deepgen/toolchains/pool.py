@@ -116,9 +116,9 @@ def make(
     Raises BuildError, DeepgenError when there is no room to build in, CancelledError when the group was killed.
     """
     key = cache_key(kernel, toolchain, target)
-    found = cache.get(key)
-    if found is not None:
-        return found
+    cached = cache.get(key)
+    if cached is not None:
+        return cached
     for last in (False, False, True):
         group.admit()
         try:

@@ -27,10 +27,10 @@ class Tool:
 
 def named(name: str, path: str) -> str:
     """The executable that the user named, by path or as the shell would find it."""
-    found = shutil.which(str(Path(path).expanduser()))
-    if found is None:
+    executable = shutil.which(str(Path(path).expanduser()))
+    if executable is None:
         raise BadInput(f"the path set for {name}, {path}, is not an executable", allowed="a program, or none set")
-    return str(Path(found).absolute())
+    return str(Path(executable).absolute())
 
 
 def search(name: str) -> str | None:
@@ -46,13 +46,13 @@ def search(name: str) -> str | None:
 
 def _with_suffix(name: str) -> Iterator[str]:
     """Versions installed beside each other, such as clang-19, newest first."""
-    found: list[tuple[int, str]] = []
+    versions: list[tuple[int, str]] = []
     for folder in os.get_exec_path():
         for path in Path(folder).glob(f"{name}-*"):
             number = path.name[len(name) + 1 :]
             if number.isdigit() and shutil.which(str(path)):
-                found.append((int(number), str(path)))
-    yield from (path for _, path in sorted(found, key=lambda pair: -pair[0]))
+                versions.append((int(number), str(path)))
+    yield from (path for _, path in sorted(versions, key=lambda pair: -pair[0]))
 
 
 def ask(path: str, *words: str) -> str:
@@ -78,8 +78,8 @@ def _why(error: Exception) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"it gives no answer within {_ANSWER_SECONDS:g} s"
     if isinstance(error, subprocess.CalledProcessError):
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        return said[0] if said else f"it ends with code {error.returncode}"
+        message = error.stderr.decode(errors="replace").strip().splitlines()
+        return message[0] if message else f"it ends with code {error.returncode}"
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -88,5 +88,5 @@ def version(path: str) -> str:
 
 
 def number(text: str) -> str:
-    found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    return found.group() if found else text.strip()[:40] or "unknown"
+    match = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return match.group() if match else text.strip()[:40] or "unknown"

@@ -46,33 +46,33 @@ class Arguments:
                 f"{self._operator.describe()} takes {len(self._needed)} arrays by position, not {len(inputs)}",
                 allowed=allowed,
             )
-        given = dict(zip(self._needed, inputs))  # noqa: B905  fewer may be given: the others by name
+        arrays = dict(zip(self._needed, inputs))  # noqa: B905  fewer may be given: the others by name
         values = dict(self._values)
         for name, value in named.items():
             if name in values:
                 values[name] = self._number(self._signature[name], value)
             elif name not in self.order:
                 raise BadInput(f"the kernel has no parameter {name}", allowed=self._allowed())
-            elif name in given:
+            elif name in arrays:
                 raise BadInput(f"{name} is given twice", allowed="once, by position or by name")
             elif value is not None:
-                given[name] = value
-        for name, array in self._outputs(out, [n for n in self.written if n not in given]).items():
-            given[name] = array
+                arrays[name] = value
+        for name, array in self._outputs(out, [n for n in self.written if n not in arrays]).items():
+            arrays[name] = array
         for name in self._needed:
-            if given.get(name) is None:
+            if arrays.get(name) is None:
                 how = "out=" if name in self.written else f"{name}="
                 raise BadInput(f"{self._operator.describe()} needs {name}", allowed=f"pass it as {how}")
-        if not given:
+        if not arrays:
             raise BadInput(
                 f"{self._operator.describe()} has no inputs, so it cannot tell which device to use", allowed="pass out="
             )
-        return {name: given[name] for name in self.order if name in given}, values
+        return {name: arrays[name] for name in self.order if name in arrays}, values
 
     def result(self, arrays: Mapping[str, Any]) -> Any:
         """What a call returns: what is written, several as a tuple."""
-        made = tuple(arrays[name] for name in self.written)
-        return made[0] if len(made) == 1 else made
+        results = tuple(arrays[name] for name in self.written)
+        return results[0] if len(results) == 1 else results
 
     def _outputs(self, out: Any, open_: Sequence[str]) -> dict[str, Any]:
         if out is None:
@@ -153,9 +153,9 @@ def admit(
     return Admitted(tensors, scalars, empty=False)
 
 
-def _check_elements(given: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+def _check_elements(passed: Sequence[Tensor], written: Sequence[Tensor]) -> None:
     """Raises where elements of a result would be made of nothing, as the greatest of no numbers is."""
-    none = next((tensor for tensor in given if 0 in tensor.shape), None)
+    none = next((tensor for tensor in passed if 0 in tensor.shape), None)
     if none is not None:
         some = next(tensor for tensor in written if 0 not in tensor.shape)
         words = f"{none.name} has no elements ({_shape(none)}), and {some.name} has ({_shape(some)})"
@@ -181,17 +181,17 @@ def _check_told(
     kernel: Kernel, bound: Operator, facts: Mapping[str, TensorFacts], tensors: Mapping[str, Tensor]
 ) -> None:
     """Whether the launch plan tells the kernel of each stride that is not that of a dense array."""
-    told, plain = plans.names_of(kernel.plan), bound.scalars()
-    for name, given in facts.items():
+    passed, plain = plans.names_of(kernel.plan), bound.scalars()
+    for name, fact in facts.items():
         shape = tensors[name].shape
         dense = dense_strides(shape)
-        steps = broadcast_strides(given.shape, given.strides or dense_strides(given.shape), shape)
+        steps = broadcast_strides(fact.shape, fact.strides or dense_strides(fact.shape), shape)
         for place, (size, step) in enumerate(zip(shape, steps, strict=True)):
             if size == 1 or step == dense[place]:
                 continue
-            only = replace(given, shape=shape, strides=(*dense[:place], step, *dense[place + 1 :]))
+            only = replace(fact, shape=shape, strides=(*dense[:place], step, *dense[place + 1 :]))
             changed = {n for n, value in bound.strided({name: only}).items() if plain[n] != value}
-            if not changed & told:
+            if not changed & passed:
                 words = (
                     f"{name} has a stride of {step} along dimension {place}, which kernel {kernel.name} is not told of"
                 )

@@ -137,12 +137,12 @@ def allocator(arrays: Sequence[Any], tensor: Tensor, align: int) -> Maker:
         element = getattr(sys.modules["torch"], theirs)
         return lambda a: a.new_empty(shape, dtype=element)
     if isinstance(like, np.ndarray):
-        made = _numpy_dtype(arrays, dtype)
-        return lambda _: np.empty(shape, made) if align <= _MALLOC else _aligned(shape, made, align)
+        element_type = _numpy_dtype(arrays, dtype)
+        return lambda _: np.empty(shape, element_type) if align <= _MALLOC else _aligned(shape, element_type, align)
     library = type(like).__module__.partition(".")[0]
     if library == "cupy":
-        made = _numpy_dtype(arrays, dtype)
-        return lambda a: _by_cupy(a, shape, made)
+        element_type = _numpy_dtype(arrays, dtype)
+        return lambda a: _by_cupy(a, shape, element_type)
     if library in ("jax", "jaxlib"):
         jax = sys.modules["jax"]
         # Arrays of JAX come into being later than the call that asks for them.
@@ -183,10 +183,10 @@ def as_bytes(seen: View) -> Array:
 
 def _numpy_dtype(arrays: Sequence[Any], dtype: str) -> np.dtype[Any]:
     of = DTYPES[dtype]
-    given = [getattr(getattr(array, "dtype", None), "type", object) for array in arrays]
-    if not of.native and any(element.__module__ == "ml_dtypes" for element in given):
-        made: np.dtype[Any] = np.dtype(getattr(sys.modules["ml_dtypes"], _THEIRS[dtype]))
-        return made
+    types = [getattr(getattr(array, "dtype", None), "type", object) for array in arrays]
+    if not of.native and any(element.__module__ == "ml_dtypes" for element in types):
+        extended: np.dtype[Any] = np.dtype(getattr(sys.modules["ml_dtypes"], _THEIRS[dtype]))
+        return extended
     return of.numpy()
 
 

@@ -159,9 +159,9 @@ class Loaded:
 
     def _enter(self, key: Any, arrays: Arrays, values: Mapping[str, int | float]) -> Ready:
         admitted = self._admit(arrays, values)
-        given = [*arrays.values()]
+        present = [*arrays.values()]
         makers = {
-            name: allocator(given, admitted.tensors[name], self._aligned[name])
+            name: allocator(present, admitted.tensors[name], self._aligned[name])
             for name in self._arguments.written
             if name not in arrays
         }

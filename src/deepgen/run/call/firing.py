@@ -123,7 +123,7 @@ class Apart:
             for other, (first, last) in extents.items():
                 if other != name and (other, name) not in self.within:
                     self.within[name, other] = first - high, last - low
-        self._known: Sequence[int] = ()
+        self._last_apart: Sequence[int] = ()
 
     def check(self, addresses: Sequence[int]) -> None:
         """Raises when one that is written overlaps another one. `addresses` are in the order of the views."""
@@ -135,7 +135,7 @@ class Apart:
 
     def look(self, addresses: Sequence[int]) -> None:
         """The same, byte by byte; what was looked at last is remembered."""
-        if addresses == self._known:
+        if addresses == self._last_apart:
             return
         at = {
             name: replace(seen, address=address)
@@ -146,7 +146,7 @@ class Apart:
                 continue
             if np.may_share_memory(as_bytes(at[name]), as_bytes(at[other]), max_work=_STEPS):
                 raise self._refusal(name, other)
-        self._known = addresses
+        self._last_apart = addresses
 
     def _in_place(self, seen: View, name: str, other: View, of: str) -> bool:
         """Whether each element is written where the element of the same place is read, and may be."""

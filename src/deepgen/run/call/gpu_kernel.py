@@ -214,11 +214,11 @@ class GpuKernel:
             raise BadInput(
                 f"{step.entry} takes a descriptor of {arg.tensor!r}", allowed="a tensor whose shape is known"
             )
-        made = _ENCODERS[type(arg.spec)](
+        descriptor = _ENCODERS[type(arg.spec)](
             self.driver, arg, _address(step, arg.tensor, tensors), *shapes[arg.tensor], scalars
         )
-        slots.setdefault(arg.tensor, []).append(made.slot)
-        return made.storage
+        slots.setdefault(arg.tensor, []).append(descriptor.slot)
+        return descriptor.storage
 
 
 def _address(step: Step, tensor: str, tensors: Mapping[str, int]) -> int:
@@ -286,7 +286,7 @@ class _Slot:
     def __init__(self, driver: Driver, storage: Any, arguments: tuple[Any, ...]) -> None:
         self._driver, self._storage, self._arguments = driver, storage, arguments
         self._value = -1
-        self._known: dict[int, bytes] = {}
+        self._encoded: dict[int, bytes] = {}
 
     @property
     def value(self) -> int:
@@ -296,11 +296,11 @@ class _Slot:
     def value(self, address: int) -> None:
         if address == self._value:
             return
-        known = self._known.get(address)
-        if known is None:
+        encoded = self._encoded.get(address)
+        if encoded is None:
             self._encode(address)
         else:
-            self._storage.raw = known
+            self._storage.raw = encoded
         self._value = address
 
     def _encode(self, address: int) -> None:
@@ -308,9 +308,9 @@ class _Slot:
         call = self._driver.library.cuTensorMapEncodeTiled
         code = call(self._storage, kind, rank, ctypes.c_void_p(address), *rest)
         self._driver.check("cuTensorMapEncodeTiled", code)
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[address] = self._storage.raw
+        if len(self._encoded) >= _MOST:
+            self._encoded.clear()
+        self._encoded[address] = self._storage.raw
 
 
 def encode(
@@ -320,7 +320,7 @@ def encode(
     if driver.api.kind != CUDA.kind:
         raise BadInput(f"a tensor map of {arg.tensor}", allowed="tensor maps exist on NVIDIA GPUs only")
     spec = arg.spec
-    known = codes(arg, element)
+    spelled = codes(arg, element)
     box = _numbers(spec.box, scalars)
     sizes = _numbers(spec.sizes, scalars) if spec.sizes is not None else [*reversed(shape)]
     width = dtype(element).bytes
@@ -332,15 +332,15 @@ def encode(
         driver,
         storage,
         (
-            known.element,
+            spelled.element,
             rank,
             (ctypes.c_uint64 * rank)(*sizes),
             (ctypes.c_uint64 * max(1, rank - 1))(*strides),
             (ctypes.c_uint32 * rank)(*box),
             (ctypes.c_uint32 * rank)(*[1] * rank),
             0,
-            known.swizzle,
-            known.l2,
+            spelled.swizzle,
+            spelled.l2,
             0,
         ),
     )

@@ -94,7 +94,7 @@ class QuickNumpy(_Quick):
         self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
     ) -> Any:
         if more or named or stream is not None:
-            return super().__call__(*_given(a, b), *more, out=out, stream=stream, **named)
+            return super().__call__(*_by_position(a, b), *more, out=out, stream=stream, **named)
         try:
             at_a, at_b = a.ctypes.data, b.ctypes.data
             key: Any
@@ -108,7 +108,7 @@ class QuickNumpy(_Quick):
         except AttributeError:
             key = None
         if key is None:  # arrays of another library
-            return super().__call__(*_given(a, b), out=out)
+            return super().__call__(*_by_position(a, b), out=out)
         met = self._met.get(key)
         if met is None:
             return self._meet(key, a, b, out, 0)
@@ -133,7 +133,7 @@ class QuickTorch(_Quick):
         self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
     ) -> Any:
         if more or named:
-            return super().__call__(*_given(a, b), *more, out=out, stream=stream, **named)
+            return super().__call__(*_by_position(a, b), *more, out=out, stream=stream, **named)
         try:
             device = a.get_device()
             handle = self._gpu.torch_stream(device) if stream is None else stream_handle(stream)
@@ -151,7 +151,7 @@ class QuickTorch(_Quick):
         except (AttributeError, RuntimeError):
             key = None
         if key is None:  # arrays of another library, or without strides
-            return super().__call__(*_given(a, b), out=out, stream=stream)
+            return super().__call__(*_by_position(a, b), out=out, stream=stream)
         met = self._met.get(key)
         if met is None:
             return self._meet(key, a, b, out, handle)
@@ -169,7 +169,7 @@ class QuickTorch(_Quick):
         return out
 
 
-def _given(a: Any, b: Any) -> tuple[Any, ...]:
+def _by_position(a: Any, b: Any) -> tuple[Any, ...]:
     """The arrays that were given by position."""
     return (a, b) if b is not None else (a,) if a is not None else ()
 

@@ -109,15 +109,15 @@ class NativeKernel:
     def _call(self, step: Step, arguments: list[Any], slots: Slots) -> Callable[[], None]:
         """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""
         block = self._blocks[step.entry]
-        made = partial(self._entries[step.entry], *arguments)
+        call = partial(self._entries[step.entry], *arguments)
         if block is not None:
             packed = _block(arguments)
             arguments = [ctypes.c_uint64.from_buffer(packed, 8 * place) for place in range(len(arguments))]
-            made = partial(block, packed)
+            call = partial(block, packed)
         for arg, argument in zip(step.args, arguments, strict=True):
             if isinstance(arg, TensorArg):
                 slots.setdefault(arg.tensor, []).append(argument)
-        return made
+        return call
 
     def _copy(self, constant: ConstantCopy, tensors: Mapping[str, Array | None], slots: Slots) -> Callable[[], None]:
         """The copy of a tensor's bytes to a symbol of the library."""
@@ -140,8 +140,8 @@ class NativeKernel:
             return None
         ask = self._library.deepgen_refusal
         ask.restype = ctypes.c_char_p
-        told: bytes | None = ask()
-        return None if told is None else told.decode()
+        reason: bytes | None = ask()
+        return None if reason is None else reason.decode()
 
     def _entry(self, name: str) -> Any:
         try:
@@ -238,10 +238,10 @@ def _symbol_bytes(address: int) -> int | None:
     look = getattr(ctypes.CDLL(None), "dladdr1", None)
     if look is None:
         return None
-    found = ctypes.POINTER(_Symbol)()
+    symbol = ctypes.POINTER(_Symbol)()
     about = (ctypes.c_void_p * 4)()  # Dl_info
-    told = look(ctypes.c_void_p(address), about, ctypes.byref(found), 1)
-    return int(found.contents.size) if told and found else None
+    status = look(ctypes.c_void_p(address), about, ctypes.byref(symbol), 1)
+    return int(symbol.contents.size) if status and symbol else None
 
 
 def torchs_threads() -> int | None:

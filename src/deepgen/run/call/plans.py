@@ -85,13 +85,13 @@ def _passed(steps: Iterable[Step]) -> Iterator[str]:
 
 def names_of(plan: LaunchPlan) -> frozenset[str]:
     """The scalars that a kernel is told of, by its arguments or its descriptors."""
-    found: set[str] = set()
+    names: set[str] = set()
     for arg in (a for s in steps_of(plan) for a in s.args):
         if isinstance(arg, ScalarArg):
-            found |= _names((arg.value,))
+            names |= _names((arg.value,))
         elif isinstance(arg, DescriptorArg):
-            found |= _names((*(arg.spec.sizes or ()), *(arg.spec.strides or ())))
-    return frozenset(found)
+            names |= _names((*(arg.spec.sizes or ()), *(arg.spec.strides or ())))
+    return frozenset(names)
 
 
 def check_shape(kernel: Kernel, scalars: Scalars) -> None:
@@ -99,8 +99,8 @@ def check_shape(kernel: Kernel, scalars: Scalars) -> None:
     for expression, words in kernel.requirements:
         if not holds(expression, scalars):
             read = _parsed(expression).knobs()
-            told = ", ".join(f"{name}={value}" for name, value in scalars.items() if name in read)
-            raise BadInput(f"kernel {kernel.name} does not serve {told}", allowed=words)
+            sizes = ", ".join(f"{name}={value}" for name, value in scalars.items() if name in read)
+            raise BadInput(f"kernel {kernel.name} does not serve {sizes}", allowed=words)
 
 
 def holds(expression: str, scalars: Scalars) -> bool:

@@ -40,8 +40,8 @@ class Counted:
         """From what a worker answered; a run that went wrong counted nothing."""
         if not measured.ok:
             return Counted.nothing(events, f"counting went wrong: {measured.verdict}, {measured.detail}")
-        told: Any = measured.conditions
-        return Counted(measured.counters, missing_of(measured), tuple(told.get(SCALED, ())))
+        conditions: Any = measured.conditions
+        return Counted(measured.counters, missing_of(measured), tuple(conditions.get(SCALED, ())))
 
     def __or__(self, other: Counted) -> Counted:
         """Both together, the other's where both have one. An event that either of them counted is not missing."""
@@ -53,15 +53,15 @@ class Counted:
         """The measurement with these counters beside those that it had."""
         whole = Counted.of(measured, ()) | self if measured.ok else self
         others = {key: value for key, value in measured.conditions.items() if key not in (NOT_COUNTED, SCALED)}
-        told: dict[str, Json] = {NOT_COUNTED: {**by_reason(whole.missing)}, SCALED: list(whole.scaled)}
-        conditions = {**others, **{key: value for key, value in told.items() if value}}
+        notes: dict[str, Json] = {NOT_COUNTED: {**by_reason(whole.missing)}, SCALED: list(whole.scaled)}
+        conditions = {**others, **{key: value for key, value in notes.items() if value}}
         return replace(measured, counters=whole.values, conditions=conditions)
 
 
 def missing_of(measured: Measurement) -> dict[str, str]:
     """The events that could not be counted, each with the reason."""
-    told: Any = measured.conditions.get(NOT_COUNTED) or {}
-    return {event: why for why, events in told.items() for event in events}
+    reasons: Any = measured.conditions.get(NOT_COUNTED) or {}
+    return {event: why for why, events in reasons.items() for event in events}
 
 
 def by_reason(missing: Mapping[str, str]) -> dict[str, list[Json]]:

@@ -63,11 +63,11 @@ def parse(text: str) -> list[dict[str, float]]:
         by_kernel: dict[str, dict[str, str]] = {}
         for row in rows:
             by_kernel.setdefault(row["ID"], {})[row["Metric Name"]] = row["Metric Value"]
-        found = list(by_kernel.values())
+        metrics = list(by_kernel.values())
     else:
-        found = [{k: v for k, v in row.items() if "__" in k} for row in rows if row["ID"]]  # below the head are units
+        metrics = [{k: v for k, v in row.items() if "__" in k} for row in rows if row["ID"]]  # below the head are units
     return [
-        {name: value for name, text in row.items() if text and (value := number(text)) is not None} for row in found
+        {name: value for name, text in row.items() if text and (value := number(text)) is not None} for row in metrics
     ]
 
 

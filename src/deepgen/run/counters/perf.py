@@ -81,8 +81,8 @@ class Linux:
 def count(names: Sequence[str], run: Between, system: System) -> Counted:
     """Count these events in runs of a kernel. `run` does one, calling its arguments right before and right after.
 
-    More events than a core has counters take turns, each for a part of the time. So few are asked for at once, fewer
-    where they still take turns, and only an event that does so all by itself is scaled.
+    More events than a core has counters share them, each for a part of the time. So few are asked for at once, fewer
+    where they still do, and only an event that does so all by itself is scaled.
     """
     events, missing = [], {}
     for name in names:
@@ -93,16 +93,16 @@ def count(names: Sequence[str], run: Between, system: System) -> Counted:
     # Software events take no counter, but each takes a file for every thread.
     kinds = [[event for event in events if event.of_hardware is hardware] for hardware in (True, False)]
     groups = [kind[i : i + AT_ONCE] for kind in kinds for i in range(0, len(kind), AT_ONCE)]
-    found = Counted(missing=missing)
+    total = Counted(missing=missing)
     while groups:
         group = groups.pop(0)
         counted = _counted(group, run, system)
         if counted.scaled and len(group) > 1:
             groups[:0] = [group[: len(group) // 2], group[len(group) // 2 :]]
         else:
-            found |= counted
-    values = {name: found.values[name] for name in names if name in found.values}
-    return Counted(values, found.missing, tuple(name for name in found.scaled if name in values))
+            total |= counted
+    values = {name: total.values[name] for name in names if name in total.values}
+    return Counted(values, total.missing, tuple(name for name in total.scaled if name in values))
 
 
 def _counted(group: Sequence[Event], run: Between, system: System) -> Counted:
@@ -246,8 +246,8 @@ def find(name: str, devices: Path = DEVICES) -> Event:
         return Event(name, *_BY_NAME[plain])
     if raw := _RAW.fullmatch(plain):
         return Event(name, RAW, int(raw[1], 16))
-    if told := _OF_DEVICE.fullmatch(plain):
-        return replace(_of_device(devices / told[1], told[2]), name=name)
+    if match := _OF_DEVICE.fullmatch(plain):
+        return replace(_of_device(devices / match[1], match[2]), name=name)
     for device in sorted(devices.glob("*")):
         if (device / "events" / plain).is_file():
             return replace(_of_device(device, plain), name=name)
@@ -275,22 +275,22 @@ def _of_device(device: Path, words: str) -> Event:
 def _placed(device: Path, field: str, value: str) -> tuple[str, int]:
     """A field's value where the device wants it, such as config:0-7,32-35."""
     form = "config:0-63" if field == "config" else _text(device / "format" / field) or ""
-    found = _FIELD.fullmatch(form)
+    match = _FIELD.fullmatch(form)
     try:
         number = int(value, 0)
     except ValueError:
         raise NoEvent(f"{device.name} wants a number for {field}") from None
-    if found is None:
+    if match is None:
         raise NoEvent(f"{device.name} has no field {field}")
     placed = 0
-    for bits in found[2].split(","):
+    for bits in match[2].split(","):
         low, _, high = bits.partition("-")
         width = int(high or low) - int(low) + 1
         placed |= (number & ((1 << width) - 1)) << int(low)
         number >>= width
     if number:
         raise NoEvent(f"{value} is too large for {field} of {device.name}")
-    return found[1], placed
+    return match[1], placed
 
 
 def _text(path: Path) -> str | None:

@@ -39,20 +39,20 @@ class Profiler:
     def count(self, opening: Mapping[str, Any], request: Mapping[str, Any]) -> Counted:
         """Count the request's events; `opening` is what a worker is opened with."""
         events = list(request["events"])
-        found = Counted()
+        total = Counted()
         for _ in range(_TRIES):
             if self._never is not None or not events:
                 break
             try:
-                return found | self._counted(opening, {**request, "events": events})
+                return total | self._counted(opening, {**request, "events": events})
             except Refused as refused:
                 self._never = refused.why if refused.lasting else None
                 gone = refused.events or tuple(events)
-                found |= Counted.nothing(gone, refused.why)
+                total |= Counted.nothing(gone, refused.why)
                 events = [event for event in events if event not in gone]
             except DeepgenError as error:
                 self._never = str(error)
-        return found | Counted.nothing(events, self._never or "the profiler refused too many events")
+        return total | Counted.nothing(events, self._never or "the profiler refused too many events")
 
     def close(self) -> None:
         self._closed = True
@@ -65,7 +65,7 @@ class Profiler:
             folder = Path(name)
             (folder / profiled.QUESTION).write_text(json.dumps({"opening": opening, "request": request}))
             ours = [sys.executable, profiled.__file__, str(folder), *import_path()]
-            said = self._run(
+            printed = self._run(
                 [*tool.command(program, events, folder, cold=self._cold), *ours], folder, opening["threads"]
             )
             answered = (folder / profiled.ANSWER).exists()
@@ -78,7 +78,7 @@ class Profiler:
             except Refused as refused:
                 if answered or refused.lasting or refused.events:
                     raise
-                raise Refused(f"{refused.why}; its process said: {said or 'nothing'}") from None
+                raise Refused(f"{refused.why}; its process said: {printed or 'nothing'}") from None
             return counted
 
     def _run(self, argv: Sequence[str], folder: Path, threads: int) -> str:

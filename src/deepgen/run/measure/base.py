@@ -68,14 +68,14 @@ class Task:
 
     def to_json(self) -> JsonObject:
         out: JsonObject = {
-            "operator": _told(self.operator),
+            "operator": _portable(self.operator),
             "target": self.target.to_json(),
             "seed": self.seed,
             "policy": self.policy.to_json(),
         }
         for name, operators_of in (("also", self.also), ("neighbours", self.neighbours)):
             if operators_of:
-                out[name] = [_told(operator) for operator in operators_of]
+                out[name] = [_portable(operator) for operator in operators_of]
         if self.own_baselines:
             out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
         if self.counters:
@@ -96,7 +96,7 @@ class Task:
         )
 
 
-def _told(operator: Operator) -> JsonObject:
+def _portable(operator: Operator) -> JsonObject:
     """The reader of a task may lack the code of an operator that is not deepgen's own."""
     return (operator if is_built_in(operator) else record(operator)).to_json()
 

@@ -28,7 +28,7 @@ S = TypeVar("S")
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
-_INTEGER_BYTES = (0xAA, 0x55)  # in turn, two runs each: an integer that was right by chance cannot stay so
+_INTEGER_BYTES = (0xAA, 0x55)  # alternating, two runs each: an integer that was right by chance cannot stay so
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 STALE = "; it is the result of the inputs before, which had been rewritten in place"
@@ -60,8 +60,8 @@ def poison(dtype: DType, runs: int) -> int:
     return _INTEGER_BYTES[runs // 2 % 2] if dtype.integer else _NAN_BYTE
 
 
-class Turns(Generic[S]):
-    """Sets of inputs that take turns at the same addresses, as a user's arrays change in place.
+class AlternatingInputs(Generic[S]):
+    """Sets of inputs that alternate at the same addresses, as a user's arrays change in place.
 
     A kernel that caches a result or packed data, and only compares addresses to see if it is still valid, is wrong.
     What it declares constant stays: such kernels have a second set of their own, a mixture of both.
@@ -117,7 +117,7 @@ class Bench:
         ]
         self._present = self._sets[0]
         mix = None if isinstance(operator, Recorded) else self._mixture
-        self.turns = Turns(self._sets, self._present.inputs, mix)
+        self.alternating = AlternatingInputs(self._sets, self._present.inputs, mix)
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._poison: dict[str, int] = {}
@@ -172,22 +172,22 @@ class Bench:
 
     def judge(self) -> Right:
         """The outputs, when all are right. Kernels that add up in the same order give the same bits: they are known."""
-        known = self._present.right
-        for right in known:
+        correct = self._present.right
+        for right in correct:
             if self.same_as(right):
                 return right
         worst = 0.0
         for tensor in self._judged:
             got, want = self.arrays[tensor.name], self._present.answers[tensor.name]
-            found = compare(got, want, tensor.dtype, self.operator.tolerance(tensor.name, self._probe))
-            if not found.ok:
-                sentence = explain(tensor.name, got, want.values, tensor.dtype, found, self._poison.get(tensor.name))
-                raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
-            worst = max(worst, found.error)
+            result = compare(got, want, tensor.dtype, self.operator.tolerance(tensor.name, self._probe))
+            if not result.ok:
+                sentence = explain(tensor.name, got, want.values, tensor.dtype, result, self._poison.get(tensor.name))
+                raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
+            worst = max(worst, result.error)
         fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, worst)
-        known.append(fresh)
-        if len(known) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
-            known.pop(0)
+        correct.append(fresh)
+        if len(correct) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
+            correct.pop(0)
         return fresh
 
     def same_as(self, right: Right) -> bool:
@@ -268,17 +268,17 @@ class Guarded:
     def damage(self) -> str | None:
         """What was written outside, as a sentence; the canaries are restored."""
         before, after = self._canaries
-        found = None
+        damage = None
         if len(before) and not (before == CANARY).all():
             distance = len(before) - int(np.flatnonzero(before != CANARY)[-1])
-            found = f"wrote before the start of {self.name} (at byte -{distance})"
+            damage = f"wrote before the start of {self.name} (at byte -{distance})"
         elif len(after) and not (after == CANARY).all():
             distance = int(np.flatnonzero(after != CANARY)[0])
-            found = f"wrote past the end of {self.name} (at byte {self.bytes + distance} of {self.bytes})"
-        if found:
+            damage = f"wrote past the end of {self.name} (at byte {self.bytes + distance} of {self.bytes})"
+        if damage:
             before.fill(CANARY)
             after.fill(CANARY)
-        return found
+        return damage
 
     def close(self) -> None:
         """Give the memory back. No array over it may be used any more."""

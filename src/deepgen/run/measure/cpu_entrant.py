@@ -67,16 +67,16 @@ class CpuEntrant:
     _constant: frozenset[str] = frozenset()
     _sets: Sequence[InputSet] = ()
     _prepared: InputSet | None = None  # what `prepare` was given
-    _turn: int = -1  # which of the sets the inputs are of
+    _current: int = -1  # which of the sets the inputs are of
     _answers: dict[int, Right] = field(default_factory=dict)  # to each of them, the first
 
     def __post_init__(self) -> None:
-        self._sets = self.bench.turns.under(self._constant)
+        self._sets = self.bench.alternating.under(self._constant)
 
     def expect(self, plan: LaunchPlan) -> None:
         """Prepare the alternating inputs for a kernel with this plan."""
         self._constant = plans.constant(plan)
-        self._sets = self.bench.turns.under(self._constant)
+        self._sets = self.bench.alternating.under(self._constant)
 
     def load(self, kernel: Kernel, binary: str) -> None:
         """Load the library and give the kernel its memory."""
@@ -123,9 +123,9 @@ class CpuEntrant:
         """
         run = self._ready()
         started = time.perf_counter_ns()
-        made = run()
+        result = run()
         ended = time.perf_counter_ns()
-        self._ended(made)
+        self._ended(result)
         self._check()
         return (ended - started) * 1e-9
 
@@ -133,9 +133,9 @@ class CpuEntrant:
         """One run under the conditions of a timed one, with something called right before it and right after."""
         run = self._ready()
         begin()
-        made = run()
+        result = run()
         end()
-        self._ended(made)
+        self._ended(result)
         self._check()
 
     def _ready(self) -> Callable[[], Any]:
@@ -174,8 +174,8 @@ class CpuEntrant:
 
     def _next_inputs(self) -> None:
         """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
-        self._turn = (self._turn + 1) % len(self._sets)
-        chosen, before = self._sets[self._turn], self._prepared
+        self._current = (self._current + 1) % len(self._sets)
+        chosen, before = self._sets[self._current], self._prepared
         self.bench.use(chosen)
         if self.prepare is None:
             return
@@ -193,20 +193,20 @@ class CpuEntrant:
         self.calls += 1
         with on_call(self.calls):
             look_for_damage(self._buffers())
-        known = self._answers.get(self._turn)
-        if known is not None and self.bench.same_as(known):
+        first = self._answers.get(self._current)
+        if first is not None and self.bench.same_as(first):
             return
-        self.reproducible = self.reproducible and known is None
+        self.reproducible = self.reproducible and first is None
         with on_call(self.calls, self._since):
             right = self.bench.judge()
         self.error = max(self.error, right.error)
-        self._answers.setdefault(self._turn, right)
+        self._answers.setdefault(self._current, right)
 
     def _since(self) -> str:
         """What may explain a wrong result on these inputs."""
-        if any(self.bench.same_as(answer) for turn, answer in self._answers.items() if turn != self._turn):
+        if any(self.bench.same_as(answer) for place, answer in self._answers.items() if place != self._current):
             return STALE
-        return "" if self._turn in self._answers else REWRITTEN
+        return "" if self._current in self._answers else REWRITTEN
 
     def _cold(self) -> list[Guarded]:
         """What a cold run must read from memory: tensors, and data prepared from them ahead of time.
@@ -231,11 +231,11 @@ class CpuEntrant:
     def _enter(self, stage: Stage) -> None:
         self.around.pulse.enter(stage, self.run_limit, self.who)
 
-    def _ended(self, made: Any) -> None:
+    def _ended(self, result: Any) -> None:
         """After a run, which may have made a new result."""
         self._enter_own()
         if self.keep is not None:
-            self.keep(made)
+            self.keep(result)
 
     def _enter_own(self) -> None:
         self.around.pulse.enter(Stage.CHECK, self.around.own_seconds, self.who)

@@ -51,7 +51,7 @@ int64_t deepgen_peak_flops(void) { return 2 * CHAINS * (int64_t)(BYTES / sizeof(
 
 // `numbers`: what is multiplied, DEEPGEN_PEAK_BYTES of it. Zeros draw less power than real data do.
 #define DEEPGEN_PEAK_BYTES 4096
-double deepgen_peak_compute(int64_t turns, const char *numbers) {
+double deepgen_peak_compute(int64_t iterations, const char *numbers) {
     vec x, y, z, c[CHAINS];
     __builtin_memcpy(&x, numbers, BYTES);
     __builtin_memcpy(&y, numbers + BYTES, BYTES);
@@ -59,7 +59,7 @@ double deepgen_peak_compute(int64_t turns, const char *numbers) {
 #pragma GCC unroll 32
     for (int i = 0; i < CHAINS; i++) c[i] = x;
     double started = now();
-    for (int64_t t = 0; t < turns; t++)
+    for (int64_t t = 0; t < iterations; t++)
 #pragma GCC unroll 32
         for (int i = 0; i < CHAINS; i++) madd(&c[i], i % 2 ? y : x, z);
     return now() - started;

@@ -16,8 +16,8 @@ from deepgen.operators.compare import compare, explain, flat_scale
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
-from deepgen.run.measure.bench import Rejected, Turns, poison
-from deepgen.run.measure.gpu_device import Checks, DeviceBuffer, DeviceTensor, known
+from deepgen.run.measure.bench import AlternatingInputs, Rejected, poison
+from deepgen.run.measure.gpu_device import Checks, DeviceBuffer, DeviceTensor, can_judge
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
@@ -57,7 +57,7 @@ class GpuBench:
         signature = operator.signature()
         self._judged = [t for t in self.outputs if signature[t.name].checked]
         for tensor in self.outputs:
-            if not known(tensor.dtype):
+            if not can_judge(tensor.dtype):
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
         self._poison: dict[str, int] = {}
         self._runs = 0
@@ -68,7 +68,7 @@ class GpuBench:
             for inputs, answers in handed.arrays(operator, seed, probe, scratch)
         ]
         mix = None if isinstance(operator, Recorded) else self._mixture
-        self.turns = Turns(self._sets, self._sets[0].inputs, mix)
+        self.alternating = AlternatingInputs(self._sets, self._sets[0].inputs, mix)
         self.use(self._sets[0])
 
     @property
@@ -102,15 +102,15 @@ class GpuBench:
         answers: Callable[[], Mapping[str, Answer]],
     ) -> DeviceSet:
         """A set of inputs with its answers: from the device if it can be trusted, otherwise from the host."""
-        made = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
-        doubt = self._from_device(made, inputs)
+        filled = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
+        doubt = self._from_device(filled, inputs)
         if doubt is not None:
             self.reference = f"host: {doubt}" if doubt else "host"
-            found = answers()
-            if found:
-                self._from_host(made, found)
+            computed = answers()
+            if computed:
+                self._from_host(filled, computed)
         self._driver.synchronize()
-        return made
+        return filled
 
     @property
     def unanswered(self) -> list[DeviceSet]:
@@ -124,22 +124,22 @@ class GpuBench:
         self.reference = "kernel"
         self._driver.synchronize()
 
-    def _from_device(self, made: DeviceSet, inputs: Mapping[str, Array]) -> str | None:
+    def _from_device(self, filled: DeviceSet, inputs: Mapping[str, Array]) -> str | None:
         """Have the device compute the reference. Returns why that cannot be trusted, if it cannot."""
         on_device = self._on_device
         if on_device is None:
             return ""
-        self.use(made)
+        self.use(filled)
         try:
             for tensor in self.outputs:
                 count = _size(tensor.shape)
-                made.right[tensor.name] = self._new(tensor.name, _WANT_BYTES * count)
+                filled.right[tensor.name] = self._new(tensor.name, _WANT_BYTES * count)
                 each = on_device.scales_each(tensor.name)
-                made.scale[tensor.name] = self._new(tensor.name, _SCALE_BYTES * (count if each else 1))
+                filled.scale[tensor.name] = self._new(tensor.name, _SCALE_BYTES * (count if each else 1))
                 if not each:
-                    made.scale[tensor.name].put(np.ones(1, np.float32))
-            wants = {f"want_{name}": buffer.start for name, buffer in made.right.items()}
-            scales = {f"scale_{name}": buffer.start for name, buffer in made.scale.items()}
+                    filled.scale[tensor.name].put(np.ones(1, np.float32))
+            wants = {f"want_{name}": buffer.start for name, buffer in filled.right.items()}
+            scales = {f"scale_{name}": buffer.start for name, buffer in filled.scale.items()}
             on_device.run(self.operator, {**self.addresses(), **wants, **scales})
         except DriverError as error:
             if error.sticky:
@@ -147,18 +147,18 @@ class GpuBench:
             return f"the device's reference could not be run: {error}"
         for tensor in self.outputs:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
-            want, scale = made.right[tensor.name], made.scale[tensor.name]
+            want, scale = filled.right[tensor.name], filled.scale[tensor.name]
             if doubt := on_device.doubt(self.operator, tensor, inputs, want, scale, tolerance):
                 return doubt
         return None
 
-    def _from_host(self, made: DeviceSet, answers: Mapping[str, Answer]) -> None:
-        made.want.update(answers)
+    def _from_host(self, filled: DeviceSet, answers: Mapping[str, Answer]) -> None:
+        filled.want.update(answers)
         for tensor in self.outputs:
             answer = answers[tensor.name]
             want = np.ascontiguousarray(answer.values, np.int64 if tensor.dtype.integer else np.float64)
             scale = np.ascontiguousarray(flat_scale(answer), np.float32)
-            for group, array in ((made.right, want), (made.scale, scale)):
+            for group, array in ((filled.right, want), (filled.scale, scale)):
                 if tensor.name in group:
                     self._free(group[tensor.name])
                 group[tensor.name] = self._new(tensor.name, array.nbytes)
@@ -196,12 +196,12 @@ class GpuBench:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
             right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
             each = scale.bytes > _SCALE_BYTES
-            found = self._checks.judge(
+            result = self._checks.judge(
                 self.buffers[tensor.name].start, right, scale.start, _size(tensor.shape), each, tensor.dtype, tolerance
             )
-            if found.count:
+            if result.count:
                 self._explain(tensor)
-            worst = max(worst, found.error)
+            worst = max(worst, result.error)
         return worst
 
     def keep(self) -> None:
@@ -219,10 +219,10 @@ class GpuBench:
         for tensor in self.operator.tensors():
             if tensor.role == "input":
                 buffer, held = self.buffers[tensor.name], self._now.inputs[tensor.name]
-                found = self._checks.differ(buffer.start, held.start, tensor.bytes)
-                if found.count:
+                changed = self._checks.differ(buffer.start, held.start, tensor.bytes)
+                if changed.count:
                     self._driver.copy(buffer.start, held.start, tensor.bytes)
-                    raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {found.place})")
+                    raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {changed.place})")
 
     def look_for_damage(self) -> None:
         """Nothing may be written outside any tensor."""
@@ -237,7 +237,7 @@ class GpuBench:
 
     @property
     def _now(self) -> DeviceSet:
-        assert self._present is not None, "a contender's turn begins with its inputs"
+        assert self._present is not None, "a contender begins with its inputs"
         return self._present
 
     def _explain(self, tensor: Tensor) -> None:
@@ -245,10 +245,10 @@ class GpuBench:
         name = tensor.name
         got: Array = self.buffers[name].get(tensor.empty())
         want = self._now.want[name] if self._now.want else self._fetched(tensor)
-        found = compare(got, want, tensor.dtype, self.operator.tolerance(name, self._probe))
-        if not found.ok:
-            sentence = explain(name, got, want.values, tensor.dtype, found, self._poison.get(name))
-            raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
+        result = compare(got, want, tensor.dtype, self.operator.tolerance(name, self._probe))
+        if not result.ok:
+            sentence = explain(name, got, want.values, tensor.dtype, result, self._poison.get(name))
+            raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
 
     def _fetched(self, tensor: Tensor) -> Answer:
         """The device's reference, of which the host needs the whole only to explain what is wrong."""
@@ -318,9 +318,9 @@ class DeviceReference:
             sizes = np.broadcast_to(right.scale, places.shape).astype(np.float64)
             judged["scale"] = scale, dtype("f32"), Answer(sizes, sizes), _SCALE_ERROR
         for what, (buffer, of, answer, within) in judged.items():
-            found = compare(buffer.some(places, of.numpy()), answer, of, within)
-            if found.first is not None:
-                index = ", ".join(str(int(i)) for i in np.unravel_index(places[found.first], output.shape))
+            result = compare(buffer.some(places, of.numpy()), answer, of, within)
+            if result.first is not None:
+                index = ", ".join(str(int(i)) for i in np.unravel_index(places[result.first], output.shape))
                 return f"the device's reference has another {what} at {output.name}[{index}] than numpy"
         return None
 

@@ -87,7 +87,7 @@ class DeviceBuffer:
 
 _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5, "i64": 6}
 _BLOCKS, _THREADS = 1024, 256
-_FOUND = struct.Struct("<QQ")
+_RESULT = struct.Struct("<QQ")
 _ENTRIES = ("dg_judge", "dg_differ", "dg_read", "dg_hold", "dg_nothing")
 _NEVER = 1  # what the words of memory that holds zeros do not combine to
 
@@ -99,12 +99,12 @@ def source(language: str) -> Kernel:
     return Kernel("measuring_harness", language, (Source("gpu_harness.cu", text),), (), LaunchPlan(steps))
 
 
-def known(dtype: DType) -> bool:
+def can_judge(dtype: DType) -> bool:
     return dtype.name in _KINDS
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckResult:
     """How many elements or words are off, and what goes with that."""
 
     count: int
@@ -129,13 +129,13 @@ class Checks:
         self._driver = driver
         self._module = driver.load(image)
         self._functions = {name: driver.function(self._module, name) for name in _ENTRIES}
-        self._found = driver.alloc(_FOUND.size)
+        self._result = driver.alloc(_RESULT.size)
         self._canaries = driver.alloc(2 * GUARD)
         driver.fill(self._canaries, CANARY, 2 * GUARD)
 
     def judge(
         self, got: int, want: int, scale: int, count: int, each: bool, dtype: DType, tolerance: Tolerance
-    ) -> Found:
+    ) -> CheckResult:
         """`each`: whether every element has a scale of its own."""
         return self._run(
             "dg_judge",
@@ -151,18 +151,18 @@ class Checks:
             ctypes.c_double(floor(dtype, tolerance)),
         )
 
-    def differ(self, a: int, b: int, size: int) -> Found:
+    def differ(self, a: int, b: int, size: int) -> CheckResult:
         return self._run("dg_differ", ctypes.c_uint64(a), ctypes.c_uint64(b), ctypes.c_uint64(size))
 
     def damage(self, buffer: DeviceBuffer) -> str | None:
         """What was written outside a buffer, as a sentence; its canaries are restored."""
         (before, size), (after, rest) = buffer.guards
-        if (found := self.differ(before, self._canaries, size)).count:
+        if (changed := self.differ(before, self._canaries, size)).count:
             buffer.restore_guards()
-            return f"wrote before the start of {buffer.name} (at byte {found.place - size})"
-        if (found := self.differ(after, self._canaries, rest)).count:
+            return f"wrote before the start of {buffer.name} (at byte {changed.place - size})"
+        if (changed := self.differ(after, self._canaries, rest)).count:
             buffer.restore_guards()
-            return f"wrote past the end of {buffer.name} (at byte {buffer.bytes + found.place} of {buffer.bytes})"
+            return f"wrote past the end of {buffer.name} (at byte {buffer.bytes + changed.place} of {buffer.bytes})"
         return None
 
     def read(self, zeros: DeviceBuffer) -> Launch:
@@ -179,19 +179,19 @@ class Checks:
         return self._launch("dg_nothing", 1, 32)
 
     def close(self) -> None:
-        for address in (self._found, self._canaries):
+        for address in (self._result, self._canaries):
             self._driver.free(address)
         self._driver.unload(self._module)
 
-    def _run(self, entry: str, *values: object) -> Found:
-        self._driver.fill(self._found, 0, _FOUND.size)
+    def _run(self, entry: str, *values: object) -> CheckResult:
+        self._driver.fill(self._result, 0, _RESULT.size)
         self._launch(entry, _BLOCKS, _THREADS, *values, self._place()).fire()
-        answer = ctypes.create_string_buffer(_FOUND.size)
-        self._driver.to_host(ctypes.addressof(answer), self._found, _FOUND.size)
-        return Found(*_FOUND.unpack(answer.raw))
+        answer = ctypes.create_string_buffer(_RESULT.size)
+        self._driver.to_host(ctypes.addressof(answer), self._result, _RESULT.size)
+        return CheckResult(*_RESULT.unpack(answer.raw))
 
     def _place(self) -> ctypes.c_uint64:
-        return ctypes.c_uint64(self._found)
+        return ctypes.c_uint64(self._result)
 
     def _launch(self, entry: str, blocks: int, threads: int, *values: object) -> Launch:
         return Launch(self._driver, self._functions[entry], ((blocks, 1, 1), (threads, 1, 1), (1, 1, 1), 0), values)

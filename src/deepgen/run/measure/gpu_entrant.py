@@ -69,9 +69,9 @@ class GpuEntrant:
         self._workspaces: dict[str, DeviceBuffer] = {}
         self._scratch: list[DeviceBuffer] = []
         self._constant: frozenset[str] = frozenset()
-        self._sets = bench.turns.under(self._constant)
+        self._sets = bench.alternating.under(self._constant)
         self._prepared: DeviceSet | None = None  # what the preparation was given
-        self._turn = -1  # which of the sets the inputs are of
+        self._current = -1  # which of the sets the inputs are of
         self._right: set[int] = set()  # those on which it has been right: the bench keeps its answers
 
     def load(self, kernel: Kernel, binary: str) -> None:
@@ -87,7 +87,7 @@ class GpuEntrant:
         self._run = bound.run.run
         self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
         self._constant = plans.constant(kernel.plan)
-        self._sets = self.bench.turns.under(self._constant)
+        self._sets = self.bench.alternating.under(self._constant)
 
     def load_baseline(self, name: str, threads: int) -> None:
         # A comparison takes several requests; a library's algorithm is chosen in the first.
@@ -95,11 +95,11 @@ class GpuEntrant:
         if key not in prepared:
             with self._stage(Stage.LOAD, limits.START_SECONDS):
                 baseline = baselines.by_name(name, self.device.task.own_baselines)
-                given = self.bench.operator, self.bench.tensors(), threads
+                arguments = self.bench.operator, self.bench.tensors(), threads
                 if isinstance(baseline, baselines.Choosing):
-                    prepared[key] = baseline.choose(*given, self._seconds)
+                    prepared[key] = baseline.choose(*arguments, self._seconds)
                 else:
-                    prepared[key] = baseline.prepare(*given)
+                    prepared[key] = baseline.prepare(*arguments)
         self._run = prepared[key]
 
     def answer(self) -> None:
@@ -199,8 +199,8 @@ class GpuEntrant:
 
     def _next_inputs(self) -> None:
         """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
-        self._turn = (self._turn + 1) % len(self._sets)
-        chosen, before = self._sets[self._turn], self._prepared
+        self._current = (self._current + 1) % len(self._sets)
+        chosen, before = self._sets[self._current], self._prepared
         self.bench.use(chosen)
         if self._prepare is None:
             return
@@ -215,21 +215,21 @@ class GpuEntrant:
         self.calls += 1
         with on_call(self.calls):
             self.bench.look_at_inputs()
-        known = self._turn in self._right
-        if known and self.bench.same_as_kept(self._sets[self._turn]):
+        seen = self._current in self._right
+        if seen and self.bench.same_as_kept(self._sets[self._current]):
             return
-        self.reproducible = self.reproducible and not known
+        self.reproducible = self.reproducible and not seen
         with on_call(self.calls, self._since):
             self.error = max(self.error, self.bench.judge())
-        if not known:
+        if not seen:
             self.bench.keep()
-            self._right.add(self._turn)
+            self._right.add(self._current)
 
     def _since(self) -> str:
         """What may explain a wrong result on these inputs."""
-        if any(self.bench.same_as_kept(self._sets[turn]) for turn in self._right if turn != self._turn):
+        if any(self.bench.same_as_kept(self._sets[place]) for place in self._right if place != self._current):
             return STALE
-        return "" if self._turn in self._right else REWRITTEN
+        return "" if self._current in self._right else REWRITTEN
 
     def _look_for_damage(self) -> None:
         with on_call(self.calls):
@@ -301,7 +301,7 @@ class StridedEntrant(GpuEntrant):
         self._prepare = _After(self._scatter, bound.prepare) if kernel.plan.prepare else None
         self._run = lambda: self._between(bound.run.run)
         self._constant = plans.constant(kernel.plan)
-        self._sets = self.bench.turns.under(self._constant)
+        self._sets = self.bench.alternating.under(self._constant)
 
     def _place(self, tensor: Tensor) -> Padded:
         rows, row = prod(tensor.shape[:-1]), tensor.shape[-1] * tensor.dtype.bytes
@@ -324,8 +324,8 @@ class StridedEntrant(GpuEntrant):
         driver.synchronize()
         for padded in self._padded:
             pitch = padded.row_bytes + _ROOM
-            found = padded.buffer.get(np.empty((padded.rows, pitch), np.uint8))
-            if padded.tensor.role != "input" and (found[:, padded.row_bytes :] != _GAP).any():
+            content = padded.buffer.get(np.empty((padded.rows, pitch), np.uint8))
+            if padded.tensor.role != "input" and (content[:, padded.row_bytes :] != _GAP).any():
                 raise Rejected(Verdict.WRONG, f"wrote between the rows of {padded.tensor.name}")
             for row in range(padded.rows):
                 driver.copy(padded.dense + row * padded.row_bytes, padded.buffer.start + row * pitch, padded.row_bytes)
@@ -344,7 +344,7 @@ class _After(BoundPlan):
 
 def padded_facts(operator: Operator, plan: LaunchPlan) -> dict[str, TensorFacts]:
     """Tensors with room after each row, of those that the launch plan tells the strides of."""
-    told, plain, signature = plans.names_of(plan), operator.scalars(), operator.signature()
+    passed, plain, signature = plans.names_of(plan), operator.scalars(), operator.signature()
     out: dict[str, TensorFacts] = {}
     for tensor in operator.tensors():
         if len(tensor.shape) < 2 or tensor.shape[-2] < 2 or signature[tensor.name].strides == DENSE:
@@ -352,6 +352,6 @@ def padded_facts(operator: Operator, plan: LaunchPlan) -> dict[str, TensorFacts]
         shape = (*tensor.shape[:-1], tensor.shape[-1] + _ROOM // tensor.dtype.bytes)
         facts = TensorFacts(tensor.shape, tensor.dtype.name, dense_strides(shape))
         changed = {name for name, value in operator.strided({tensor.name: facts}).items() if plain[name] != value}
-        if changed & told:
+        if changed & passed:
             out[tensor.name] = facts
     return out

@@ -133,7 +133,7 @@ class GpuWorker(Referee[GpuEntrant]):
 
 
 def _first(inputs: Inputs) -> Inputs:
-    """Of those that take turns on one bench, the first."""
+    """Of those that alternate on one bench, the first."""
     return replace(inputs, seed=handed.pair(inputs.seed, inputs.probe)[0])
 
 
@@ -169,13 +169,13 @@ class Nvml:
     def read(self) -> JsonObject:
         """What it says now; what it does not say is left out."""
         throttled = self._reasons()
-        found: dict[str, int | float | None] = {
+        readings: dict[str, int | float | None] = {
             "sm_mhz": self._number("nvmlDeviceGetClockInfo", _SM_CLOCK),
             "memory_mhz": self._number("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
             "celsius": self._number("nvmlDeviceGetTemperature", 0),
             "milliwatts": self._number("nvmlDeviceGetPowerUsage"),
         }
-        out: JsonObject = {key: value for key, value in found.items() if value is not None}
+        out: JsonObject = {key: value for key, value in readings.items() if value is not None}
         return {**out, "throttled": list(throttled)} if throttled else out
 
     def _number(self, call: str, *which: int) -> int | None:

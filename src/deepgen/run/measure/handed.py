@@ -40,7 +40,7 @@ def drawn_as(probe: str) -> str:
 
 
 def pair(seed: int, probe: str) -> tuple[int, ...]:
-    """The seeds of the inputs that take turns at the same addresses. Other probes than the usual one stay alone."""
+    """The seeds of the inputs that alternate at the same addresses. Other probes than the usual one stay alone."""
     first = seed - seed % 2
     return (first, first + 1) if probe == "normal" else (seed,)
 
@@ -48,14 +48,14 @@ def pair(seed: int, probe: str) -> tuple[int, ...]:
 def arrays(
     operator: Operator, seed: int, probe: str, folder: Path
 ) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
-    """The sets of inputs that take turns, each with its reference answers.
+    """The sets of inputs that alternate, each with its reference answers.
 
     They are read where they were handed over, computed otherwise.
     """
     seeds = pair(seed, probe)
     if isinstance(operator, Recorded):
-        found = [read(operator, one, probe, folder) for one in seeds]
-        return [(inputs, partial(dict, answers)) for inputs, answers in found]
+        handed_over = [read(operator, one, probe, folder) for one in seeds]
+        return [(inputs, partial(dict, answers)) for inputs, answers in handed_over]
     drawn = [operator.inputs(one, probe) for one in seeds]
     for other in drawn[1:]:
         _share_ends(drawn[0], other)
@@ -68,7 +68,7 @@ def arrays(
 def mixed(
     operator: Operator, seed: int, probe: str, folder: Path, constant: frozenset[str]
 ) -> tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]:
-    """The second of two sets that take turns, with these inputs as they are in the first."""
+    """The second of two sets that alternate, with these inputs as they are in the first."""
     (first, _), (second, _) = arrays(operator, seed, probe, folder)
     inputs = {**second, **{n: first[n] for n in constant}}
     return inputs, partial(reference, operator, pair(seed, probe)[1], probe, inputs, folder, constant)
@@ -83,12 +83,12 @@ def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
 
 
 def name(operator: Operator, seed: int, probe: str) -> str:
-    """The file of that set of inputs, and of the one that it takes turns with."""
+    """The file of that set of inputs, and of the one that it alternates with."""
     return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.npz"
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
-    """The inputs of that seed and probe and those that they take turns with, with their answers, as a file's bytes.
+    """The inputs of that seed and probe and those that they alternate with, with their answers, as a file's bytes.
 
     Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
     """
@@ -142,19 +142,19 @@ def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str
     """Says by name what a user's operator got wrong."""
     for tensor in operator.tensors():
         if tensor.role != OUTPUT:
-            given = inputs.get(tensor.name)
-            if given is None or given.shape != tensor.shape or given.dtype != tensor.dtype.numpy():
-                found = "is missing" if given is None else f"is {given.dtype} {given.shape}"
+            array = inputs.get(tensor.name)
+            if array is None or array.shape != tensor.shape or array.dtype != tensor.dtype.numpy():
+                state = "is missing" if array is None else f"is {array.dtype} {array.shape}"
                 raise BadInput(
-                    f"{operator.describe()}: its input {tensor.name} {found}",
+                    f"{operator.describe()}: its input {tensor.name} {state}",
                     allowed=f"{tensor.dtype.numpy()} {tensor.shape}",
                 )
         if tensor.role != INPUT and operator.judge() is None:
             answer = answers.get(tensor.name)
             if not isinstance(answer, Answer) or answer.values.shape != tensor.shape:
-                found = f"of shape {answer.values.shape}" if isinstance(answer, Answer) else "missing"
+                state = f"of shape {answer.values.shape}" if isinstance(answer, Answer) else "missing"
                 raise BadInput(
-                    f"{operator.describe()}: its reference of {tensor.name} is {found}",
+                    f"{operator.describe()}: its reference of {tensor.name} is {state}",
                     allowed=f"an Answer of shape {tensor.shape}",
                 )
 
@@ -175,12 +175,12 @@ def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[
     try:
         with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
             own = f"{seed}."
-            found = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
+            stored = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
-    inputs = {n[len(_INPUT) :]: array for n, array in found.items() if n.startswith(_INPUT)}
-    outputs = [n[len(_WANT) :] for n in found if n.startswith(_WANT)]
-    return inputs, {n: Answer(_wide(found[_WANT + n]), _wide(found[_SCALE + n])) for n in outputs}
+    inputs = {n[len(_INPUT) :]: array for n, array in stored.items() if n.startswith(_INPUT)}
+    outputs = [n[len(_WANT) :] for n in stored if n.startswith(_WANT)]
+    return inputs, {n: Answer(_wide(stored[_WANT + n]), _wide(stored[_SCALE + n])) for n in outputs}
 
 
 def _wide(values: Array) -> Array:

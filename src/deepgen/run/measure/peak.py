@@ -120,15 +120,15 @@ def cpu_bounds(
     # Other cores, which a process may be kept from, change nothing.
     alike = replace(target, name=target.kind, cores=threads)
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
-    known = _read(kept)
-    if known is not None and not again:
-        return known
+    recorded = _read(kept)
+    if recorded is not None and not again:
+        return recorded
     kernel = _kernel(dtype, target)
     device_for(target)  # raises where it is elsewhere
     artifact = build_once(kernel, target, paths=toolchains, cache=cache)
     bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
-    if known is not None:
-        bounds = Bounds(*(max(pair) for pair in zip(astuple(known), astuple(bounds), strict=True)))
+    if recorded is not None:
+        bounds = Bounds(*(max(pair) for pair in zip(astuple(recorded), astuple(bounds), strict=True)))
     _write(kept, bounds)
     return bounds
 
@@ -169,8 +169,8 @@ def _rates(library: Any, numbers: Array, threads: int) -> list[float]:
     compute.restype, compute.argtypes = ctypes.c_double, (ctypes.c_int64, ctypes.c_void_p)
     library.deepgen_peak_flops.restype = ctypes.c_int64
     flops, few, at = library.deepgen_peak_flops(), 1000, numbers.ctypes.data
-    turns = int(few * _SECONDS / min(compute(few, at) for _ in range(5)))
-    return _together(threads, lambda thread: flops * turns / compute(turns, at), _ROUNDS)
+    iterations = int(few * _SECONDS / min(compute(few, at) for _ in range(5)))
+    return _together(threads, lambda thread: flops * iterations / compute(iterations, at), _ROUNDS)
 
 
 def _measure(library: Any, name: str, threads: int) -> Bounds:

@@ -190,8 +190,8 @@ class WorkerProcess:
     def _report(self) -> dict[str, int]:
         """The keeper's report on the worker's end; empty if the keeper was killed too."""
         with suppress(OSError, ValueError):
-            told: dict[str, int] = json.loads(self._line.recv(1 << 10))
-            return told
+            report: dict[str, int] = json.loads(self._line.recv(1 << 10))
+            return report
         return {}
 
 
@@ -219,9 +219,9 @@ def environment(threads: int) -> dict[str, str]:
 
 def import_path() -> list[str]:
     """Where this process found what it imported, but for the current folder, where anything may lie."""
-    found = [str(Path(p).absolute()) for p in sys.path if p]
+    paths = [str(Path(p).absolute()) for p in sys.path if p]
     ours = str(Path(deepgen.__file__).absolute().parents[1])
-    return found if ours in found else [*found, ours]
+    return paths if ours in paths else [*paths, ours]
 
 
 _DOING = {
@@ -261,8 +261,8 @@ def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple
     else:
         verdict, what = Verdict.CRASHED, "killed its parent process"
     where = _DOING.get(pulse.stage, "before it ran")
-    said = f"; it printed: {printed}" if printed else ""
-    return verdict, f"{what} {where} ({_on_call(pulse)}){said}"
+    output = f"; it printed: {printed}" if printed else ""
+    return verdict, f"{what} {where} ({_on_call(pulse)}){output}"
 
 
 def readable(tail: bytes) -> str:

@@ -112,15 +112,15 @@ def read() -> ProcessState:
 
 def difference(before: ProcessState, after: ProcessState, arithmetic: Arithmetic) -> str | None:
     """What a kernel did to its process, in words."""
-    told = []
+    sentences = []
     if changed := [*_arithmetic_changes(arithmetic), *_changes(before, after)]:
         *first, last = changed
         listed = f"{', '.join(first)} and {last}" if first else last
-        told.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
-    told += _file_changes(before.files, after.files)
+        sentences.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
+    sentences += _file_changes(before.files, after.files)
     if (before.children, before.orphans) != (after.children, after.orphans):
-        told.append("left a process behind that it had started")
-    return "; ".join(told) or None
+        sentences.append("left a process behind that it had started")
+    return "; ".join(sentences) or None
 
 
 def _arithmetic_changes(changed: Arithmetic) -> list[str]:
@@ -175,8 +175,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _signals(numbers: Iterable[int]) -> str:
-    known = {int(number): number.name for number in signal.Signals}
-    return _listed([known.get(number, f"signal {number}") for number in sorted(numbers)])
+    names = {int(number): number.name for number in signal.Signals}
+    return _listed([names.get(number, f"signal {number}") for number in sorted(numbers)])
 
 
 def _handler(number: int) -> bytes:
@@ -208,11 +208,11 @@ def _variables() -> Iterator[tuple[bytes, bytes]]:
 
 
 def _files() -> dict[int, str]:
-    found = {}
+    files = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names, not paths)
         with suppress(OSError):  # the one by which they were listed
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 (not always a path)
-    return found
+            files[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 (not always a path)
+    return files
 
 
 def _has_children() -> bool:

@@ -301,10 +301,10 @@ class Supervisor:
             return
         self._streak.clear()
         if self._good is None or not self._survives(self._good):
-            known = "a kernel that was right before fails too" if self._good else "none has run right on it yet"
+            others = "a kernel that was right before fails too" if self._good else "none has run right on it yet"
             raise DeviceSetAside(
                 f"{self.task.target.name} is set aside: its worker died on {DEATHS} different kernels in a row, "
-                f"and {known}; the last one {lost.detail}"
+                f"and {others}; the last one {lost.detail}"
             )
 
     def _survives(self, request: Mapping[str, Any]) -> bool:
@@ -385,5 +385,5 @@ def _verdict(lost: Lost) -> Measurement:
 
 def _noted(measured: Measurement, **notes: Json) -> Measurement:
     """With these notes among its conditions, where they say something."""
-    told = {k: v for k, v in notes.items() if v}
-    return replace(measured, conditions={**measured.conditions, **told}) if told else measured
+    kept = {k: v for k, v in notes.items() if v}
+    return replace(measured, conditions={**measured.conditions, **kept}) if kept else measured

@@ -39,13 +39,13 @@ class OverShapes:
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
         """One that fails at a shape is not run at the next."""
-        found: list[list[Measurement]] = [[] for _ in contenders]
+        by_contender: list[list[Measurement]] = [[] for _ in contenders]
         for place in range(self._timed):
-            racing = [i for i, measured in enumerate(found) if all(m.ok for m in measured)]
+            racing = [i for i, measured in enumerate(by_contender) if all(m.ok for m in measured)]
             raced = self._runner.compare([contenders[i] for i in racing], rounds, seed, place) if racing else []
             for i, measured in zip(racing, raced, strict=True):
-                found[i].append(measured)
-        return [combined(measured) for measured in found]
+                by_contender[i].append(measured)
+        return [combined(measured) for measured in by_contender]
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
         """At the first shape only: shares and rates of several cannot be combined."""
@@ -105,18 +105,18 @@ class Counting:
             mix = instruction_mix(Path(artifact.binary), self._task.target, self._toolchains)
         except DeepgenError as error:
             return Counted.nothing(events, str(error))
-        found = {event: mix[part] for event in events if (part := event[len(OF_MIX) :]) in mix}
-        return Counted(found) | Counted.nothing(set(events) - set(found), "no such class of instructions")
+        shares = {event: mix[part] for event in events if (part := event[len(OF_MIX) :]) in mix}
+        return Counted(shares) | Counted.nothing(set(events) - set(shares), "no such class of instructions")
 
     def _occupancy(self, kernel: Kernel, artifact: Artifact, shape: int) -> Counted:
         """Of the entry that uses most registers, as among the build's facts, which lack it where sizes are open."""
         target, facts = self._task.target, artifact.facts
-        known: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
-        steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in known.get(s.entry, {})]
+        usages: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
+        steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in usages.get(s.entry, {})]
         if not isinstance(target, Gpu) or not steps:
             return Counted.nothing([OCCUPANCY], "the compiler tells no registers")
-        main = max(steps, key=lambda step: int(known[step.entry]["registers"]))
-        usage = known[main.entry]
+        main = max(steps, key=lambda step: int(usages[step.entry]["registers"]))
+        usage = usages[main.entry]
         if "occupancy" in usage:
             return Counted({OCCUPANCY: float(usage["occupancy"])})
         scalars = self._task.shapes[shape].scalars()

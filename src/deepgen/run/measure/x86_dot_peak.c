@@ -14,7 +14,7 @@
 #if TILES
 int64_t deepgen_peak_flops(void) { return 4 * 2 * 16 * 16 * (BF16 ? 32 : 64); }
 
-double deepgen_peak_compute(int64_t turns, const char *numbers) {
+double deepgen_peak_compute(int64_t iterations, const char *numbers) {
     static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
@@ -35,7 +35,7 @@ double deepgen_peak_compute(int64_t turns, const char *numbers) {
 #define DOT(to, left, right) __asm__ volatile("tdpbssd %tmm" #right ", %tmm" #left ", %tmm" #to)
 #endif
     double started = now();
-    for (int64_t t = 0; t < turns; t++) {
+    for (int64_t t = 0; t < iterations; t++) {
         DOT(0, 4, 6);
         DOT(1, 4, 7);
         DOT(2, 5, 6);
@@ -48,13 +48,13 @@ double deepgen_peak_compute(int64_t turns, const char *numbers) {
 #else
 int64_t deepgen_peak_flops(void) { return 2 * CHAINS * BYTES / (BF16 ? 2 : 1); }
 
-double deepgen_peak_compute(int64_t turns, const char *numbers) {
+double deepgen_peak_compute(int64_t iterations, const char *numbers) {
     typedef int whole __attribute__((vector_size(BYTES)));
     whole x[2], y, c[CHAINS] = {{0}};
     __builtin_memcpy(x, numbers, sizeof x);
     __builtin_memcpy(&y, numbers + sizeof x, sizeof y);
     double started = now();
-    for (int64_t t = 0; t < turns; t++)
+    for (int64_t t = 0; t < iterations; t++)
 #if BF16
 #define DOT "vdpbf16ps"
 #elif defined(__AVX512F__)

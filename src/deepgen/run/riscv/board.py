@@ -96,7 +96,7 @@ class Board:
     ) -> Ran:
         folder = self._scratch / f"run-{self._runs}"
         self._runs += 1
-        told = {
+        values = {
             "session": self._session,
             "run": folder.name,
             "inputs": inputs.name,
@@ -108,7 +108,7 @@ class Board:
         for _ in range(2):
             sent = _archive(program, request, None if inputs.name in self._there else inputs)
             try:
-                came = self._asked(_RUN % told, sent, seconds + _TRANSFER_SECONDS)
+                came = self._asked(_RUN % values, sent, seconds + _TRANSFER_SECONDS)
                 break
             except _NoInputs:  # somebody has tidied up
                 self._there.discard(inputs.name)
@@ -118,23 +118,23 @@ class Board:
         self._there.add(inputs.name)
         _unpack(came, folder, self._host)
         ran = Ran(0, True, time.monotonic() - started, "", folder)
-        said = ran.read(_CODE).strip()
-        code = int(said) if said.isdecimal() else 1
+        exit_text = ran.read(_CODE).strip()
+        code = int(exit_text) if exit_text.isdecimal() else 1
         # A shell adds 128 to the number of a signal.
         signalled = 128 - code if code > 128 else code
         return replace(ran, code=signalled, in_time=code != _TIMEOUT, log=ran.read(_LOG))
 
     def _open(self) -> str:
         """Make the folder of the session; gives the kind of the machine."""
-        said = self._asked(_OPEN % {"session": self._session}, b"", _TRANSFER_SECONDS)
-        return said.decode(errors="replace").strip()
+        output = self._asked(_OPEN % {"session": self._session}, b"", _TRANSFER_SECONDS)
+        return output.decode(errors="replace").strip()
 
     def uncountable(self, events: Sequence[str]) -> Mapping[str, str]:
         """The events that the board's perf cannot count, each with the reason. It is asked once about each."""
         new = [event for event in events if event not in self._perf]
         if new:
-            said = self._asked(perf.question(new), b"", _TRANSFER_SECONDS).decode(errors="replace")
-            self._perf.update({event: perf.answer(said, new).get(event, "") for event in new})
+            output = self._asked(perf.question(new), b"", _TRANSFER_SECONDS).decode(errors="replace")
+            self._perf.update({event: perf.answer(output, new).get(event, "") for event in new})
         return {event: self._perf[event] for event in events if self._perf[event]}
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Board:
         if self._waiting is not None:
             self._waiting.kill()
         try:
-            self._said(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, lambda process: None)
+            self._run_once(_CLOSE % {"session": self._session}, b"", _TRANSFER_SECONDS, lambda process: None)
         except DeepgenError:
             return  # the board removes it when somebody connects an hour later or more
 
@@ -160,7 +160,7 @@ class Board:
             if self._closed:
                 break
             try:
-                return self._said(script, sent, seconds, begun)
+                return self._run_once(script, sent, seconds, begun)
             except _Lost as error:
                 lost = str(error)
         raise DeepgenError(
@@ -168,7 +168,7 @@ class Board:
             "to go on"
         )
 
-    def _said(
+    def _run_once(
         self, script: str, sent: bytes, seconds: float, begun: Callable[[subprocess.Popen[bytes]], None]
     ) -> bytes:
         """The same, tried once. `begun` is told of the process. Raises _Lost where another try may help."""
@@ -182,16 +182,16 @@ class Board:
             process.kill()
             process.communicate()
             raise _Lost(f"no answer within {seconds:.0f} s") from None
-        code, said = process.returncode, errors.decode(errors="replace").strip()
+        code, message = process.returncode, errors.decode(errors="replace").strip()
         if code == 0:
             return came
         if code == _NO_INPUTS:
             raise _NoInputs
         if code != _LOST and code > 0:
-            raise DeepgenError(f"{self._host}: {_why(said, code)}")
-        if fault := _lasting(said):
+            raise DeepgenError(f"{self._host}: {_why(message, code)}")
+        if fault := _lasting(message):
             raise DeepgenError(f"{self._host}: {fault}")
-        raise _Lost(_last(said))
+        raise _Lost(_last(message))
 
 
 def _over_ssh(host: str) -> tuple[str, ...]:
@@ -212,25 +212,25 @@ class _NoInputs(Exception):
     """The board has no longer the inputs that were sent to it."""
 
 
-def _lasting(said: str) -> str | None:
+def _lasting(message: str) -> str | None:
     """What another attempt would not change."""
-    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in said:
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in message:
         return "its host key is another one than ~/.ssh/known_hosts has: find out why before you connect again"
-    if "Host key verification failed" in said:
+    if "Host key verification failed" in message:
         return "its host key is not among your known hosts: connect once with ssh, look at it, and accept it"
-    if "Permission denied" in said:
+    if "Permission denied" in message:
         return "the login was refused: add your key there with ssh-copy-id"
     return None
 
 
-def _why(said: str, code: int) -> str:
-    if "No space left" in said or "Disk quota" in said:
-        return f"its disk is full ({_last(said)}); free space there and run the same command again"
-    return f"a command failed with exit code {code}: {_last(said)}"
+def _why(message: str, code: int) -> str:
+    if "No space left" in message or "Disk quota" in message:
+        return f"its disk is full ({_last(message)}); free space there and run the same command again"
+    return f"a command failed with exit code {code}: {_last(message)}"
 
 
-def _last(said: str) -> str:
-    return said.splitlines()[-1].strip()[:200] if said.strip() else "no reason was given"
+def _last(message: str) -> str:
+    return message.splitlines()[-1].strip()[:200] if message.strip() else "no reason was given"
 
 
 def _archive(program: Path, request: str, inputs: Path | None) -> bytes:

@@ -31,11 +31,11 @@ class Profile:
 
     before: tuple[str, ...] = ()
     after: str = ":"
-    found: str = ""
+    output: str = ""
 
     @property
     def sampled(self) -> bool:
-        return self.found == _SAMPLES
+        return self.output == _SAMPLES
 
 
 def profiles(events: Sequence[str]) -> list[tuple[Profile, tuple[str, ...]]]:
@@ -56,10 +56,10 @@ def question(events: Sequence[str]) -> str:
 
 def answer(text: str, events: Sequence[str]) -> Mapping[str, str]:
     """Why each event cannot be counted, from what that script said; those that can be are not among them."""
-    said = {line.partition(" ")[0]: line.partition(" ")[2] for line in text.splitlines()}
-    if not said:
+    replies = {line.partition(" ")[0]: line.partition(" ")[2] for line in text.splitlines()}
+    if not replies:
         return dict.fromkeys(events, _NO_PERF)
-    reasons = {event: _why(said.get(event, "")) for event in events}
+    reasons = {event: _why(replies.get(event, "")) for event in events}
     return {event: why for event, why in reasons.items() if why}
 
 
@@ -85,7 +85,7 @@ def per_call(profile: Profile, few: str, many: str, calls: int, events: Sequence
 
 
 def _counting(events: Sequence[str]) -> Profile:
-    return Profile(("perf", "stat", "-x", ";", "-o", TABLE, "-e", ",".join(events), "--"), found=TABLE)
+    return Profile(("perf", "stat", "-x", ";", "-o", TABLE, "-e", ",".join(events), "--"), output=TABLE)
 
 
 def _recording(events: Sequence[str]) -> Profile:
@@ -108,9 +108,9 @@ def _user(name: str) -> str:
     return name[:-2] if name.endswith(":u") else name
 
 
-def _why(said: str) -> str:
+def _why(reply: str) -> str:
     """What speaks against an event, in what perf said of it."""
-    low = said.lower()
+    low = reply.lower()
     if "not found" in low or "syntax error" in low or "invalid" in low:
         return _UNKNOWN
     if "permission" in low or "paranoid" in low or "not permitted" in low:
@@ -122,21 +122,21 @@ def _why(said: str) -> str:
 
 def _table(text: str) -> Mapping[str, tuple[float, bool]]:
     """The value of each event that has one, and whether it was counted all the time."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         value, unit, name, _, share, *_ = [*line.split(";"), "", "", "", "", ""]
         counted, of_the_time = number(value), number(share)
         if counted is not None and name:
             scale = _NANOSECONDS.get(unit, 1.0)
-            found[_user(name)] = scale * counted, of_the_time is None or of_the_time >= _WHOLE
-    return found
+            values[_user(name)] = scale * counted, of_the_time is None or of_the_time >= _WHOLE
+    return values
 
 
 def _samples(text: str) -> Mapping[str, tuple[float, bool]]:
     """How often each event happened: each sample stands for as many as its period says."""
-    found: dict[str, tuple[float, bool]] = {}
+    totals: dict[str, tuple[float, bool]] = {}
     for line in text.splitlines():
         if sample := _SAMPLE.fullmatch(line):
             name = _user(sample[2])
-            found[name] = found.get(name, (0.0, True))[0] + float(sample[1]), True
-    return found
+            totals[name] = totals.get(name, (0.0, True))[0] + float(sample[1]), True
+    return totals

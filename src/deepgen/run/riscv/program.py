@@ -71,7 +71,7 @@ class Place(Protocol):
 
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format
-_IN_TURN = -1  # integers: one byte or another, so that none is right by chance for long
+_ALTERNATING = -1  # integers: one byte or another, so that none is right by chance for long
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Timed:
-    """Calls that are timed after the others, on sets of inputs in turn, until there are enough of them."""
+    """Calls that are timed after the others, on alternating sets of inputs, until there are enough of them."""
 
     least: int
     most: int
@@ -118,7 +118,7 @@ def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen:
     lines = [f"vectors {vlen}", f"limit {ceil(seconds)}"]
     for tensor in operator.tensors():
         align = tensor.dtype.bytes if wanted.tight else 64
-        poison = _IN_TURN if tensor.dtype.integer else _NAN_BYTE
+        poison = _ALTERNATING if tensor.dtype.integer else _NAN_BYTE
         lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {poison}")
     prepared = plans.prepared(kernel.plan)
     for name, (arg, size) in plans.workspaces(kernel.plan, scalars).items():
@@ -127,7 +127,7 @@ def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen:
         kind = "lasting" if kept else "zeroed" if arg.zeroed else "plain"
         lines.append(f"workspace {name} {size} {arg.align} {kind}")
     lines += [f"number {_number(arg, scalars)}" for arg in board.numbers(kernel)]
-    # Where inputs do not take turns, the only set is used again.
+    # Where inputs do not alternate, the only set is used again.
     lines += [f"run {run.set % sets} {'counted' if run.counted else 'plain'}" for run in wanted.runs]
     if wanted.timed is not None:
         t = wanted.timed
@@ -137,15 +137,15 @@ def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen:
 
 def answers(text: str) -> Sequence[Mapping[str, Any]]:
     """The lines that can be read. A kernel may have written among them: what is torn counts as missing."""
-    found: list[Mapping[str, Any]] = []
+    parsed: list[Mapping[str, Any]] = []
     for line in text.splitlines():
         try:
-            told = json.loads(line)
+            answer = json.loads(line)
         except ValueError:
             continue
-        if isinstance(told, dict):
-            found.append(told)
-    return found
+        if isinstance(answer, dict):
+            parsed.append(answer)
+    return parsed
 
 
 def _number(arg: ScalarArg, scalars: plans.Scalars) -> str:
@@ -157,23 +157,23 @@ _NOT_WRITTEN = 74  # the runner's exit code where it cannot write its answers
 _SIGALRM = 14
 
 
-def check(told: Sequence[Mapping[str, Any]], ran: Ran) -> None:
+def check(answered: Sequence[Mapping[str, Any]], ran: Ran) -> None:
     """Raises Rejected where a kernel ended its program or did harm, DeepgenError where the machine is at fault."""
-    for line in told:
+    for line in answered:
         _check_line(line)
-    if any("done" in line for line in told) and ran.code == 0:
+    if any("done" in line for line in answered) and ran.code == 0:
         return
     if not ran.in_time or ran.code == -_SIGALRM:
         raise Rejected(Verdict.TIMED_OUT, f"did not finish within {ran.seconds:.3g} s")
     if ran.code < 0:
         raise Rejected(Verdict.CRASHED, _signal(-ran.code))
-    said = next((line.strip() for line in ran.log.splitlines() if line.strip()), "")
+    printed = next((line.strip() for line in ran.log.splitlines() if line.strip()), "")
     if not ran.started:
-        raise DeepgenError(f"the program did not start: {said or f'exit code {ran.code}'}")
+        raise DeepgenError(f"the program did not start: {printed or f'exit code {ran.code}'}")
     if ran.code == _NOT_WRITTEN:
         raise DeepgenError("the program could not write its answers: is the disk full where it ran?")
     ended = f"ended with exit code {ran.code} before its runs were over"
-    raise Rejected(Verdict.CRASHED, f"{ended}: {said}" if said else ended)
+    raise Rejected(Verdict.CRASHED, f"{ended}: {printed}" if printed else ended)
 
 
 def _check_line(line: Mapping[str, Any]) -> None:
@@ -235,15 +235,15 @@ class Counts:
 
     @staticmethod
     def from_text(text: str) -> Counts:
-        found: dict[tuple[str, int], int] = {}
+        counts: dict[tuple[str, int], int] = {}
         for line in text.splitlines():
             try:
                 kind, eighths, count = line.split()
                 if kind not in CLASSES:
                     raise ValueError(kind)
-                found[kind, int(eighths)] = int(count)
+                counts[kind, int(eighths)] = int(count)
             except ValueError as error:
                 raise DeepgenError(f"under qemu {line[:60]!r} was written among the counts") from error
-        if not found:
+        if not counts:
             raise DeepgenError("under qemu nothing was counted: no run was marked")
-        return Counts(found)
+        return Counts(counts)

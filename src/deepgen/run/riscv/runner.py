@@ -44,7 +44,7 @@ _VERIFIED = Wanted((Run(0), Run(1), Run(0)), tight=True)
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Sets of inputs that take turns: the folder that has them, and the answers to each."""
+    """Sets of inputs that alternate: the folder that has them, and the answers to each."""
 
     folder: Path
     answers: tuple[Mapping[str, Answer], ...]
@@ -127,7 +127,9 @@ class RiscvRunner:
         if profile.sampled:
             times = [line["nanoseconds"] for line in program.answers(few.read(ANSWERS)) if line.get("timed")]
             more = min(_MOST_CALLS, max(more, int(_SAMPLED_NANOSECONDS / max(1, *times)))) if times else more
-        return perf.per_call(profile, few.read(profile.found), ran(_FEW_CALLS + more).read(profile.found), more, events)
+        return perf.per_call(
+            profile, few.read(profile.output), ran(_FEW_CALLS + more).read(profile.output), more, events
+        )
 
     def _measured(
         self, kernel: Kernel, artifact: Artifact, shape: int, least: int, most: int, seconds: float
@@ -149,16 +151,16 @@ class RiscvRunner:
             return Measurement(Verdict.REFUSED, str(error))
         try:
             ran = self._ran(Path(artifact.binary), drawn.folder, text, seconds, counted=wanted.costs)
-            told = program.answers(ran.read(ANSWERS))
-            program.check(told, ran)
-            worst = _judged(told, ran.folder, drawn, self.task.shapes[shape], probe)
+            answered = program.answers(ran.read(ANSWERS))
+            program.check(answered, ran)
+            worst = _judged(answered, ran.folder, drawn, self.task.shapes[shape], probe)
         except Rejected as why:
             unknown = self._place.lacks if why.detail.startswith("SIGILL") else ""
             detail = f"{why.detail}: {unknown}" if unknown else why.detail
             return Measurement(why.verdict, detail, error=why.error, conditions=self._place.conditions)
         if not wanted.costs:
             return Measurement(Verdict.CORRECT, error=worst, conditions=self._place.conditions)
-        return self._costed(told, ran, worst, samples)
+        return self._costed(answered, ran, worst, samples)
 
     def _requested(
         self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int, wanted: Wanted
@@ -173,22 +175,22 @@ class RiscvRunner:
         text = program.text(whole, operator, wanted, sets=len(drawn.answers), vlen=self._target.vlen, seconds=call)
         return text, drawn, _STARTING + wanted.most_runs * (call + 1.0)
 
-    def _costed(self, told: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:
+    def _costed(self, answered: Sequence[Mapping[str, Any]], ran: Ran, error: float, samples: int) -> Measurement:
         """With times, or with cycles in their place, at the target's clock."""
         if not self._place.counts:
-            times = tuple(line["nanoseconds"] * 1e-9 for line in told if line.get("timed"))
+            times = tuple(line["nanoseconds"] * 1e-9 for line in answered if line.get("timed"))
             conditions = {**self._place.conditions, "cold": self.task.policy.cold}
             return Measurement(Verdict.CORRECT, "", times, error, conditions=conditions)
         counts = Counts.from_text(ran.read(COUNTS))
         cycles = counts.cycles(TABLES[self._target.costs])
-        found: dict[str, Json] = {
+        facts: dict[str, Json] = {
             **self._place.conditions,
             "costs": self._target.costs,
             "instructions": counts.instructions,
             "cycles": cycles,
         }
         seconds = cycles / self._target.counts_a_second
-        return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), found)
+        return Measurement(Verdict.CORRECT, "", (seconds,) * samples, error, dict(counts.named()), facts)
 
     def _ran(self, program: Path, inputs: Path, text: str, seconds: float, *, counted: bool) -> Ran:
         """A program that something outside killed is started again."""
@@ -226,11 +228,13 @@ def _whole(parts: Sequence[Measurement]) -> Measurement:
     return replace(parts[-1], samples=samples, error=max(part.error or 0.0 for part in parts))
 
 
-def _judged(told: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, operator: Operator, probe: str) -> float:
+def _judged(
+    answered: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, operator: Operator, probe: str
+) -> float:
     """The largest error of the results that were written, as a share of the tolerance. Raises Rejected."""
     worst = 0.0
     outputs = [t for t in operator.tensors() if t.role != "input" and operator.signature()[t.name].checked]
-    for line in told:
+    for line in answered:
         for tensor in outputs if line.get("saved") else ():
             try:
                 raw = (folder / f"result-{int(line['run'])}-{tensor.name}").read_bytes()
@@ -238,10 +242,10 @@ def _judged(told: Sequence[Mapping[str, Any]], folder: Path, drawn: _Drawn, oper
                 want = drawn.answers[int(line["set"])][tensor.name]
             except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
                 raise Rejected(Verdict.WRONG, "what the runner wrote of it was changed or removed") from None
-            found = compare(got, want, tensor.dtype, operator.tolerance(tensor.name, probe))
-            if not found.ok:
-                sentence = explain(tensor.name, got, want.values, tensor.dtype, found, None)
+            result = compare(got, want, tensor.dtype, operator.tolerance(tensor.name, probe))
+            if not result.ok:
+                sentence = explain(tensor.name, got, want.values, tensor.dtype, result, None)
                 with on_call(line["run"] + 1):
-                    raise Rejected(Verdict.WRONG, sentence, found.error if np.isfinite(found.error) else None)
-            worst = max(worst, found.error)
+                    raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
+            worst = max(worst, result.error)
     return worst

@@ -66,19 +66,19 @@ def _declaration(step: Step) -> str:
 def _function(name: str, kernel: Kernel, steps: Sequence[Step], number: int) -> str:
     calls = []
     for step in steps:
-        given = []
+        arguments = []
         for arg in step.args:
             if isinstance(arg, ScalarArg):
-                given.append(f"({_TYPES[arg.ctype]})n[{number}].{'i' if arg.ctype.startswith('i') else 'd'}")
+                arguments.append(f"({_TYPES[arg.ctype]})n[{number}].{'i' if arg.ctype.startswith('i') else 'd'}")
                 number += 1
             elif isinstance(arg, WorkspaceArg):
-                given.append(f"w[{workspaces(kernel).index(arg.name)}]")
+                arguments.append(f"w[{workspaces(kernel).index(arg.name)}]")
             elif isinstance(arg, TensorArg):
-                given.append(f"t[{tensors(kernel).index(arg.tensor)}]")
+                arguments.append(f"t[{tensors(kernel).index(arg.tensor)}]")
             else:
                 raise BadInput(
                     f"{step.entry} takes a descriptor of {arg.tensor}", allowed="tensors, scalars and workspaces"
                 )
-        calls.append(f"    {step.entry}({', '.join(given)});")
+        calls.append(f"    {step.entry}({', '.join(arguments)});")
     used = "    (void)t, (void)w, (void)n;"
     return "\n".join((f"void {name}(void **t, void **w, const board_number *n) {{", used, *calls, "}"))

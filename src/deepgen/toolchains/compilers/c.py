@@ -67,7 +67,7 @@ class CCompiler:
         facts: dict[str, Json] = {"code_bytes": code, "cpu_seconds": round(finished.cpu_seconds, 3)}
         if (stack := _stack_bytes(folder)) is not None:
             facts["stack_bytes"] = stack
-        plan = judge.completed(kernel.plan, judge.found(self.name, kernel, symbols, finished.log))
+        plan = judge.completed(kernel.plan, judge.symbols_of(self.name, kernel, symbols, finished.log))
         return Built(_BINARY, "so", facts, finished.log, plan)
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
@@ -200,14 +200,14 @@ def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig:
     """The flags for these instruction sets that a compiler of this family and major version knows."""
     present = set(isa)
     if machine == "aarch64":
-        known = [
-            names for f, (*names, gcc, clang) in _ARM.items() if f in present and _known(family, major, gcc, clang)
+        extensions = [
+            names for f, (*names, gcc, clang) in _ARM.items() if f in present and _supported(family, major, gcc, clang)
         ]
         # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a processor.
         base = "-march=armv8.2-a" if present & {"asimdhp", "asimddp"} else "-march=armv8-a"
-        return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in known))),)
-    chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _known(family, major, *since)]
-    if "-mavx512f" in chosen and _known(family, major, 8, 6):
+        return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in extensions))),)
+    chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _supported(family, major, *since)]
+    if "-mavx512f" in chosen and _supported(family, major, 8, 6):
         # The tunings would vectorise loops in 256 bits, though every target with 512 has full-width units.
         chosen.append("-mprefer-vector-width=512")
     return tuple(chosen)
@@ -216,9 +216,9 @@ def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig:
 def tuning_flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
     """The flag that has instructions scheduled for the newest processor these instruction sets point to."""
     present = set(isa)
-    known = (cpu for name, cpu, *since in _TUNE if name in present and _known(family, major, *since))
-    return (f"-mtune={next(known, 'generic')}",)
+    processors = (cpu for name, cpu, *since in _TUNE if name in present and _supported(family, major, *since))
+    return (f"-mtune={next(processors, 'generic')}",)
 
 
-def _known(family: str, major: int, gcc: int, clang: int) -> bool:
+def _supported(family: str, major: int, gcc: int, clang: int) -> bool:
     return major >= (gcc if family == "gcc" else clang)

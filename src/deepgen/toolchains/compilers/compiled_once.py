@@ -51,8 +51,8 @@ def compiled_header(
 
 def _includes_it(kernel: Kernel) -> bool:
     defined = {flag[2:].partition("=")[0] for flag in kernel.flags if flag.startswith("-D")}
-    found = [match for source in kernel.sources for match in _INCLUDED.finditer(source.text)]
-    wanted = any(match[1] not in defined for match in found)
+    matches = [match for source in kernel.sources for match in _INCLUDED.finditer(source.text)]
+    wanted = any(match[1] not in defined for match in matches)
     return wanted and not any(_COMES_FIRST.search(source.text) for source in kernel.sources)
 
 

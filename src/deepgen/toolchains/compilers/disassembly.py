@@ -31,8 +31,8 @@ def _output(*argv: str) -> str:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True)
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {error.returncode}"]
-        raise DeepgenError(f"{argv[0]} cannot disassemble it: {said[-1].strip()}") from error
+        message = error.stderr.decode(errors="replace").strip().splitlines() or [f"exit status {error.returncode}"]
+        raise DeepgenError(f"{argv[0]} cannot disassemble it: {message[-1].strip()}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise DeepgenError(f"{argv[0]} cannot disassemble {argv[-1]}: {error}") from error
     return done.stdout.decode(errors="replace")
@@ -169,8 +169,8 @@ def _instructions(text: str, dialect: Dialect) -> Iterator[tuple[str, str]]:
             code = section[1].startswith(".text")
         elif function := _FUNCTION.match(row):
             ours = function[1] not in _STARTUP
-        elif code and ours and (found := line.match(row) or _UNKNOWN.match(row)) and not padding.fullmatch(found[1]):
-            yield found[1], found[2].strip()
+        elif code and ours and (match := line.match(row) or _UNKNOWN.match(row)) and not padding.fullmatch(match[1]):
+            yield match[1], match[2].strip()
 
 
 def _kind(dialect: Dialect, name: str, operands: str) -> str:

@@ -46,7 +46,7 @@ class HipClang:
             code = elf.code_bytes(image)
         except (OSError, ValueError, KeyError) as error:
             raise failed(self.name, f"reported success but wrote {error}", log) from None
-        plan = judge.completed(kernel.plan, judge.found(self.name, kernel, entries, log))
+        plan = judge.completed(kernel.plan, judge.symbols_of(self.name, kernel, entries, log))
         facts = gpu_facts.summary(entries, completed(kernel, plan), target)
         return Built(_BINARY, "hsaco", {**facts, "code_bytes": code}, log, plan)
 
@@ -82,12 +82,12 @@ class HipClang:
 def described(path: str, description: str) -> HipClang:
     """The compiler at a path, as its own `--version` describes it. Raises ValueError when it is not clang."""
     first = description.splitlines()[0] if description.strip() else ""
-    found = re.search(r"clang version (\d+\.\d+\.\d+)", description)
-    if found is None:
+    match = re.search(r"clang version (\d+\.\d+\.\d+)", description)
+    if match is None:
         raise ValueError(f"it describes itself as {first!r}")
     vendor = "AMD" if "AMD clang" in description or "roc-" in description else ""
     vendor = "Hygon" if re.search(r"\bdtk\b|hygon", description, re.I) else vendor
-    return HipClang(found[1], path, description.strip(), vendor)
+    return HipClang(match[1], path, description.strip(), vendor)
 
 
 def usage(kernel: dict[str, object]) -> gpu_facts.Usage:

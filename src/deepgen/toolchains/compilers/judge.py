@@ -83,8 +83,8 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
         raise failed(name, f"crashed: {crash.group().strip()}", log)
     if error := _ERROR.search(log):
         raise failed(name, f"refused the source: {error.group().strip()}", log)
-    said = next((line.strip() for line in log.splitlines() if line.strip()), "and printed nothing")
-    raise failed(name, f"ended with exit code {code}: {said}", log)
+    printed = next((line.strip() for line in log.splitlines() if line.strip()), "and printed nothing")
+    raise failed(name, f"ended with exit code {code}: {printed}", log)
 
 
 def failed(name: str, what: str, log: str) -> BuildError:
@@ -130,7 +130,7 @@ def completed(plan: LaunchPlan, symbols: Mapping[str, str]) -> LaunchPlan | None
     return replace(plan, steps=named(plan.steps), prepare=named(plan.prepare))
 
 
-def found(tool: str, kernel: Kernel, symbols: Iterable[str], log: str) -> dict[str, str]:
+def symbols_of(tool: str, kernel: Kernel, symbols: Iterable[str], log: str) -> dict[str, str]:
     """The symbol of each C++ name, by the form of mangled names. Raises BuildError where none or several fit."""
     present = set(symbols)
     out = {}

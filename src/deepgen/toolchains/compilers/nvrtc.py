@@ -70,12 +70,12 @@ class Nvrtc:
         if not judge.expressions(kernel):
             return {}
         try:
-            found: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
+            lowered: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
         except (OSError, ValueError) as error:
             raise failed(self.name, f"reported success but gave no names: {error}", log) from None
-        symbols = {name: symbol for name, symbol in found.items() if symbol is not None}
-        if len(symbols) < len(found):
-            raise failed(self.name, f"has no kernel {next(n for n in found if n not in symbols)}", log)
+        symbols = {name: symbol for name, symbol in lowered.items() if symbol is not None}
+        if len(symbols) < len(lowered):
+            raise failed(self.name, f"has no kernel {next(n for n in lowered if n not in symbols)}", log)
         return symbols
 
     def assembly(self, kernel: Kernel, target: Target, folder: Path) -> str:
@@ -128,8 +128,8 @@ def _asked(path: str, changed: int) -> tuple[str, str, tuple[int, ...]]:
         facts = json.loads(answer.stdout)
         return facts["version"], path, tuple(facts["archs"])
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
-        raise ValueError(said[-1]) from error
+        message = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise ValueError(message[-1]) from error
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         raise ValueError(str(error)) from error
 

@@ -55,9 +55,9 @@ def build(library: ctypes.CDLL, source: str, what: str, output: str, options: li
 
 def _symbol(library: ctypes.CDLL, program: ctypes.c_void_p, name: str) -> str | None:
     """The symbol of a C++ name."""
-    found = ctypes.c_char_p()
-    code = library.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(found))
-    return None if code or found.value is None else found.value.decode()
+    symbol = ctypes.c_char_p()
+    code = library.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(symbol))
+    return None if code or symbol.value is None else symbol.value.decode()
 
 
 def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:

@@ -46,8 +46,8 @@ class RiscvCompiler:
 
     @property
     def id(self) -> str:
-        made = [self.identity, list(self.command[1:]), list(self.link), *_runner().values()]
-        return f"{self.name}-{self.version}-{digest(made, 16)}"
+        parts = [self.identity, list(self.command[1:]), list(self.link), *_runner().values()]
+        return f"{self.name}-{self.version}-{digest(parts, 16)}"
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         if strange := judge.expressions(kernel):
@@ -108,14 +108,14 @@ class RiscvCompiler:
         return default_cache_folder() / "riscv-runner" / f"{name}.o"
 
     def _keep_runner(self, folder: Path, target: Target) -> None:
-        made = folder / _RUNNER_OBJECT
-        if not made.is_file() or not isinstance(target, Riscv):
+        compiled = folder / _RUNNER_OBJECT
+        if not compiled.is_file() or not isinstance(target, Riscv):
             return
         kept = self._kept_runner(target)
         with contextlib.suppress(OSError):  # where it cannot be kept, each build compiles it
             kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh = kept.with_suffix(f".{secrets.token_hex(4)}")
-            shutil.copyfile(made, fresh)
+            shutil.copyfile(compiled, fresh)
             fresh.replace(kept)  # whole or not at all, whoever else writes it
 
 

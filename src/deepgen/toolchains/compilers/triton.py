@@ -115,10 +115,10 @@ class Triton:
 def described(folder: str, disassembler: str | None = None) -> Triton:
     """The release whose package a folder holds. Raises ValueError where there is none that deepgen knows."""
     try:
-        found = _VERSION.search((Path(folder) / "triton" / "__init__.py").read_text())
+        match = _VERSION.search((Path(folder) / "triton" / "__init__.py").read_text())
     except OSError as error:
         raise ValueError(f"it holds no package triton ({error.strerror})") from error
-    version = found[1] if found else "of no version"
+    version = match[1] if match else "of no version"
     if not version.startswith(tuple(f"{release}." for release in RELEASES)):
         raise ValueError(f"it is Triton {version}, and deepgen knows Triton {' and '.join(RELEASES)}")
     return Triton(version, folder, disassembler)

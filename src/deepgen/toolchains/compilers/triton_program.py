@@ -27,9 +27,9 @@ def build(source: str, backend: str, arch: str, warp: int) -> None:
     from triton.compiler import ASTSource
 
     unit = json.loads(Path(UNIT).read_text())
-    made = ASTSource(**_described(source, unit))
+    kernel = ASTSource(**_described(source, unit))
     chip = GPUTarget(backend, int(arch) if arch.isdigit() else arch, warp)
-    compiled = triton.compile(made, target=chip, options=unit["options"])
+    compiled = triton.compile(kernel, target=chip, options=unit["options"])
     for form, content in compiled.asm.items():
         if form in _BINARIES:
             Path(f"{STEM}.{form}").write_bytes(content)
@@ -49,13 +49,13 @@ def hand_over(source: str, place: str) -> None:
 def _described(source: str, unit: Any) -> dict[str, Any]:
     """The function and what it is compiled for, as Triton takes it."""
     function = _function(source, unit["entry"])
-    told, names = unit["parameters"], function.arg_names
+    parameters, names = unit["parameters"], function.arg_names
     return {
         "fn": function,
-        "signature": {name: told[name][0] if name in told else "constexpr" for name in names},
+        "signature": {name: parameters[name][0] if name in parameters else "constexpr" for name in names},
         "constexprs": {name: _constant(value) for name, value in unit["constants"].items()},
         "attrs": {
-            (names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in told.items() if words
+            (names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in parameters.items() if words
         },
     }
 

@@ -68,7 +68,7 @@ def test_both_sets_differ_nearly_everywhere_but_not_at_their_ends(tmp_path: Path
 
 def test_each_set_has_its_own_answers(tmp_path: Path) -> None:
     bench = Bench(GEMM, 1, "normal", tmp_path, tight=True)
-    for chosen in (*bench.turns.under(frozenset()), *bench.turns.under(frozenset("B"))):
+    for chosen in (*bench.alternating.under(frozenset()), *bench.alternating.under(frozenset("B"))):
         bench.use(chosen)
         bench.reset()
         np.matmul(bench.arrays["A"], bench.arrays["B"], out=bench.arrays["C"])
@@ -80,7 +80,7 @@ def test_each_set_has_its_own_answers(tmp_path: Path) -> None:
 def test_what_is_constant_stays_and_what_is_read_and_written_is_restored(tmp_path: Path) -> None:
     operator = replace(GEMM, beta=2.0)
     bench = Bench(operator, 0, "normal", tmp_path, tight=False)
-    first, second = bench.turns.under(frozenset("B"))
+    first, second = bench.alternating.under(frozenset("B"))
     held = {}
     for chosen in (first, second, first):
         bench.use(chosen)
@@ -91,7 +91,7 @@ def test_what_is_constant_stays_and_what_is_read_and_written_is_restored(tmp_pat
     assert np.array_equal(held[id(first)]["B"], held[id(second)]["B"])
     assert not np.array_equal(held[id(first)]["A"], held[id(second)]["A"])
     assert not np.array_equal(held[id(first)]["C"], held[id(second)]["C"])
-    assert len(bench.turns.under(frozenset("ABC"))) == 1
+    assert len(bench.alternating.under(frozenset("ABC"))) == 1
     bench.close()
 
 
