@@ -22,7 +22,7 @@ ORDER = (
     ("tuning",),
     ("libraries", "report"),
     ("frontends",),
-    ("extend",),
+    ("extend", "testing"),
     ("jax", "torch", "triton", "triton_cpu"),
     ("__main__",),
 )

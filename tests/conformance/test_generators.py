@@ -1,19 +1,18 @@
-"""What every generator must satisfy, for each operator and target that it serves."""
+"""deepgen's own generators satisfy the suite, and are chosen by what they say alone."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from problems import PROBLEMS
 
 from deepgen import generators, targets
 from deepgen.generators import Generator
 from deepgen.kernels.base import General, Surpassed, Yielding
-from deepgen.operators import Operator, gemm
-from deepgen.space import Space
-from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Kernel
+from deepgen.operators import gemm
+from deepgen.testing import GeneratorSuite
+from deepgen.testing.problems import PROBLEMS
+from deepgen.vocabulary import BadInput
 
 # What is faster by another family than by the one that comes first.
 FEW_ROWS = [gemm(m, 1024, 1024, dtype=dtype, layout=layout) for m in (1, 4, 5, 64) for dtype in ("bf16", "i8")
@@ -25,81 +24,22 @@ TARGETS = [
 CHIPS = {name: targets.resolve(name) for name in TARGETS}
 
 
-def tried(family: Generator, place: int, target: str) -> bool:
-    """Kernels by rules take longer to emit, and serve every operator: each problem is tried on one target.
+class TestGenerators(GeneratorSuite):
+    generators = generators.families()
+    operators = PROBLEMS
+    targets = TARGETS
 
-    With constant weights the spaces are the same, so that a few problems are enough.
-    """
-    if family.name == "rules_constant_weights":
-        return target == "arm:neon" and place % 8 == 0
-    return family.name != "rules" or target == ("arm:neon", "x86:avx512")[place % 2]
+    def is_tried(self, family: Generator, place: int, target: str) -> bool:
+        """Kernels by rules take longer to emit, and serve every operator: each problem is tried on one target.
 
+        With constant weights the spaces are the same, so that a few problems are enough.
+        """
+        if family.name == "rules_constant_weights":
+            return target == "arm:neon" and place % 8 == 0
+        return family.name != "rules" or target == ("arm:neon", "x86:avx512")[place % 2]
 
-CASES = [
-    pytest.param(family, operator, CHIPS[target], id=f"{family.name}-{operator.slug()}-{target}")
-    for family in generators.families()
-    for place, operator in enumerate(PROBLEMS)
-    for target in TARGETS
-    if tried(family, place, target) and family.refuses(operator, CHIPS[target]) is None
-]
-case = pytest.mark.parametrize(("family", "operator", "target"), CASES)
-SPACES: dict[tuple[str, str, str], Space] = {}
-
-
-def space_of(family: Generator, operator: Operator, target: Target) -> Space:
-    """Compiled once for all tests."""
-    key = family.name, operator.slug(), target.name
-    if key not in SPACES:
-        SPACES[key] = family.space(operator, target)
-    return SPACES[key]
-
-
-def test_every_family_serves_something() -> None:
-    served = {c.values[0].name for c in CASES}  # type: ignore[attr-defined]
-    assert served == {family.name for family in generators.families()}
-
-
-@case
-def test_the_space_is_not_empty_and_holds_the_default(family: Generator, operator: Operator, target: Target) -> None:
-    space = space_of(family, operator, target)
-    assert space.count() > 1
-    assert space.explain(dict(family.default(operator, target))) == []
-
-
-@case
-def test_the_space_is_the_same_each_time(family: Generator, operator: Operator, target: Target) -> None:
-    assert family.space(operator, target).fingerprint() == space_of(family, operator, target).fingerprint()
-
-
-@case
-def test_each_config_is_one_kernel(family: Generator, operator: Operator, target: Target) -> None:
-    space = space_of(family, operator, target)
-    configs = [space.at(r) for r in sorted(set(space.sample_ranks(4 if family.name == "rules" else 25, seed=1)))]
-    kernels = [family.emit(operator, target, c) for c in configs]
-    assert len({k.id for k in kernels}) == len(configs), "two configs gave the same kernel"
-    again = [family.emit(operator, target, c) for c in configs]
-    assert [k.id for k in kernels] == [k.id for k in again]
-
-
-@case
-def test_kernels_are_pure_data_and_name_only_what_the_operator_has(
-    family: Generator, operator: Operator, target: Target
-) -> None:
-    kernel = family.emit(operator, target, family.default(operator, target))
-    assert Kernel.from_json(kernel.to_json()) == kernel
-    tensors = {t.name for t in operator.tensors()}
-    named = {getattr(arg, "tensor", None) for step in kernel.plan.steps for arg in step.args} - {None}
-    assert named and named <= tensors
-    outputs = {t.name for t in operator.tensors() if t.role != "input"}
-    assert outputs <= named
-
-
-@case
-def test_a_config_outside_the_space_is_explained(family: Generator, operator: Operator, target: Target) -> None:
-    space = space_of(family, operator, target)
-    config = dict(family.default(operator, target))
-    knob = space.knobs[0].name
-    assert not space.contains({**config, knob: 10**9})
+    def sampled(self, family: Generator) -> int:
+        return 4 if family.name == "rules" else 25
 
 
 @pytest.mark.parametrize("target", TARGETS)

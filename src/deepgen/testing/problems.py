@@ -10,10 +10,10 @@ from deepgen.operators.expr.operator import as_operator
 def matrix_product(dtype: str, wide: str) -> Operator:
     """A product with the weights' usual layout, as an expression."""
     a, b, k = dg.tensor("A", (33, 70), dtype), dg.tensor("B", (20, 70), dtype), dg.reduce_axis("k", 70)
-    made: Operator = as_operator(
+    operator: Operator = as_operator(
         dg.compute("C", (33, 20), lambda i, j: dg.sum(a[i, k].cast(wide) * b[j, k].cast(wide), k))
     )
-    return made
+    return operator
 
 
 OWN: list[Operator] = [
