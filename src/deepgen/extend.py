@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from deepgen.space.expr import Config, Requirement, all_of, const, maximum, points, table
     from deepgen.space.parse import parse_values
     from deepgen.tuning import Study
-    from deepgen.tuning.formats import Document, Format, MeasuredConfig, TuningFile, write_results
+    from deepgen.tuning.formats import Document, FileFormat, MeasuredConfig, TuningFile, write_results
     from deepgen.tuning.search import DEFAULT as DEFAULT_STRATEGY, make as make_strategy, settle as settle_options
     from deepgen.tuning.search.recorded import read as read_recorded
     from deepgen.vocabulary import JsonObject
@@ -130,7 +130,7 @@ _NAMES = {
     "deepgen.toolchains.compilers.triton": "Triton",
     "deepgen.toolchains.find_gpu": "triton_for",
     "deepgen.tuning": "Study",
-    "deepgen.tuning.formats": "Document Format MeasuredConfig TuningFile write_results",
+    "deepgen.tuning.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
     "deepgen.vocabulary": (
@@ -147,7 +147,7 @@ _MODULES = {
 __all__ = [  # noqa: RUF022
     "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
     "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
-    "Document", "Expr", "Expression", "Format", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "INOUT",
+    "Document", "Expr", "Expression", "FileFormat", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "INOUT",
     "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "Lowering", "MeasuredConfig",
     "Measurement", "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator",
     "OwnKernel", "Param", "Past", "Policy", "Read", "Recipe", "Requirement", "Runner", "RunnerOptions", "STRIDED",

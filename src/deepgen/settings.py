@@ -74,11 +74,11 @@ class Settings:
     def build_limits(self) -> BuildLimits:
         from deepgen.toolchains import BuildLimits
 
-        given = self.limits
+        limits = self.limits
         return BuildLimits(
-            wall_seconds=given.build_seconds,
-            cpu_seconds=max(1, round(given.build_seconds)),
-            memory_bytes=round(given.build_memory_gb * (1 << 30)),
+            wall_seconds=limits.build_seconds,
+            cpu_seconds=max(1, round(limits.build_seconds)),
+            memory_bytes=round(limits.build_memory_gb * (1 << 30)),
         )
 
 
@@ -88,8 +88,8 @@ def load(start: Path | None = None) -> Settings:
     Raises BadInput for a file that somebody else may have written.
     """
     named = os.environ.get(VARIABLE)
-    found = [user_file(), None if named else project_file(start or Path.cwd())]
-    files = [path for path in found if path is not None and _is_there(path)]
+    candidates = [user_file(), None if named else project_file(start or Path.cwd())]
+    files = [path for path in candidates if path is not None and _is_there(path)]
     for path in files:
         _require_own(path)
     return _of([*files, *([Path(named).expanduser().absolute()] if named else [])])
@@ -105,9 +105,9 @@ def _of(files: Iterable[Path]) -> Settings:
     merged: dict[str, Any] = {}
     sources: dict[str, Path] = {}
     for path in files:
-        given = _flat(path)
-        merged |= given
-        sources |= dict.fromkeys(given, path)
+        values = _flat(path)
+        merged |= values
+        sources |= dict.fromkeys(values, path)
     limits = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("limits.")}
     toolchains = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("toolchains.")}
     plain = {k: v for k, v in merged.items() if "." not in k}
@@ -231,8 +231,8 @@ def _flat(path: Path) -> dict[str, Any]:
         if key in _TABLES and not isinstance(value, dict):
             raise BadInput(f"{key} is {value!r}", where=str(path), allowed=f"a table: [{key}]")
         items = {f"{key}.{name}": v for name, v in value.items()} if key in _TABLES else {key: value}
-        for dotted, given in items.items():
-            out[dotted] = _checked(dotted, given, path)
+        for dotted, content in items.items():
+            out[dotted] = _checked(dotted, content, path)
     return out
 
 
@@ -244,12 +244,12 @@ def _with_toolchains() -> Mapping[str, tuple[Callable[[Any, Path], Any], str]]:
 
 
 def _checked(key: str, value: Any, path: Path) -> Any:
-    found = _KEYS.get(key) or _with_toolchains().get(key)
-    if found is None:
+    entry = _KEYS.get(key) or _with_toolchains().get(key)
+    if entry is None:
         table = key.partition(".")[0] + "." if "." in key else ""
-        known = [k for k in _with_toolchains() if k.startswith(table)]
-        raise BadInput(f"unknown key {key}", where=str(path), allowed="one of " + ", ".join(known))
-    read, allowed = found
+        keys = [k for k in _with_toolchains() if k.startswith(table)]
+        raise BadInput(f"unknown key {key}", where=str(path), allowed="one of " + ", ".join(keys))
+    read, allowed = entry
     result = read(value, path.parent)
     if result is None:
         raise BadInput(f"{key} is {value!r}", where=str(path), allowed=allowed)

@@ -17,7 +17,7 @@ from deepgen.extend import (
     OPERATORS,
     BadInput,
     Document,
-    Format,
+    FileFormat,
     Operator,
     Scheduled,
     Study,
@@ -45,7 +45,7 @@ _COUNTS = ("max_trials", "runner_number", "runner_repeat", "runner_timeout", "bu
 _KNOWN = ("out_name", "method", *_COUNTS, *_NEEDED)
 
 
-class HeronFormat(Format):
+class HeronFormat(FileFormat):
     """Files that list operators and shapes under `config.cases`."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:

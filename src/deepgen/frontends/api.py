@@ -130,8 +130,8 @@ def tune(
     with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
         study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event)
     if stopping.signum:
-        told = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
-        raise KeyboardInterrupt(f"{told}: the same call goes on where it stopped")
+        sentence = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
+        raise KeyboardInterrupt(f"{sentence}: the same call goes on where it stopped")
     return study
 
 

@@ -106,7 +106,7 @@ class MeasuredConfig:
         }
 
 
-class Format:
+class FileFormat:
     """A format of files. What it cannot give it leaves to these methods, which give None."""
 
     space_file = ""  # what a message calls such a file where a space is wanted
@@ -129,7 +129,7 @@ class Format:
         return None
 
 
-class SpaceFile(Format):
+class SpaceFile(FileFormat):
     """deepgen's own space files."""
 
     space_file = "a space file (deepgen.space/1)"
@@ -146,7 +146,7 @@ class SpaceFile(Format):
             raise BadInput(str(error), where=document.name) from error
 
 
-class WorkFile(Format):
+class WorkFile(FileFormat):
     """What `deepgen.torch.record` wrote."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
@@ -160,7 +160,7 @@ class WorkFile(Format):
 
 
 _LAST = "config"  # claims whatever is left, to report what it lacks
-FORMATS: Registry[Callable[[], Format]] = Registry(
+FORMATS: Registry[Callable[[], FileFormat]] = Registry(
     "deepgen.formats",
     "file format",
     {
@@ -233,11 +233,11 @@ def write_results(study: Study, prefix: str | Path, device: int = 0, count: int 
     return path
 
 
-def _claiming(document: Document) -> Iterator[Format]:
+def _claiming(document: Document) -> Iterator[FileFormat]:
     return (each for each in _formats() if each.claims(document.items))
 
 
-def _formats() -> Iterator[Format]:
+def _formats() -> Iterator[FileFormat]:
     """One after the other, deepgen's own first: what is claimed early does not import the rest."""
     for name in (*(name for name in FORMATS.names() if name != _LAST), _LAST):
         try:

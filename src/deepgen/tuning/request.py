@@ -90,15 +90,15 @@ class Request:
     @property
     def own_baselines(self) -> tuple[type[Baseline], ...]:
         """The baselines that are given as classes, not by name."""
-        given = () if isinstance(self.baselines, bool) else self.baselines
-        return tuple(one for one in given if not isinstance(one, str))
+        requested = () if isinstance(self.baselines, bool) else self.baselines
+        return tuple(one for one in requested if not isinstance(one, str))
 
     def goals(self) -> Goals:
         return Goals(self.target_speedup, self.patience)
 
     def budget(self) -> JsonObject:
         """What may differ from run to run of one study."""
-        told: JsonObject = {
+        values: JsonObject = {
             "trials": self.trials,
             "time_budget": self.time_budget,
             "keep_top": self.keep_top,
@@ -106,16 +106,16 @@ class Request:
             "patience": self.patience,
         }
         if not isinstance(self.raced, bool):
-            told["baselines"] = [*self.raced]
+            values["baselines"] = [*self.raced]
         elif not self.raced:
-            told["baselines"] = False
+            values["baselines"] = False
         if counters := counter_names.requested(self.counters):
-            told["counters"] = [*counters]
-        return told
+            values["counters"] = [*counters]
+        return values
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """A request worked out: its generator, its space, and the definition that its journal keeps."""
 
     generator: Generator
@@ -145,10 +145,10 @@ def task_of(request: Request) -> Task:
     return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own, counters)
 
 
-def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
+def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, Source]:
     """Baselines of the user's own by their names, and how a worker finds them."""
-    found: dict[str, Source] = {}
-    for one in given:
+    sources: dict[str, Source] = {}
+    for one in classes:
         name = getattr(one, "name", None)
         if not isinstance(one, type) or not isinstance(name, str):
             raise BadInput(
@@ -158,8 +158,8 @@ def own_baselines(given: Sequence[type[Baseline]]) -> dict[str, Source]:
         if source is None or name in baselines.BASELINES:
             reason = "another baseline has that name" if source else "no file or module holds its code"
             raise BadInput(f"baseline {name} cannot be used: {reason}", allowed="a class of a file or module")
-        found[name] = source
-    return found
+        sources[name] = source
+    return sources
 
 
 def _check_shape(first: Operator, other: Operator) -> None:
@@ -172,7 +172,7 @@ def _check_shape(first: Operator, other: Operator) -> None:
         raise BadInput(what, allowed="the same operator with other sizes, each once")
 
 
-def plan(request: Request) -> Plan:
+def plan(request: Request) -> StudyPlan:
     """Find the generator, narrow its space, and name the study. Errors are raised before any work is done."""
     generator = generator_of(request)
     space = narrow(generator.space(request.operator, request.target), request.domains)
@@ -189,12 +189,12 @@ def plan(request: Request) -> Plan:
     first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
     starts = () if first is None else (first,)
     sources = code_of(request, generator)
-    told: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
+    recorded: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
     if request.also:
-        told["also_facts"] = [_facts(operator) for operator in request.also]
+        recorded["also_facts"] = [_facts(operator) for operator in request.also]
     if sources:
-        told["code"] = {part: source.ref.to_json() for part, source in sources.items()}
-    return Plan(generator, space, starts, told, folder, sources)
+        recorded["code"] = {part: source.ref.to_json() for part, source in sources.items()}
+    return StudyPlan(generator, space, starts, recorded, folder, sources)
 
 
 def _definition(request: Request, generator: Generator, space: Space) -> JsonObject:
@@ -242,17 +242,17 @@ def code_of(request: Request, generator: Generator) -> dict[str, Source]:
     operator = request.operator
     out: dict[str, Source] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
     if isinstance(request.strategy, type):
-        found = source_of(request.strategy)
-        out |= {} if found is None else {"strategy": found}
+        source = source_of(request.strategy)
+        out |= {} if source is None else {"strategy": source}
     if not is_built_in(operator):
         named = operator.name in OPERATORS and OPERATORS.get(operator.name) is type(operator)
-        found = Source(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
-        out |= {} if found is None else {"operator": found}
+        source = Source(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
+        out |= {} if source is None else {"operator": source}
     own = generator.name in generators.FAMILIES.own and generators.FAMILIES.get(generator.name) is type(generator)
     if not own and getattr(generator, "recipe", None) is None:
         named = generator.name in generators.FAMILIES and type(generators.by_name(generator.name)) is type(generator)
-        found = Source(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
-        out |= {} if found is None else {"generator": found}
+        source = Source(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
+        out |= {} if source is None else {"generator": source}
     return out
 
 
@@ -266,8 +266,8 @@ def first_config(
 ) -> Mapping[str, Any] | None:
     """What a search begins with: the default, on no more threads than allowed and with the knobs that are given."""
     default = dict(generator.default(operator, target.limited_to(policy.threads)))
-    given = {name: v[0] for name, v in _values(domains).items() if name in default and default[name] not in v}
-    first = {**default, **given}
+    narrowed = {name: v[0] for name, v in _values(domains).items() if name in default and default[name] not in v}
+    first = {**default, **narrowed}
     return first if space.contains(first) else None
 
 
@@ -308,18 +308,18 @@ def on_threads(request: Request, threads: int) -> Request:
 
 def narrow(space: Space, domains: Mapping[str, Sequence[Any]]) -> Space:
     """The space with some knobs restricted to the values given."""
-    known = {knob.name: knob.values for knob in space.knobs}
+    existing = {knob.name: knob.values for knob in space.knobs}
     for name, values in domains.items():
         if not isinstance(values, Sequence) or isinstance(values, str):
             raise BadInput(f"knob {name} is {values!r}", allowed=f"a list of values, such as [{values!r}]")
     domains = _values(domains)
     for name, values in domains.items():
-        if name not in known:
-            raise BadInput(f"knob {name!r} is not in the space", allowed="one of " + ", ".join(known))
-        strange = [v for v in values if v not in known[name]]
+        if name not in existing:
+            raise BadInput(f"knob {name!r} is not in the space", allowed="one of " + ", ".join(existing))
+        strange = [v for v in values if v not in existing[name]]
         if strange or not values:
             what = f"knob {name} cannot be {strange[0]!r}" if strange else f"knob {name} has no values"
-            raise BadInput(what, allowed="one of " + ", ".join(map(str, known[name])))
+            raise BadInput(what, allowed="one of " + ", ".join(map(str, existing[name])))
     return space.restrict(domains) if domains else space
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from deepgen.space import Space
 from deepgen.tuning import search
-from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.request import Request, StudyPlan
 from deepgen.tuning.search import Past, Strategy, recorded
 from deepgen.tuning.search.base import Restorable
 from deepgen.tuning.search.second_look import Opinion, SecondLook
@@ -22,7 +22,7 @@ from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Measurement, Trial, Verdict
 
 
-def open_search(request: Request, planned: Plan, journal: Journal, look: SecondLook | None = None) -> SearchState:
+def open_search(request: Request, planned: StudyPlan, journal: Journal, look: SecondLook | None = None) -> SearchState:
     """The search of a study, before its journal is replayed."""
     past = history(request, planned, journal)
     setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
@@ -196,7 +196,7 @@ TRIALS = 600  # of each study
 LEAST = 20  # trials; a smaller study is not used
 
 
-def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
+def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past]:
     """The earlier studies that this one learns from: chosen when it begins, the same whenever it is resumed."""
     if not request.transfer and not request.learn_from:
         return []
@@ -215,7 +215,7 @@ def history(request: Request, planned: Plan, journal: Journal) -> list[Past]:
     return [_past(row) for row in kept]
 
 
-def _alike(request: Request, planned: Plan) -> list[Study]:
+def _alike(request: Request, planned: StudyPlan) -> list[Study]:
     """Studies of the same generator, those of the most similar work first."""
     scored = [
         (
@@ -230,7 +230,7 @@ def _alike(request: Request, planned: Plan) -> list[Study]:
     return [study for *_, study in sorted(scored, key=lambda row: row[:4])[:STUDIES]]
 
 
-def _neighbours(planned: Plan) -> Iterator[Study]:
+def _neighbours(planned: StudyPlan) -> Iterator[Study]:
     for folder in sorted(planned.folder.parent.iterdir()):
         if folder == planned.folder or not (folder / FILE).is_file():
             continue

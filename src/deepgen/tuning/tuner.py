@@ -14,7 +14,7 @@ from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals import asked_for, run_finals
 from deepgen.tuning.progress import Clock, Progress, Stopping
-from deepgen.tuning.request import Plan, Request, check_memory, plan, task_of
+from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import ARITHMETIC, rates, speed
@@ -72,7 +72,7 @@ class _Run:
     """One run of the tuner over one study."""
 
     def __init__(
-        self, request: Request, planned: Plan, journal: Journal, watch: Watch, stop: threading.Event, clock: Clock
+        self, request: Request, planned: StudyPlan, journal: Journal, watch: Watch, stop: threading.Event, clock: Clock
     ) -> None:
         self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)

@@ -38,10 +38,10 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 def _traced(function: Callable[..., Any], knobs: Knobs) -> str | None:
     """What the function makes of expressions in place of numbers; None where it needs numbers."""
     try:
-        made = called(function, {name: knob_ref(name) for name in knobs})
+        expression = called(function, {name: knob_ref(name) for name in knobs})
     except Exception:  # whatever a user's function raises on something that is not a number
         return None
-    return str(made) if isinstance(made, Expr) else None
+    return str(expression) if isinstance(expression, Expr) else None
 
 
 def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:

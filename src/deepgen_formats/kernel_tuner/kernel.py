@@ -136,10 +136,10 @@ def _language(lang: str | None, source: str | Path, text: str) -> str:
         by_name = LANGUAGE_OF.get(source.suffix) if isinstance(source, Path) else None
         hip = by_name == "hip" or "hip/hip_runtime.h" in text
         lang = "HIP" if hip else "CUDA" if "__global__" in text else "OpenCL" if "__kernel" in text else "C"
-    found = _LANGUAGES.get(str(lang).upper())
-    if found is None:
+    language = _LANGUAGES.get(str(lang).upper())
+    if language is None:
         raise BadInput(f"lang is {lang!r}", allowed="one of " + ", ".join(_LANGUAGES))
-    return found
+    return language
 
 
 def _read(
@@ -147,38 +147,38 @@ def _read(
 ) -> tuple[Source, ...]:
     folders = [*dict.fromkeys(path.parent for path in more), *include]
     if isinstance(source, Path):
-        found = read_source(source, language, called, source.parent, folders, ())
+        sources = read_source(source, language, called, source.parent, folders, ())
         # Under a suffix that compilers know the language by.
-        return Source(called + SUFFIX_OF[language], found[0].text), *found[1:]
+        return Source(called + SUFFIX_OF[language], sources[0].text), *sources[1:]
     return read_source(text, language, called, Path.cwd(), folders, ())
 
 
 def _arguments(
-    entry: str, text: str, given: Sequence[Any], answer: Sequence[Any] | None, knobs: Mapping[str, Any]
+    entry: str, text: str, passed: Sequence[Any], answer: Sequence[Any] | None, knobs: Mapping[str, Any]
 ) -> tuple[Argument, ...]:
     """What the kernel is given. Arrays that it may write are filled anew before every run."""
-    answers = list(answer) if answer is not None else [None] * len(given)
-    if len(answers) != len(given):
-        raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(given)}, one for each of the arguments")
+    answers = list(answer) if answer is not None else [None] * len(passed)
+    if len(answers) != len(passed):
+        raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(passed)}, one for each of the arguments")
     declarations = declared_parameters(text, entry) or []
-    if len(declarations) != len(given):
-        declarations = [""] * len(given)
-    made: list[Argument] = []
-    for place, (one, expected, declaration) in enumerate(zip(given, answers, declarations, strict=True)):
-        name = _name(declaration, place, {*knobs, *(a.name for a in made)})
+    if len(declarations) != len(passed):
+        declarations = [""] * len(passed)
+    described: list[Argument] = []
+    for place, (one, expected, declaration) in enumerate(zip(passed, answers, declarations, strict=True)):
+        name = _name(declaration, place, {*knobs, *(a.name for a in described)})
         if isinstance(one, np.generic):
             kind = _PASSED.get(str(one.dtype))
             if kind is None:
                 raise BadInput(f"argument {place} is a {one.dtype}", allowed="one of " + ", ".join(_PASSED))
-            made.append(ScalarArgument(name, kind, one.item() if one.dtype.kind != "b" else int(one)))
+            described.append(ScalarArgument(name, kind, one.item() if one.dtype.kind != "b" else int(one)))
             continue
         array = _array(one, place)
         if expected is not None and np.shape(expected) != array.shape:
             what = f"answer {place} has the shape {np.shape(expected)}"
             raise BadInput(what, allowed=f"{array.shape}, that of the argument")
         reads = expected is None and re.search(r"\bconst\b[^*]*\*", declaration) is not None
-        made.append(_tensor(name, array, INPUT if reads else INOUT, checked=expected is not None or reads))
-    return tuple(made)
+        described.append(_tensor(name, array, INPUT if reads else INOUT, checked=expected is not None or reads))
+    return tuple(described)
 
 
 def _name(declaration: str, place: int, taken: set[str]) -> str:
@@ -187,16 +187,16 @@ def _name(declaration: str, place: int, taken: set[str]) -> str:
     return words[-1] if len(words) > 1 and words[-1] not in taken else f"argument_{place}"
 
 
-def _array(given: Any, place: int) -> Array:
-    if isinstance(given, (bool, int, float, str)) or not hasattr(given, "__array__"):
-        what = f"argument {place} is {type(given).__name__} {given!r:.40}"
+def _array(value: Any, place: int) -> Array:
+    if isinstance(value, (bool, int, float, str)) or not hasattr(value, "__array__"):
+        what = f"argument {place} is {type(value).__name__} {value!r:.40}"
         raise BadInput(what, allowed="numpy arrays, and numpy numbers such as numpy.int32(8)")
-    return np.asarray(given)
+    return np.asarray(value)
 
 
-def _tensor(name: str, given: Any, role: str, *, checked: bool = True, symbol: str | None = None) -> TensorArgument:
-    array = stored(np.asarray(given))
-    return TensorArgument(name, role, array.shape, _STORED[str(np.asarray(given).dtype)], array, checked, symbol)
+def _tensor(name: str, value: Any, role: str, *, checked: bool = True, symbol: str | None = None) -> TensorArgument:
+    array = stored(np.asarray(value))
+    return TensorArgument(name, role, array.shape, _STORED[str(np.asarray(value).dtype)], array, checked, symbol)
 
 
 def stored(array: Array) -> Array:
@@ -209,9 +209,9 @@ def stored(array: Array) -> Array:
     return whole.view(view)
 
 
-def _expected(arguments: Sequence[Argument], given: Sequence[Any], answer: Sequence[Any]) -> dict[str, Array]:
+def _expected(arguments: Sequence[Argument], passed: Sequence[Any], answer: Sequence[Any]) -> dict[str, Array]:
     """The expected arrays, in the format of those that the kernel is given."""
-    rows = zip(arguments, given, answer, strict=False)
+    rows = zip(arguments, passed, answer, strict=False)
     return {a.name: stored(np.asarray(e).astype(np.asarray(g).dtype)) for a, g, e in rows if e is not None}
 
 
@@ -229,33 +229,33 @@ def _grid(
     grid = []
     for place, name in enumerate(names):
         size = _size(axes[place], knobs, "problem_size") if place < len(axes) else 1
-        given = divisors[place]
-        if given is None:
-            given = [name] if name in knobs else []
-        several = given if isinstance(given, (list, tuple)) else [given]
+        requested = divisors[place]
+        if requested is None:
+            requested = [name] if name in knobs else []
+        several = requested if isinstance(requested, (list, tuple)) else [requested]
         grid.append(divided(size, [_divisor(one, knobs) for one in several]))
     return tuple(grid)
 
 
 def _axis(function: Callable[..., Any], place: int) -> Callable[..., Any]:
     def size(config: Mapping[str, Any]) -> Any:
-        made = function(config)
-        made = made if isinstance(made, (list, tuple)) else (made,)
-        return made[place] if place < len(made) else 1
+        sizes = function(config)
+        sizes = sizes if isinstance(sizes, (list, tuple)) else (sizes,)
+        return sizes[place] if place < len(sizes) else 1
 
     return size
 
 
-def _divisor(given: Any, knobs: Mapping[str, Sequence[Any]]) -> Size:
-    size = _size(given, knobs, "a grid divisor")
+def _divisor(divisor: Any, knobs: Mapping[str, Sequence[Any]]) -> Size:
+    size = _size(divisor, knobs, "a grid divisor")
     # As Kernel Tuner does with texts: what is left of the point is meant.
-    return f"({size}) // 1" if isinstance(given, str) and "/" in given else size
+    return f"({size}) // 1" if isinstance(divisor, str) and "/" in divisor else size
 
 
-def _size(given: Any, knobs: Mapping[str, Sequence[Any]], what: str) -> Size:
-    if callable(given):
-        return expression_of(given, knobs, what)
-    return given if isinstance(given, str) else int(given)
+def _size(value: Any, knobs: Mapping[str, Sequence[Any]], what: str) -> Size:
+    if callable(value):
+        return expression_of(value, knobs, what)
+    return value if isinstance(value, str) else int(value)
 
 
 def _shared(smem_args: Mapping[str, Any] | None, knobs: Mapping[str, Sequence[Any]]) -> Size:
@@ -263,14 +263,16 @@ def _shared(smem_args: Mapping[str, Any] | None, knobs: Mapping[str, Sequence[An
 
 
 def _requirements(restrictions: Any, knobs: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
-    given = restrictions if isinstance(restrictions, (list, tuple)) else [] if restrictions is None else [restrictions]
-    found = []
-    for one in given:
+    several = (
+        restrictions if isinstance(restrictions, (list, tuple)) else [] if restrictions is None else [restrictions]
+    )
+    texts = []
+    for one in several:
         if not isinstance(one, str) and not callable(one):
             raise BadInput(f"a restriction is {one!r}", allowed="a text such as 'block_size_x <= 1024', or a function")
         text = one if isinstance(one, str) else expression_of(one, knobs, "a restriction")
-        found.append(f"{text} == 1" if text.startswith("table(") else text)
-    return tuple(found)
+        texts.append(f"{text} == 1" if text.startswith("table(") else text)
+    return tuple(texts)
 
 
 def _block_limit(names: Sequence[str], knobs: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
@@ -280,11 +282,11 @@ def _block_limit(names: Sequence[str], knobs: Mapping[str, Sequence[Any]]) -> tu
 
 def _own_macros(text: str, grid: Sequence[Size], names: Sequence[str], block: Sequence[Size]) -> dict[str, Size]:
     """Macros that Kernel Tuner defines beside the parameters, where a source uses them."""
-    known: dict[str, Size] = {"kernel_tuner": 1}
-    known |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
-    known |= {name: size for name, size in zip(names, block, strict=True) if name != size}
+    defined: dict[str, Size] = {"kernel_tuner": 1}
+    defined |= {f"grid_size_{axis}": size for axis, size in zip("xyz", grid, strict=True)}
+    defined |= {name: size for name, size in zip(names, block, strict=True) if name != size}
     used = names_in([text])
-    return {name: value for name, value in known.items() if name in used}
+    return {name: value for name, value in defined.items() if name in used}
 
 
 def _defines(defines: Mapping[str, Any] | None, knobs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
@@ -294,10 +296,10 @@ def _defines(defines: Mapping[str, Any] | None, knobs: Mapping[str, Sequence[Any
     }
 
 
-def _options(given: Sequence[str]) -> tuple[tuple[str, ...], list[Path]]:
+def _options(options: Sequence[str]) -> tuple[tuple[str, ...], list[Path]]:
     """The compiler's options, and the folders of headers among them: those are read, and travel with the kernel."""
     flags, folders = [], []
-    words = iter(given)
+    words = iter(options)
     for word in words:
         if word == "-I":
             folders.append(Path(next(words, ".")).resolve())

@@ -110,26 +110,26 @@ def environment(
     results: Sequence[Mapping[str, Any]], best: Mapping[str, Any], target: Target, iterations: int, options: Any
 ) -> dict[str, Any]:
     """What is told of the run beside the results."""
-    told: dict[str, Any] = {"device_name": target.name} if target.runner == "gpu" else {}
-    told |= {"iterations": iterations, "compiler_options": options}
-    told["best_config"] = dict(best)
+    about: dict[str, Any] = {"device_name": target.name} if target.runner == "gpu" else {}
+    about |= {"iterations": iterations, "compiler_options": options}
+    about["best_config"] = dict(best)
     for part in _TIMINGS:
-        told[f"total_{part}_time"] = sum(float(row[f"{part}_time"]) for row in results)
-    return told
+        about[f"total_{part}_time"] = sum(float(row[f"{part}_time"]) for row in results)
+    return about
 
 
 def write_cache(path: Path, study: Study, rows: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> None:
     """A cache file as Kernel Tuner writes and reads them."""
     names = list(about["tune_params"])
-    cached = {",".join(str(row[name]) for name in names): _told(row) for row in rows}
+    cached = {",".join(str(row[name]) for name in names): _cached(row) for row in rows}
     data = {"device_name": study.target.name, **about, "tune_params_keys": names, "cache": cached}
     _write(path, data)
 
 
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+def _cached(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of a cache: a failed config has the kind of failure in place of its time."""
-    told = {name: value for name, value in row.items() if name not in ("strategy_time", "framework_time", "__error__")}
-    return told if "__error__" not in row else {**told, "time": type(row["__error__"]).__name__}
+    kept = {name: value for name, value in row.items() if name not in ("strategy_time", "framework_time", "__error__")}
+    return kept if "__error__" not in row else {**kept, "time": type(row["__error__"]).__name__}
 
 
 def store_output_file(
@@ -145,12 +145,12 @@ def store_output_file(
 
 def store_metadata_file(metadata_filename: str | Path) -> None:
     """Write what the results of this machine rest on."""
-    told = {
+    about = {
         "operating_system": platform.system(),
         "hardware": {"hardware_description": [platform.processor() or platform.machine()]},
         "environment": {"device_query": {}, "requirements": [f"deepgen=={__version__}"]},
     }
-    _write(with_suffix(metadata_filename), {"metadata": told, "schema_version": t4.VERSION})
+    _write(with_suffix(metadata_filename), {"metadata": about, "schema_version": t4.VERSION})
 
 
 def with_suffix(name: str | Path) -> Path:

@@ -31,7 +31,7 @@ from deepgen.extend import (
     targets,
     tune,
 )
-from deepgen_formats.kernel_tuner import results as made
+from deepgen_formats.kernel_tuner import results
 from deepgen_formats.kernel_tuner.kernel import TARGETS, kernel_of
 
 # Kernel Tuner's strategies by what they are like here.
@@ -78,7 +78,7 @@ def tune_kernel(
     strategy: str | None = None,
     strategy_options: Mapping[str, Any] | None = None,
     cache: str | Path | None = None,
-    metrics: made.Metrics | None = None,
+    metrics: results.Metrics | None = None,
     simulation_mode: bool | None = None,
     parallel: Any = None,
     observers: Sequence[Any] | None = None,
@@ -103,11 +103,11 @@ def tune_kernel(
     # A search over a cache needs no device.
     target = targets.resolve("cpu" if simulation_mode else TARGETS[kernel.description.language])
     search = _search(kernel, target, strategy, strategy_options or {}, iterations, seed or 0)
-    names, told = list(tune_params), metrics or {}
-    made.check(told, objective, search.space.first())
-    file = None if cache is None else made.with_suffix(cache)
+    names, measured = list(tune_params), metrics or {}
+    results.check(measured, objective, search.space.first())
+    file = None if cache is None else results.with_suffix(cache)
     if simulation_mode:
-        rows, winner = simulated(file, search, names, told), None
+        rows, winner = simulated(file, search, names, measured), None
     else:
         about = {
             "kernel_name": kernel_name,
@@ -115,14 +115,14 @@ def tune_kernel(
             "tune_params": {name: list(values) for name, values in tune_params.items()},
             "objective": objective or "time",
         }
-        rows, winner = _tuned(search, file, names, told, about)
-    best = made.best_of(rows, objective or "time", objective_higher_is_better)
+        rows, winner = _tuned(search, file, names, measured, about)
+    best = results.best_of(rows, objective or "time", objective_higher_is_better)
     if winner is not None and objective in (None, "time"):
         best = winner  # timed side by side with the next best: single times cannot tell them apart
-    env = made.environment(rows, best, search.target, iterations, compiler_options)
+    env = results.environment(rows, best, search.target, iterations, compiler_options)
     env["overhead_time"] = (time.perf_counter() - started) * 1e3 - env["total_benchmark_time"]
     if not quiet:
-        _print(rows, best, names, ["time", *told])
+        _print(rows, best, names, ["time", *measured])
     return rows, env
 
 
@@ -163,7 +163,7 @@ def _search(
 
 
 def _tuned(
-    search: Search, cache: Path | None, names: Sequence[str], metrics: made.Metrics, about: Mapping[str, Any]
+    search: Search, cache: Path | None, names: Sequence[str], metrics: results.Metrics, about: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The rows of a real run, and that of the winner."""
     # As Kernel Tuner times: so many runs, one after the other on the same data.
@@ -186,13 +186,13 @@ def _tuned(
         trials = study.trials()
         took: Any = study.summary()["time"]
         spent = float(took["search"]) * 1e3 / max(1, len(trials))
-        rows = {trial.id: made.result_of(trial, names, metrics, spent) for trial in trials}
+        rows = {trial.id: results.result_of(trial, names, metrics, spent) for trial in trials}
         try:
             winner = rows[study.best().trial.id]
         except DeepgenError:
             winner = None  # every config failed: the rows say why
         if cache is not None:
-            made.write_cache(cache, study, list(rows.values()), about)
+            results.write_cache(cache, study, list(rows.values()), about)
     return list(rows.values()), winner
 
 
@@ -224,22 +224,24 @@ class Search:
     seed: int
 
 
-def simulated(cache: Path | None, search: Search, names: Sequence[str], metrics: made.Metrics) -> list[dict[str, Any]]:
+def simulated(
+    cache: Path | None, search: Search, names: Sequence[str], metrics: results.Metrics
+) -> list[dict[str, Any]]:
     """The rows that a strategy asks for, out of a cache file."""
     if cache is None or not cache.is_file():
         raise BadInput("simulation_mode has no cache", allowed="cache, a file of an earlier run")
-    known = read_recorded(cache)
+    recorded = read_recorded(cache)
     options = settle_options(search.strategy, {})
-    strategy = make_strategy(search.strategy, Setting(known.space, search.seed, options=options))
+    strategy = make_strategy(search.strategy, Setting(recorded.space, search.seed, options=options))
     rows: list[dict[str, Any]] = []
     while len(rows) < search.trials:
         configs = strategy.ask(1)
         if not configs:
             break
         for config in configs:
-            trial = Trial(len(rows), known.space.rank(config), config, "", known.measure(config))
+            trial = Trial(len(rows), recorded.space.rank(config), config, "", recorded.measure(config))
             strategy.tell(trial)
-            rows.append(made.result_of(trial, names, metrics, 0.0))
+            rows.append(results.result_of(trial, names, metrics, 0.0))
     return rows
 
 
@@ -281,7 +283,7 @@ def run_kernel(
     called(**held)
     changed = {a.name: held[a.name] for a in tensors if a.role != INPUT}
     after = []
-    for argument, given in zip(kernel.description.arguments, arguments, strict=False):
+    for argument, passed in zip(kernel.description.arguments, arguments, strict=False):
         written = changed.get(argument.name)
-        after.append(given if written is None else written.view(np.asarray(given).dtype).reshape(np.shape(given)))
+        after.append(passed if written is None else written.view(np.asarray(passed).dtype).reshape(np.shape(passed)))
     return after

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deepgen.extend import Document, Format, MeasuredConfig, Space, TuningFile
+from deepgen.extend import Document, FileFormat, MeasuredConfig, Space, TuningFile
 
 
-class TuningConfigFormat(Format):
+class TuningConfigFormat(FileFormat):
     """Each key with its candidates."""
 
     space_file = "a tuning config (BLOCK_SIZE_M, ...)"
@@ -42,7 +42,7 @@ class PointsFormat(TuningConfigFormat):
         return points_space(document.data, document.name)
 
 
-class ResultsFormat(Format):
+class ResultsFormat(FileFormat):
     """What was measured of each config."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.extend import Document, Format, Space, TuningFile
+from deepgen.extend import Document, FileFormat, Space, TuningFile
 
 
-class T1Format(Format):
+class T1Format(FileFormat):
     space_file = "a T1 file (ConfigurationSpace)"
     holds_kernel = True
 

@@ -104,10 +104,10 @@ class _Reader:
 
     def _refuse_contradictions(self) -> None:
         """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
-        found = []
+        contradictions = []
         language = self.specification.get("Language")
         if language not in _LANGUAGES:
-            found.append(f"KernelSpecification.Language is {language!r} (allowed: {', '.join(_LANGUAGES)})")
+            contradictions.append(f"KernelSpecification.Language is {language!r} (allowed: {', '.join(_LANGUAGES)})")
         general = self.data.get("General")
         names = [general.get("BenchmarkName") if isinstance(general, Mapping) else None]
         names.append(self.specification.get("BenchmarkName"))
@@ -115,13 +115,15 @@ class _Reader:
             one, other = sorted(map(str, names), key=len)
             if not other.startswith(one):
                 what = f"KernelSpecification.BenchmarkName is {names[1]!r}, and General.BenchmarkName is {names[0]!r}"
-                found.append(f"{what}: the arguments may be another kernel's")
+                contradictions.append(f"{what}: the arguments may be another kernel's")
         for key, text in self._expressions():
             strange = self._strange(text)
             if strange:
-                found.append(f"KernelSpecification.{key} names {strange!r}, which is not a tuning parameter")
-        if found:
-            raise BadInput("; ".join(found), where=self.where, allowed="correct these keys in a copy of the file")
+                contradictions.append(f"KernelSpecification.{key} names {strange!r}, which is not a tuning parameter")
+        if contradictions:
+            raise BadInput(
+                "; ".join(contradictions), where=self.where, allowed="correct these keys in a copy of the file"
+            )
 
     def _expressions(self) -> Iterator[tuple[str, str]]:
         """The launch's expressions by their keys."""
@@ -140,18 +142,18 @@ class _Reader:
 
     def _arguments(self) -> tuple[tuple[Argument, ...], frozenset[str]]:
         """The arguments, and which of those in constant memory the kernel may take as parameters beside."""
-        given = self.specification.get("Arguments")
-        if not isinstance(given, list) or not given:
-            raise self._bad("Arguments", given, "a list of the kernel's parameters")
-        made, passed = [], set()
-        for place, one in enumerate(given):
+        listed = self.specification.get("Arguments")
+        if not isinstance(listed, list) or not listed:
+            raise self._bad("Arguments", listed, "a list of the kernel's parameters")
+        arguments, passed = [], set()
+        for place, one in enumerate(listed):
             key = f"Arguments[{place}]"
             if not isinstance(one, Mapping):
                 raise self._bad(key, one, "an object with Name, Type and MemoryType")
-            made.append(self._argument(one, key))
+            arguments.append(self._argument(one, key))
             if one.get("MemType") == "Constant":
-                passed.add(made[-1].name)
-        return tuple(made), frozenset(passed)
+                passed.add(arguments[-1].name)
+        return tuple(arguments), frozenset(passed)
 
     def _argument(self, one: Mapping[str, Any], key: str) -> Argument:
         name, kind, memory = one.get("Name", key.strip("]").replace("[", "_")), one.get("Type"), one.get("MemoryType")
@@ -193,25 +195,25 @@ class _Reader:
         low = number if kind == "Constant" else min(number, 0)
         return "integers" if dtype(stored).integer else "uniform", low, max(number, low)
 
-    def _elements(self, given: Any, key: str) -> int:
+    def _elements(self, size: Any, key: str) -> int:
         """The value of a size over ProblemSize and the largest or smallest value of a parameter."""
-        if isinstance(given, str):
-            text = _OVER_VALUES.sub(self._over_values, given)
+        if isinstance(size, str):
+            text = _OVER_VALUES.sub(self._over_values, size)
             expression = parse(text, self._named())
             strange = min(expression.knobs(), default=None)
             if strange is not None:
-                known = "ProblemSize and max(PARAMETER)"
-                raise BadInput(f"KernelSpecification.{key} names {strange!r}", where=self.where, allowed=known)
-            given = expression.evaluate({})
-        if type(given) is not int or given < 1:
-            raise self._bad(key, given, "a whole number of at least 1")
-        return given
+                allowed = "ProblemSize and max(PARAMETER)"
+                raise BadInput(f"KernelSpecification.{key} names {strange!r}", where=self.where, allowed=allowed)
+            size = expression.evaluate({})
+        if type(size) is not int or size < 1:
+            raise self._bad(key, size, "a whole number of at least 1")
+        return size
 
-    def _over_values(self, found: re.Match[str]) -> str:
-        values = self.knobs.get(found[2])
+    def _over_values(self, match: re.Match[str]) -> str:
+        values = self.knobs.get(match[2])
         if values is None:
-            return found[0]
-        return str(max(values) if found[1] == "max" else min(values))
+            return match[0]
+        return str(max(values) if match[1] == "max" else min(values))
 
     def _passed(
         self, file: Path, entry: str, arguments: Sequence[Argument], maybe: frozenset[str]
@@ -238,17 +240,17 @@ class _Reader:
             return asked
         sizes = self.specification["ProblemSize"]
         sizes = sizes if isinstance(sizes, list) else [sizes]
-        made: list[Size] = []
+        grid: list[Size] = []
         for place, axis in enumerate(AXES):
             size = self._size(sizes[place]) if place < len(sizes) else 1
             divisors = self.specification.get(f"GridDiv{axis}")
             divisors = [block[place]] if divisors is None else divisors
             if not isinstance(divisors, list):
                 raise self._bad(f"GridDiv{axis}", divisors, "a list of tuning parameters")
-            made.append(divided(size, divisors))
-        if asked is not None and self._on_gpu() and not self._same(made, asked):
+            grid.append(divided(size, divisors))
+        if asked is not None and self._on_gpu() and not self._same(grid, asked):
             self.notes.append("KernelSpecification.GlobalSize is not used: ProblemSize and GridDiv give another grid")
-        return tuple(made)
+        return tuple(grid)
 
     def _on_gpu(self) -> bool:
         return self.specification["Language"] in ("CUDA", "HIP")
@@ -263,19 +265,19 @@ class _Reader:
         )
 
     def _sizes(self, key: str) -> Iterator[Size]:
-        given = self.specification.get(key, {})
-        if not isinstance(given, Mapping):
-            raise self._bad(key, given, "an object with X, Y and Z")
-        yield from (self._size(given.get(axis, 1)) for axis in AXES)
+        sizes = self.specification.get(key, {})
+        if not isinstance(sizes, Mapping):
+            raise self._bad(key, sizes, "an object with X, Y and Z")
+        yield from (self._size(sizes.get(axis, 1)) for axis in AXES)
 
-    def _size(self, given: Any) -> Size:
+    def _size(self, size: Any) -> Size:
         """A number, or an expression over the parameters."""
-        expression = parse(str(given), self._named())
+        expression = parse(str(size), self._named())
         if expression.knobs():
             return str(expression)
         value = expression.evaluate({})
         if not isinstance(value, (int, float)) or value != int(value):
-            raise BadInput(f"KernelSpecification has the size {given!r}", where=self.where, allowed="a whole number")
+            raise BadInput(f"KernelSpecification has the size {size!r}", where=self.where, allowed="a whole number")
         return int(value)
 
     def _named(self) -> dict[str, Any]:
@@ -285,23 +287,23 @@ class _Reader:
 
     def _default(self) -> dict[str, Any] | None:
         """The file's defaults, where they are a config of its space."""
-        told = {one["Name"]: one.get("Default") for one in self.data["ConfigurationSpace"]["TuningParameters"]}
-        if all(value is None for value in told.values()):
+        defaults = {one["Name"]: one.get("Default") for one in self.data["ConfigurationSpace"]["TuningParameters"]}
+        if all(value is None for value in defaults.values()):
             return None
-        for name, value in told.items():
+        for name, value in defaults.items():
             if value not in self.knobs[name]:
                 self.notes.append(f"the Default of {name} is {value!r}, not one of its Values: no Default is used")
                 return None
-        broken = [one.name for one in self.space.explain(told)]
+        broken = [one.name for one in self.space.explain(defaults)]
         if broken:
             self.notes.append(f"the Defaults break '{broken[0]}': no Default is used")
             return None
-        return told
+        return defaults
 
     def _budget(self) -> tuple[int | None, float | None]:
-        given = self.data.get("Budget") or []
+        budgets = self.data.get("Budget") or []
         trials, seconds = None, None
-        for one in given if isinstance(given, list) else [given]:
+        for one in budgets if isinstance(budgets, list) else [budgets]:
             kind, value = (one.get("Type"), one.get("BudgetValue")) if isinstance(one, Mapping) else (None, None)
             if kind == "ConfigurationCount" and isinstance(value, (int, float)) and value >= 1:
                 trials = int(value)
@@ -315,27 +317,27 @@ class _Reader:
     def _kernel_file(self) -> Path:
         """Beside the file, in the folder that it names or without it."""
         named, folder = Path(self._text("KernelFile")), self.path.resolve().parent
-        found = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
-        if found is None:
+        source = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
+        if source is None:
             what = f"KernelSpecification.KernelFile is {str(named)!r}, and there is no such file"
             raise BadInput(what, where=self.where, allowed=f"a file in {folder}")
-        return found
+        return source
 
     def _section(self, key: str) -> Mapping[str, Any]:
-        found = self.data.get(key)
-        if not isinstance(found, Mapping):
+        section = self.data.get(key)
+        if not isinstance(section, Mapping):
             what = f"{key} is missing: the file describes a space, and no kernel"
             raise BadInput(what, where=self.where, allowed="deepgen space show FILE")
-        return found
+        return section
 
     def _text(self, key: str) -> str:
-        found = self.specification.get(key)
-        if not isinstance(found, str) or not found:
-            raise self._bad(key, found, "a text")
-        return found
+        text = self.specification.get(key)
+        if not isinstance(text, str) or not text:
+            raise self._bad(key, text, "a text")
+        return text
 
-    def _bad(self, key: str, given: Any, allowed: str) -> BadInput:
-        what = "is missing" if given is None else f"is {given!r:.80}"
+    def _bad(self, key: str, value: Any, allowed: str) -> BadInput:
+        what = "is missing" if value is None else f"is {value!r:.80}"
         return BadInput(f"KernelSpecification.{key} {what}", where=self.where, allowed=allowed)
 
 

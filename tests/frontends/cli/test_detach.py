@@ -154,4 +154,4 @@ def test_a_process_number_taken_over_by_another_process_is_left_alone() -> None:
         time.sleep(0.1)
         assert found.running
         found.signal(signal.SIGKILL)
-    assert processes.end(process.pid, grace=0.1) == processes.End(True, 0, 0)
+    assert processes.end(process.pid, grace=0.1) == processes.TreeEnd(True, 0, 0)

@@ -51,7 +51,7 @@ def test_what_may_gain_little_is_tuned_too_where_time_suffices(monkeypatch: pyte
     for longer, tuned in ((1.0, 10), (1.2, 8)):  # studies that keep to their time, and some that take more
         now[0] = 0.0
         got = []
-        for job in session.divided_among([session.Job(request, tmp_path, gain) for gain in gains], 20.0):
+        for job in session.divided_among([session.TuningJob(request, tmp_path, gain) for gain in gains], 20.0):
             got.append(job.request.time_budget or 0.0)
             now[0] += longer * got[-1]
         assert len(got) == tuned and min(got) >= 20.0
@@ -65,7 +65,7 @@ def test_where_no_time_is_left_the_last_is_left_out(
     monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
     request = Request(LARGE, targets.resolve("sim"), time_budget=60.0)
     got = []
-    for job in session.divided_among([session.Job(request, tmp_path, 0.5)] * 2, 20.0):
+    for job in session.divided_among([session.TuningJob(request, tmp_path, 0.5)] * 2, 20.0):
         got.append(job)
         now[0] += 70.0
     assert len(got) == 1
@@ -77,7 +77,7 @@ def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.Monk
     monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
     target = targets.resolve("sim")
     jobs = [
-        session.Job(Request(gemm(8 * i, 8, 8), target, time_budget=100.0), tmp_path, gain)
+        session.TuningJob(Request(gemm(8 * i, 8, 8), target, time_budget=100.0), tmp_path, gain)
         for i, gain in ((1, 0.6), (2, 0.3), (3, 0.1))
     ]
     got: list[float | None] = []
@@ -107,7 +107,7 @@ def test_what_only_works_on_elements_gets_a_short_study_before_products(tmp_path
     product, sums = LARGE, named("elementwise", rows=64, cols=64)
     little = named("elementwise", rows=8, cols=8)
     jobs = [
-        session.Job(Request(operator, target, time_budget=100.0), tmp_path, gain)
+        session.TuningJob(Request(operator, target, time_budget=100.0), tmp_path, gain)
         for operator, gain in ((product, 0.3), (sums, 0.01), (little, 1e-6))
     ]
     got = [(job.request.operator, job.request.time_budget) for job in session.divided_among(jobs, 20.0)]

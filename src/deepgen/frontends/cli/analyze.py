@@ -39,19 +39,19 @@ def analyze(
 
     if plots is not None:
         check_libraries()
-    found = studies.open_study(study, settings.load())
-    reading = found.read()
+    opened = studies.open_study(study, settings.load())
+    reading = opened.read()
     rows = rows_of(reading)
     report = analysis.analyze(rows, threshold)
     files = write_analysis(report, facts_from(reading, rows, report), plots) if plots is not None else []
     if as_json:
-        about = {"study": str(found.folder), "summary": summary(report), **report.to_json()}
+        about = {"study": str(opened.folder), "summary": summary(report), **report.to_json()}
         print_json({**about, "plots": [str(path) for path in files]})
         return
-    labelled("study", shown(found.folder))
+    labelled("study", shown(opened.folder))
     labelled("trials", f"{report.used} correct ones of {report.trials}")
-    if found.target.proxy:
-        labelled("time", found.target.proxy)
+    if opened.target.proxy:
+        labelled("time", opened.target.proxy)
     labelled("summary", summary(report))
     _print(report)
     if not any(one.name.startswith("event.") for one in report.relations):
@@ -127,27 +127,27 @@ def count(
     from deepgen.tuning import counting
 
     current = settings.load()
-    found = studies.open_study(study, current, trust=trust)
-    studies.check_machine(found)
-    told = counting.count(
-        found, counters, top, engine=local_engine(current), say=(lambda text: None) if as_json else note
+    opened = studies.open_study(study, current, trust=trust)
+    studies.check_machine(opened)
+    counted = counting.count(
+        opened, counters, top, engine=local_engine(current), say=(lambda text: None) if as_json else note
     )
     if as_json:
         rows = [
             {"trial": t.id, "rank": t.rank, "seconds": t.seconds, "counters": dict(t.measurement.counters)}
-            for t in told.trials
+            for t in counted.trials
         ]
-        print_json({"study": str(found.folder), "trials": rows, "missing": dict(told.missing)})
+        print_json({"study": str(opened.folder), "trials": rows, "missing": dict(counted.missing)})
     else:
         table(
-            f"{shown(found.folder)}: {len(told.trials)} kernels",
+            f"{shown(opened.folder)}: {len(counted.trials)} kernels",
             ("event", "best", "least", "median", "most"),
-            _rows(told.trials),
+            _rows(counted.trials),
             right=("best", "least", "median", "most"),
         )
-        for sentence in counting.sentences(told.missing):
+        for sentence in counting.sentences(counted.missing):
             labelled("missing", sentence.partition(": ")[2])
-    if not any(trial.measurement.counters for trial in told.trials):
+    if not any(trial.measurement.counters for trial in counted.trials):
         raise typer.Exit(1)
 
 

@@ -45,10 +45,10 @@ def bench(
     from deepgen.vocabulary.errors import BadInput
 
     make = _function(model)
-    found = opened(library, trust=trust)
-    if not found.list():
+    kernels = opened(library, trust=trust)
+    if not kernels.list():
         raise BadInput(f"{library} has no kernels", allowed="fill it first: deepgen tune work.json --library DIR")
-    result = benching.bench(make, found, rounds=rounds, compiled=not no_compile, graphs=cuda_graphs)
+    result = benching.bench(make, kernels, rounds=rounds, compiled=not no_compile, graphs=cuda_graphs)
     if as_json:
         print_json(result.to_json())
     else:
@@ -62,10 +62,10 @@ def _function(model: str) -> Any:
     file, _, name = model.rpartition(":")
     if not file or not name:
         raise BadInput(f"{model!r} names no function", allowed="FILE:FUNCTION, such as model.py:make")
-    found = getattr(module_at(Path(file)), name, None)
-    if not callable(found):
+    function = getattr(module_at(Path(file)), name, None)
+    if not callable(function):
         raise BadInput(f"{file} has no function {name!r}", allowed="a function that gives (model, input, ...)")
-    return found
+    return function
 
 
 def _show(model: str, result: Bench) -> None:

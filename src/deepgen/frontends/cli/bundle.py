@@ -66,7 +66,7 @@ def pack(
     from deepgen.tuning.bundles import exchange as bundles
 
     current = settings.load()
-    given = {
+    requested = {
         **options.of_operator(dtype, layout, epilogue, fast_sums),
         "also": also,
         "target": target,
@@ -81,7 +81,7 @@ def pack(
         "counters": counters,
         "out": out,
     }
-    request = _request(words, given, current, warm=warm, trust=trust)
+    request = _request(words, requested, current, warm=warm, trust=trust)
     [job] = session.jobs_of([request])
     archive = output or Path(f"{job.folder.name}.tar.gz")
     packed = bundles.pack(request, archive, engine=local_engine(current, jobs), say=note)
@@ -146,29 +146,29 @@ def merge(
     from deepgen.tuning.bundles import exchange as bundles
 
     current = settings.load()
-    found = studies.open_study(study, current, trust=trust)
-    merged = bundles.merge(found, results, engine=local_engine(current))
-    found = Study.open(found.folder, trust=trust)
-    session.write_older_results(found)
+    opened = studies.open_study(study, current, trust=trust)
+    merged = bundles.merge(opened, results, engine=local_engine(current))
+    opened = Study.open(opened.folder, trust=trust)
+    session.write_older_results(opened)
     if as_json:
-        print_json({**found.summary(), "merged": merged.new, "known_before": merged.before})
+        print_json({**opened.summary(), "merged": merged.new, "known_before": merged.before})
         return
-    print(f"{shown(found.folder)}: {merged.new} new trials, {merged.before} known before")
-    if found.finals() is not None and found.summary()["winner"] is not None:
-        print_result(found)
+    print(f"{shown(opened.folder)}: {merged.new} new trials, {merged.before} known before")
+    if opened.finals() is not None and opened.summary()["winner"] is not None:
+        print_result(opened)
 
 
 # Options of `tune` that say when a search ends; a bundle is packed whole.
 NOT_PACKED = ("time_budget", "options", "transfer", "learn_from", "second_look", "target_speedup", "patience")
 
 
-def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> str:
+def command(words: Sequence[str], requested: Mapping[str, Any], *, warm: bool) -> str:
     """The command that packs what `deepgen tune` was asked for, ready to be copied."""
     import shlex
 
     options_given = [
         word
-        for name, value in given.items()
+        for name, value in requested.items()
         if value is not None and name not in NOT_PACKED
         for one in (value if isinstance(value, list) else [value])
         for word in (f"--{name.replace('_', '-')}", *([] if one is True else [str(one)]))
@@ -177,7 +177,7 @@ def command(words: Sequence[str], given: Mapping[str, Any], *, warm: bool) -> st
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])
 
 
-def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
+def _request(words: list[str], requested: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
     from deepgen.frontends.cli import requests, studies
     from deepgen.frontends.cli.words import names_code
     from deepgen.run.measure.base import Policy
@@ -186,9 +186,9 @@ def _request(words: list[str], given: dict[str, Any], current: Settings, *, warm
 
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
-        return requests.from_study(studies.open_study(one, current, trust=trust), given)
+        return requests.from_study(studies.open_study(one, current, trust=trust), requested)
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
-    wanted = requests.from_words(words, given, current, policy).requests
+    wanted = requests.from_words(words, requested, current, policy).requests
     if len(wanted) > 1:
         raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")
     return wanted[0]

@@ -100,7 +100,7 @@ def nvidia_commands(index: str, mhz: str) -> tuple[tuple[str, ...], tuple[str, .
 
 def amd(root: Path = Path("/")) -> list[Clocks]:
     """Every AMD GPU that the amdgpu driver shows."""
-    found = []
+    devices = []
     for card in sorted((root / "sys/class/drm").glob("card[0-9]*")):
         device = card / "device"
         level = _read(device / "power_dpm_force_performance_level")
@@ -109,8 +109,8 @@ def amd(root: Path = Path("/")) -> list[Clocks]:
         steps = re.findall(r"^\s*(\d+):", _read(device / "pp_dpm_sclk"), re.MULTILINE)
         state = "free-running" if level == "auto" else "held"
         lock, undo = amd_commands(card.name, steps[-1] if steps else "LEVEL")
-        found.append(Clocks(f"amd:{card.name}", state, f"performance level {level}", lock, undo))
-    return found
+        devices.append(Clocks(f"amd:{card.name}", state, f"performance level {level}", lock, undo))
+    return devices
 
 
 def amd_commands(card: str, level: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

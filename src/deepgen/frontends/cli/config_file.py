@@ -15,7 +15,7 @@ from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
 from deepgen.run.counters import base as counter_names
 from deepgen.tuning import search
-from deepgen.tuning.formats import Document, Format, TuningFile
+from deepgen.tuning.formats import Document, FileFormat, TuningFile
 from deepgen.vocabulary.errors import BadInput
 
 WHAT = ("operator", "shapes")
@@ -36,7 +36,7 @@ OF_A_RUN = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters",
 CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
-class ConfigFile(Format):
+class ConfigFile(FileFormat):
     """deepgen's own. It is asked last, and reports what the file lacks."""
 
     def claims(self, data: Mapping[str, Any]) -> bool:
@@ -54,7 +54,7 @@ class _Table:
     items: Mapping[str, Any]
     prefix: str = ""
 
-    def known(self, *keys: str) -> _Table:
+    def only(self, *keys: str) -> _Table:
         """Refuse any other key."""
         for key in self.items:
             if key not in keys:
@@ -93,9 +93,9 @@ def read(document: Document) -> TuningFile:
     top = _Table(where, document.data)
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
-    top.known(*WHAT, *shared, *RUN)
+    top.only(*WHAT, *shared, *RUN)
     budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
-    budget.known("trials", "time")
+    budget.only("trials", "time")
     return TuningFile(
         file=document.path,
         operators=_operators(top, operator, shared),
@@ -127,28 +127,28 @@ def _operator_kind(top: _Table) -> type[Operator]:
 
 def _operators(top: _Table, kind: type[Operator], shared: Sequence[str]) -> tuple[Operator, ...]:
     """One for each shape, with the words that the file says of all of them."""
-    said = {name: top.items[name] for name in shared if name in top.items}
-    given = top.items["shapes"]
-    shapes = given if isinstance(given, list) else [given]
+    common = {name: top.items[name] for name in shared if name in top.items}
+    listed = top.items["shapes"]
+    shapes = listed if isinstance(listed, list) else [listed]
     allowed = f"a table of sizes, such as {_example(kind)}"
     if not shapes:
         raise BadInput("shapes is empty", where=top.where, allowed=allowed)
-    found = []
+    operators = []
     for i, shape in enumerate(shapes):
         where = f"{top.where}: shapes[{i}]"
         if not isinstance(shape, dict):
             raise BadInput(f"is {shape!r}", where=where, allowed=allowed)
         try:
-            found.append(words.operator(kind, said, shape))
+            operators.append(words.operator(kind, common, shape))
         except BadInput as error:
             raise BadInput(error.what, where=where, allowed=error.allowed) from error
-    return tuple(found)
+    return tuple(operators)
 
 
 def _example(kind: type[Operator]) -> str:
     """A shape as TOML writes it."""
-    said = short_example(words_of(kind).values()).split()
-    return "{ " + ", ".join(word.replace("=", " = ") for word in said) + " }"
+    example = short_example(words_of(kind).values()).split()
+    return "{ " + ", ".join(word.replace("=", " = ") for word in example) + " }"
 
 
 def _check_family(name: str) -> None:

@@ -13,18 +13,18 @@ def doctor(as_json: options.AsJson = False) -> None:
     from deepgen.frontends.cli.checkup import examine
     from deepgen.frontends.cli.output import paragraph, print_json
 
-    found = examine(settings.load())
+    report = examine(settings.load())
     if as_json:
-        print_json(found)
+        print_json(report)
         return
-    paragraph(f"deepgen {found['deepgen']}, Python {found['python']['version']}, {found['system']}")
-    _devices(found["devices"])
-    _tools(found["toolchains"], found["packages"])
-    _targets(found["targets"])
-    _plugins(found["plugins"])
-    _missing(found["missing"])
-    _clocks(found["clocks"])
-    _settings(found["settings"])
+    paragraph(f"deepgen {report['deepgen']}, Python {report['python']['version']}, {report['system']}")
+    _devices(report["devices"])
+    _tools(report["toolchains"], report["packages"])
+    _targets(report["targets"])
+    _plugins(report["plugins"])
+    _missing(report["missing"])
+    _clocks(report["clocks"])
+    _settings(report["settings"])
 
 
 def _line(label: str, text: str) -> None:

@@ -33,5 +33,5 @@ def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], E
 
 def words(name: str, address: str | None) -> str:
     """The options that choose the same engine again."""
-    given = "" if name == "local" else f" --engine {name}"
-    return given if address is None else f"{given} --address {address}"
+    options = "" if name == "local" else f" --engine {name}"
+    return options if address is None else f"{options} --address {address}"

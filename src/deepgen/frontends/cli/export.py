@@ -75,31 +75,31 @@ def export(
     if not table and (output is None) == (as_results is None):
         allowed = "-o FILE with a space, a config or T4, none with --as-results"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
-    found = studies.open_study(study, settings.load(), trust=trust)
+    opened = studies.open_study(study, settings.load(), trust=trust)
     use = ""
     if table:
-        kind, text = "table", _table(found, perf_stats=as_perf_stats)
+        kind, text = "table", _table(opened, perf_stats=as_perf_stats)
         if output is None:
             sys.stdout.write(text)
             return
         write_text(output, text)
     elif as_results is not None:
-        kind, output = "results", formats.write_results(found, as_results, device, top)
+        kind, output = "results", formats.write_results(opened, as_results, device, top)
         use = f"; use it with: deepgen import {shown(output)}"
     elif as_t4:
         assert output is not None
         kind = "T4"
-        write_text(output, json.dumps(formats.EXPORTERS.get("t4")(found, top), indent=1) + "\n")
+        write_text(output, json.dumps(formats.EXPORTERS.get("t4")(opened, top), indent=1) + "\n")
         use = f"; use it with: deepgen replay {shown(output)}"
     else:
         assert output is not None
         kind = "space" if as_space else "config"
-        data = reuse.as_space(found, top).to_json() if as_space else reuse.as_config(found, top)
+        data = reuse.as_space(opened, top).to_json() if as_space else reuse.as_config(opened, top)
         write_text(output, json.dumps(data, indent=2) + "\n")
         command = "space show" if as_space else "tune"
         use = f"; use it with: deepgen {command} {shown(output)}"
     if as_json:
-        print_json({"study": str(found.folder), "kind": kind, "file": str(output)})
+        print_json({"study": str(opened.folder), "kind": kind, "file": str(output)})
         return
     print(f"{kind} written to {shown(output)}{use}")
 

@@ -36,18 +36,18 @@ def add(
 ) -> None:
     """Add the winners of studies. A library that is not there yet is made."""
     from deepgen import settings
-    from deepgen.frontends.cli import studies as found
     from deepgen.frontends.cli.output import print_json
+    from deepgen.frontends.cli.studies import find, open_study, studies_in
     from deepgen.report.view.text import note
     from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
     opened = _open(library, trust)
-    folders = [inside for word in studies for inside in found.studies_in(Path(word)) or [found.find(word, current)]]
+    folders = [inside for word in studies for inside in studies_in(Path(word)) or [find(word, current)]]
     became, refused = {}, {}
     for folder in folders:
         try:
-            study = found.open_study(str(folder), current, trust=trust)
+            study = open_study(str(folder), current, trust=trust)
             became[folder.name] = opened.add(study, general=not only_winners)
         except DeepgenError as error:  # the others are added all the same
             refused[folder.name] = str(error)
@@ -150,8 +150,8 @@ def check(
     shapes = time_across(opened, say=note) if across else 0
     failed = any(row.failed for row in rows)
     if as_json:
-        told = [{**vars(row), "failed": row.failed} for row in rows]
-        print_json({"library": str(library), "ok": not failed, "entries": told, "shapes_across": shapes})
+        entries = [{**vars(row), "failed": row.failed} for row in rows]
+        print_json({"library": str(library), "ok": not failed, "entries": entries, "shapes_across": shapes})
     else:
         cells = [[r.name, r.verdict, seconds_text(r.before), seconds_text(r.now), r.detail] for r in rows]
         table(str(library), ("entry", "verdict", "before", "now", "detail"), cells, right=("before", "now"))
@@ -176,11 +176,11 @@ def why(
 ) -> None:
     """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
     from deepgen import settings
-    from deepgen.frontends.cli import words as said
+    from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import labelled, paragraph, print_json, table
     from deepgen.tuning.study.text import seconds_text
 
-    operator, _ = said.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
+    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
     opened = _there(library, trust)
     where = target or settings.load().target
     if measure:

@@ -95,20 +95,20 @@ def root(
 
 def _app(names: Collection[str]) -> typer.Typer:
     """The command line with these commands and groups, which inherit the names of the help option."""
-    made = typer.Typer(
+    typer_app = typer.Typer(
         name="deepgen",
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    made.callback(invoke_without_command=True)(root)
+    typer_app.callback(invoke_without_command=True)(root)
     for name, command in _COMMANDS.items():
         if name in names:
-            made.command(name, cls=OperatorCommand if name in _OF_OPERATORS else None)(command)
+            typer_app.command(name, cls=OperatorCommand if name in _OF_OPERATORS else None)(command)
     for name, group in _GROUPS.items():
         if name in names:
-            made.add_typer(group, name=name)
-    return made
+            typer_app.add_typer(group, name=name)
+    return typer_app
 
 
 app = _app([*_COMMANDS, *_GROUPS])

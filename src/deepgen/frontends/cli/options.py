@@ -221,5 +221,5 @@ Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches ins
 
 def of_operator(dtype: str | None, layout: str | None, epilogue: str | None, fast_sums: bool) -> dict[str, Any]:
     """What these options say of the operator: a word each."""
-    said = zip(OF_OPERATOR, (dtype, layout, epilogue, fast_sums or None), strict=True)
-    return {name: value for name, value in said if value is not None}
+    values = zip(OF_OPERATOR, (dtype, layout, epilogue, fast_sums or None), strict=True)
+    return {name: value for name, value in values if value is not None}

@@ -56,7 +56,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class End:
+class TreeEnd:
     """How a family of processes ended."""
 
     by_itself: bool
@@ -64,11 +64,11 @@ class End:
     left: int  # that even SIGKILL did not end
 
 
-def end(pid: int, grace: float) -> End:
+def end(pid: int, grace: float) -> TreeEnd:
     """Ask a process to end; after the grace, kill it; in any case leave nothing of what it had started."""
     first = look(pid)
     if first is None:
-        return End(True, 0, 0)
+        return TreeEnd(True, 0, 0)
     family = {first.pid: first, **descendants(pid)}
     first.signal(signal.SIGTERM)
     by_itself = _wait([first], grace)
@@ -81,7 +81,7 @@ def end(pid: int, grace: float) -> End:
     for member in left:
         member.signal(signal.SIGKILL)
     _wait(left, 20.0)  # memory is given back and files are closed first, on a busy machine not at once
-    return End(by_itself, len(left), sum(member.running for member in left))
+    return TreeEnd(by_itself, len(left), sum(member.running for member in left))
 
 
 def freeze(first: Process) -> dict[int, Process]:
@@ -102,12 +102,12 @@ def descendants(pid: int) -> dict[int, Process]:
     children: dict[int, list[Process]] = {}
     for process in filter(None, everyone):
         children.setdefault(process.parent, []).append(process)
-    found: dict[int, Process] = {}
+    family: dict[int, Process] = {}
     wave = children.get(pid, [])
     while wave:
-        found |= {process.pid: process for process in wave}
-        wave = [child for parent in wave for child in children.get(parent.pid, []) if child.pid not in found]
-    return found
+        family |= {process.pid: process for process in wave}
+        wave = [child for parent in wave for child in children.get(parent.pid, []) if child.pid not in family]
+    return family
 
 
 def look(pid: int) -> Process | None:

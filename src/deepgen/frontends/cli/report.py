@@ -91,7 +91,7 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
     run = _run(names[0], current) if len(names) == 1 else None
     if run is not None:
         folders = sorted(path.parent for path in run.path.glob(f"*/*/{FILE}"))
-        return facts_of_several(folders, run.path.name, _told(run))
+        return facts_of_several(folders, run.path.name, _sentence(run))
     folders = _folders(names, current)
     if len(folders) > 1:
         return facts_of_several(folders, Path(names[0]).name if len(names) == 1 else f"{len(folders)} studies")
@@ -121,7 +121,7 @@ def _run(name: str, current: Settings) -> RunFolder | None:
     return None
 
 
-def _told(run: RunFolder) -> dict[str, Any]:
+def _sentence(run: RunFolder) -> dict[str, Any]:
     progress = run.progress()
     groups = [
         (name, f"{group.task} of {group.tasks}" if group.tasks else "-", group.problem or group.line, group.what or "-")

@@ -32,7 +32,7 @@ PLACEMENT = ("family", "threads")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedStudies:
     """The requests, one per study, and how they are carried out."""
 
     requests: list[Request]
@@ -40,18 +40,20 @@ class Wanted:
     detach: bool = False
 
 
-def from_words(given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy) -> Wanted:
+def from_words(
+    arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> WantedStudies:
     """What the words of a command ask for. `options` holds None where nothing was given."""
     file = None
-    if given and formats.is_file_name(given[0]):
-        file = formats.read(Path(given[0]), options.get("space_strategy"))
+    if arguments and formats.is_file_name(arguments[0]):
+        file = formats.read(Path(arguments[0]), options.get("space_strategy"))
         for sentence in file.notes:
             note(f"note: {file.file}: {sentence}")
         if file.kernel is None:
-            return Wanted(_from_file(file, given, options, settings, policy), file)
+            return WantedStudies(_from_file(file, arguments, options, settings, policy), file)
     _no_space_strategy(options)
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
-    operator, extras = words.parse(given, None if file is None else file.kernel, **fields)
+    operator, extras = words.parse(arguments, None if file is None else file.kernel, **fields)
     if extras.trials is not None and options["trials"] is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
     from_file = {} if file is None else {"trials": file.trials, "time_budget": file.time_budget}
@@ -60,7 +62,7 @@ def from_words(given: Sequence[str], options: Mapping[str, Any], settings: Setti
     also = tuple(words.another_shape(operator, text) for text in options.get("also") or ())
     chosen = {"out": settings.studies, **chosen, **_named_baselines(options)}
     request = Request(operator=operator, target=target, also=also, policy=policy, **chosen)
-    return Wanted(_placed([request], options), file, bool(extras.detach))
+    return WantedStudies(_placed([request], options), file, bool(extras.detach))
 
 
 def from_study(study: Study, options: Mapping[str, Any]) -> Request:
@@ -95,19 +97,19 @@ def _baselines(study: Study) -> bool | list[Any]:
 
 
 def _from_file(
-    file: TuningFile, given: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
+    file: TuningFile, arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> list[Request]:
-    if len(given) > 1:
-        raise BadInput(f"{given[1]!r} follows a tuning config file", allowed="the file alone, with options")
+    if len(arguments) > 1:
+        raise BadInput(f"{arguments[1]!r} follows a tuning config file", allowed="the file alone, with options")
     for name in (*OF_OPERATOR, "also"):
         if options.get(name):
             option = f"--{name.replace('_', '-')}"
             key = "one_kernel and the shapes" if name == "also" else name
-            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {given[0]}")
+            raise BadInput(f"{option} is given with a tuning config file", allowed=f"write {key} in {arguments[0]}")
     if file.generator is None:
         _no_space_strategy(options)
     if file.work is not None:
-        return _from_work(file.work, given[0], options, settings, policy)
+        return _from_work(file.work, arguments[0], options, settings, policy)
     if file.run_seconds is not None:
         policy = replace(policy, timeout_seconds=file.run_seconds)
     if file.runs is not None:
@@ -179,11 +181,11 @@ def _by_family(request: Request, name: str) -> list[Request]:
 
 
 def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
-    given, host = options["target"], options.get("host")
-    if given == "":  # a variable of a script that was not set: not to be taken for the best device here
+    named, host = options["target"], options.get("host")
+    if named == "":  # a variable of a script that was not set: not to be taken for the best device here
         raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
-    found = targets.resolve(given or otherwise)
-    return found if host is None else targets.on_host(found, host)
+    target = targets.resolve(named or otherwise)
+    return target if host is None else targets.on_host(target, host)
 
 
 def _named_baselines(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def _no_space_strategy(options: Mapping[str, Any]) -> None:
         raise BadInput("--space-strategy cannot be used here", allowed="it applies to tuning configs of the older tool")
 
 
-def _chosen(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _chosen(otherwise: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """An option of the command line before what was said elsewhere; what nobody said is left to Request's defaults."""
-    both = {name: options.get(name) if options.get(name) is not None else said.get(name) for name in OF_A_RUN}
+    both = {name: options.get(name) if options.get(name) is not None else otherwise.get(name) for name in OF_A_RUN}
     return {name: value for name, value in both.items() if value is not None}

@@ -25,8 +25,8 @@ def print_result(study: Study) -> None:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
         labelled("", f"trial {winner['trial']}, rank {winner['rank']}, {winner['verdict']}{searched}")
-        if told := study.target.proxy or ("simulated, not measured" if study.target.simulated else ""):
-            labelled("", told)
+        if proxy := study.target.proxy or ("simulated, not measured" if study.target.simulated else ""):
+            labelled("", proxy)
         labelled("config", config_text(winner["config"]))
         if winner.get("ties"):
             kept = "; the default wins ties" if winner["tie_broken_by"] == "default" else ""
@@ -60,12 +60,12 @@ def print_result(study: Study) -> None:
         print("kernel = dg.Study.open(folder).best().load()")
 
 
-def print_calls(study: Study, told: Mapping[str, Any]) -> None:
+def print_calls(study: Study, times: Mapping[str, Any]) -> None:
     """What `deepgen retest --as-called` found."""
     paragraph(f"{study.describe()} on {study.target.name}, as called")
-    labelled("ours", f"{seconds_text(told['seconds'])} a call")
-    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in told["baselines"]]
-    for number, words in enumerate([*against, *lost_baselines(told)]):
+    labelled("ours", f"{seconds_text(times['seconds'])} a call")
+    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in times["baselines"]]
+    for number, words in enumerate([*against, *lost_baselines(times)]):
         labelled("" if number else "against", words)
 
 
@@ -77,15 +77,15 @@ def print_ranking(studies: Sequence[Study]) -> None:
     for operator in dict.fromkeys(study.describe() for study in studies):
         rivals = [study for study in studies if study.describe() == operator]
         if len(rivals) > 1:
-            found = [study for study in rivals if study.summary()["winner"] is not None]
-            ahead = [study for study in found if study.best().kernel.plan.prepare]
-            _print_winners(f"{operator}: families, the fastest first", [s for s in found if s not in ahead])
+            winners = [study for study in rivals if study.summary()["winner"] is not None]
+            ahead = [study for study in winners if study.best().kernel.plan.prepare]
+            _print_winners(f"{operator}: families, the fastest first", [s for s in winners if s not in ahead])
             _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
 
 
 def _print_doubts(doubts: Sequence[str]) -> None:
-    told, advice = without_advice(doubts)
-    for number, doubt in enumerate(told):
+    sentences, advice = without_advice(doubts)
+    for number, doubt in enumerate(sentences):
         labelled("" if number else "doubts", f"- {doubt}")
     if advice:
         labelled("", advice)

@@ -46,9 +46,9 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
     from deepgen.report.serve import server
     from deepgen.report.serve.app import Means
 
-    made = server.listen(host, port)
-    with made:
-        rules = server.rules_for(root, made, host, read_only=read_only)
+    listening = server.listen(host, port)
+    with listening:
+        rules = server.rules_for(root, listening, host, read_only=read_only)
         if not rules.loopback:
             what = "see" if read_only else "see and stop"
             note(
@@ -56,9 +56,9 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
                 "studies, and nothing is encrypted"
             )
         means = Means(cluster_runs(), None if read_only else stop)
-        url = server.address(made, host, rules)
+        url = server.address(listening, host, rules)
         os.nice(5)  # what is measured goes first
-        server.serve(root, means, rules, made, lambda: print(f"{url}\nCtrl-C ends it", flush=True))
+        server.serve(root, means, rules, listening, lambda: print(f"{url}\nCtrl-C ends it", flush=True))
 
 
 def _check_libraries() -> None:
@@ -108,7 +108,7 @@ def _run_row(folder: Path) -> JsonObject:
     run = RunFolder(folder)
     definition, progress, pid = run.definition(), run.progress(), run.driver()
     groups = definition.cluster.groups if definition is not None else ()
-    told = {group.name: progress.groups.get(group.name, GroupProgress()) for group in groups}
+    reported = {group.name: progress.groups.get(group.name, GroupProgress()) for group in groups}
     # A driver that was killed could not say so.
     state = progress.state if pid is not None or progress.state in ENDED else "stopped"
     return {
@@ -117,7 +117,7 @@ def _run_row(folder: Path) -> JsonObject:
         "note": progress.note,
         "groups": [
             {
-                **vars(told[group.name]),
+                **vars(reported[group.name]),
                 "name": group.name,
                 "target": group.target,
                 "builder": str(group.builder),

@@ -27,7 +27,7 @@ from deepgen.vocabulary.errors import Missing
 
 
 @dataclass(frozen=True)
-class Job:
+class TuningJob:
     """A request and the folder of its study."""
 
     request: Request
@@ -35,15 +35,15 @@ class Job:
     gain: float = 1.0  # what may be gained by it, beside others
 
 
-def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[Job]:
+def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[TuningJob]:
     """Work out where each study lies, what may gain most first; says what is wrong before the first one starts."""
-    found = {plan(request).folder: request for request in requests}
-    jobs = [Job(request, folder, gain(request)) for folder, request in found.items()]
+    by_folder = {plan(request).folder: request for request in requests}
+    jobs = [TuningJob(request, folder, gain(request)) for folder, request in by_folder.items()]
     return sorted(jobs, key=lambda job: -job.gain)
 
 
 def carry_out(
-    jobs: Sequence[Job],
+    jobs: Sequence[TuningJob],
     on: Engine,
     *,
     go_on: str,
@@ -76,7 +76,7 @@ def carry_out(
         raise typer.Exit(1)
 
 
-def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
+def divided_among(jobs: Sequence[TuningJob], least: float) -> Iterator[TuningJob]:
     """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
 
     Those that would get less than `least` seconds are left out, and named. What only works on elements has a short
@@ -87,7 +87,7 @@ def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
         yield from jobs
         return
     started = time.monotonic()
-    out: list[Job] = []
+    out: list[TuningJob] = []
     if least:
         chosen = short_ones([job.request.operator for job in jobs], [job.gain for job in jobs])
         short = [jobs[i] for i in chosen]
@@ -113,7 +113,7 @@ def divided_among(jobs: Sequence[Job], least: float) -> Iterator[Job]:
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
 
 
-def _say_left_out(jobs: Sequence[Job], why: str) -> None:
+def _say_left_out(jobs: Sequence[TuningJob], why: str) -> None:
     for job in jobs:
         note(f"left out, {why}: {job.request.operator.describe()}")
 
@@ -128,7 +128,7 @@ def offering(command: str) -> Iterator[None]:
         raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
-def _tune(job: Job, on: Engine, stop: Stop, *, as_json: bool) -> Study:
+def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool) -> Study:
     request = job.request
     with watching(title_of(request), quiet=as_json) as watch:
         study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
@@ -158,10 +158,10 @@ def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:
     from deepgen.libraries import library
 
     folder = folder or DEFAULT
-    known = [(entry.operator, entry.target) for entry in library(folder).list()] if folder.exists() else []
+    existing = [(entry.operator, entry.target) for entry in library(folder).list()] if folder.exists() else []
 
     def gain(request: Request) -> float:
-        tuned = any(operator == request.operator and on.runs_on(request.target) for operator, on in known)
+        tuned = any(operator == request.operator and on.runs_on(request.target) for operator, on in existing)
         return recorded.gain(request.operator, request.target) * (_AGAIN if tuned else 1.0)
 
     return gain

@@ -51,21 +51,25 @@ def show(
     if output is not None and not source:
         raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
-    found = studies.open_study(study, current, trust=trust)
+    opened = studies.open_study(study, current, trust=trust)
     if trial is None and not (source or asm or schedule or passes):
         if as_json:
             print_json(
-                {**found.summary(), "definition": dict(found.definition), "notes": [text for _, text in found.notes()]}
+                {
+                    **opened.summary(),
+                    "definition": dict(opened.definition),
+                    "notes": [text for _, text in opened.notes()],
+                }
             )
         else:
-            print_result(found)
+            print_result(opened)
         return
-    chosen = found.best().trial if trial is None else found.trial(trial)
+    chosen = opened.best().trial if trial is None else opened.trial(trial)
     texts: dict[str, str] = {}
     files: dict[str, str] = {}
     if source:
-        kernel = found.kernel(chosen)
-        more = build_files(kernel, found.target, current)
+        kernel = opened.kernel(chosen)
+        more = build_files(kernel, opened.target, current)
         files = {s.name: s.text for s in kernel.sources} | more
         if output is not None:
             texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, more))}"
@@ -75,19 +79,19 @@ def show(
             titled = len(files) > 1
             texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
     if asm:
-        texts["asm"] = assembly_of_trial(found, chosen, current)
+        texts["asm"] = assembly_of_trial(opened, chosen, current)
     if schedule or passes:
-        family = _scheduled(found, "--schedule" if schedule else "--passes")
-        asked = (found.operator, found.target, chosen.config)
+        family = _scheduled(opened, "--schedule" if schedule else "--passes")
+        asked = (opened.operator, opened.target, chosen.config)
         texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
         texts |= {"passes": family.passes_text(*asked)} if passes else {}
     if as_json:
-        print_json({**_facts(found, chosen), **texts, **({"files": files} if files else {})})
+        print_json({**_facts(opened, chosen), **texts, **({"files": files} if files else {})})
     elif texts:
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
     else:
-        _print_trial(_facts(found, chosen))
+        _print_trial(_facts(opened, chosen))
 
 
 def _scheduled(study: Study, option: str) -> Scheduled:
@@ -156,13 +160,13 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
     from deepgen.tuning.study.text import rate_text, seconds_text
     from deepgen.vocabulary.errors import DeepgenError
 
-    found = studies.open_study(study, settings.load())
-    rows: list[dict[str, Any]] = top_rows(found, count)
+    opened = studies.open_study(study, settings.load())
+    rows: list[dict[str, Any]] = top_rows(opened, count)
     about = {
-        "study": str(found.folder),
-        "operator": found.definition["operator"],
-        "target": found.target.name,
-        **found.target.proxy_row(),
+        "study": str(opened.folder),
+        "operator": opened.definition["operator"],
+        "target": opened.target.name,
+        **opened.target.proxy_row(),
         "top": rows,
     }
     if save is not None:
@@ -171,9 +175,9 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         print_json(about)
         return
     if not rows:
-        raise DeepgenError(f"{found.folder} has no correct kernel yet")
+        raise DeepgenError(f"{opened.folder} has no correct kernel yet")
     table(
-        f"{found.describe()} on {found.target.shown}",
+        f"{opened.describe()} on {opened.target.shown}",
         ("trial", "in search", "in finals", "rate", "config"),
         [
             (

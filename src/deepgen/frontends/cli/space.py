@@ -65,31 +65,31 @@ def space(
     from deepgen.frontends.cli.output import print_json
 
     import_numpy()
-    said = options.of_operator(dtype, layout, epilogue, fast_sums)
+    fields = options.of_operator(dtype, layout, epilogue, fast_sums)
     if why:
-        _tell_why(words, target, said, as_json=as_json)
+        _tell_why(words, target, fields, as_json=as_json)
         return
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, said)
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, fields)
     start = time.perf_counter()
-    found = make()
-    size = found.size() if found.uniform else None
+    described = make()
+    size = described.size() if described.uniform else None
     seconds = time.perf_counter() - start
-    written = None if output is None else _save(found, output)
-    about = _describe(found, size, seconds, sample, seed, removals=removed)
+    written = None if output is None else _save(described, output)
+    about = _describe(described, size, seconds, sample, seed, removals=removed)
     about |= {} if written is None else {"file": written}
     if as_json:
         print_json(about)
     else:
-        _print(found, about)
+        _print(described, about)
 
 
-def _tell_why(words: list[str], target: str | None, said: Mapping[str, Any], *, as_json: bool) -> None:
+def _tell_why(words: list[str], target: str | None, fields: Mapping[str, Any], *, as_json: bool) -> None:
     """Every family, and why it does not serve the operator there."""
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json, table
 
-    operator, _ = operator_words.parse(words, **said)
+    operator, _ = operator_words.parse(words, **fields)
     where = targets.resolve(target or settings.load().target)
     answers = {family.name: family.refuses(operator, where) for family in generators.families()}
     if as_json:
@@ -110,76 +110,76 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
 
 
 def _generator(
-    words: list[str], target: str | None, family: str | None, threads: int | None, said: Mapping[str, Any]
+    words: list[str], target: str | None, family: str | None, threads: int | None, fields: Mapping[str, Any]
 ) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
 
-    operator, _ = operator_words.parse(words, **said)
+    operator, _ = operator_words.parse(words, **fields)
     where = targets.resolve(target or settings.load().target)
     generator = generators.find(operator, where, family)
 
     def make() -> Space:
-        found = generator.space(operator, where)
-        return found if threads is None else found.restrict(generators.on_threads(generator, found, threads))
+        whole = generator.space(operator, where)
+        return whole if threads is None else whole.restrict(generators.on_threads(generator, whole, threads))
 
     return make
 
 
-def _save(found: Space, path: Path) -> str:
+def _save(described: Space, path: Path) -> str:
     """Write the definition; a file that holds the same one already is left as it is."""
     from deepgen.frontends.cli.output import write_text
     from deepgen.vocabulary import BadInput, foreign
 
     with suppress(BadInput):
         held = foreign.read_json(path)
-        if isinstance(held, dict) and held.get("fingerprint") == found.fingerprint():
+        if isinstance(held, dict) and held.get("fingerprint") == described.fingerprint():
             return f"{path} (used again: it holds this space already)"
-    write_text(path, json.dumps(found.to_json(), indent=1) + "\n")
+    write_text(path, json.dumps(described.to_json(), indent=1) + "\n")
     return str(path)
 
 
 def _describe(
-    found: Space, size: Size | None, seconds: float, sample: int, seed: int, *, removals: bool
+    described: Space, size: Size | None, seconds: float, sample: int, seed: int, *, removals: bool
 ) -> dict[str, Any]:
-    removed = {r.name: r for r in found.removed_by()} if removals else {}
+    removed = {r.name: r for r in described.removed_by()} if removals else {}
     count = None if size is None else size.count
-    examples = found.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
+    examples = described.sample(min(sample, count) if count is not None else sample, seed) if count != 0 else []
     return {
-        "name": found.name,
-        "fingerprint": found.fingerprint(),
+        "name": described.name,
+        "fingerprint": described.fingerprint(),
         "knobs": [
             {"name": k.name, "values": list(k.values)} | ({} if k.when is None else {"when": str(k.when)})
-            for k in found.knobs
+            for k in described.knobs
         ],
-        "derived": {name: str(expr.args[0]) for name, expr in found.derivations.items()},
+        "derived": {name: str(expr.args[0]) for name, expr in described.derivations.items()},
         "requirements": [
             {"name": r.name, "expression": str(r.expr)}
             | ({"removes_alone": gone.alone, "removes_of_the_rest": gone.only} if (gone := removed.get(r.name)) else {})
-            for r in found.requirements
+            for r in described.requirements
         ],
-        "product": found.product_size(),
+        "product": described.product_size(),
         "count": count,
         "exact": size is not None and size.exact,
         "relative_error": None if size is None else size.error,
-        "uniform": found.uniform,
+        "uniform": described.uniform,
         "seconds": seconds,
-        "empty_because": found.why_empty() if count == 0 else [],
+        "empty_because": described.why_empty() if count == 0 else [],
         "examples": examples,
     }
 
 
-def _print(found: Space, about: dict[str, Any]) -> None:
+def _print(described: Space, about: dict[str, Any]) -> None:
     from deepgen.frontends.cli.output import labelled, paragraph, table
 
     several = [k for k in about["knobs"] if len(k["values"]) > 1 or "when" in k]
     fixed = [f"{k['name']}={_value(k['values'][0])}" for k in about["knobs"] if k not in several]
-    table(f"Space {found.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
+    table(f"Space {described.name}", ["knob", "values"], [[k["name"], _domain(k)] for k in several])
     if fixed:
         paragraph("Fixed: " + ", ".join(fixed))
     _print_requirements(about["requirements"])
     print()
-    size = _number(about["count"]) if about["exact"] or not about["uniform"] else str(found.size())
+    size = _number(about["count"]) if about["exact"] or not about["uniform"] else str(described.size())
     paragraph(f"{size} valid configs of {about['product']:,}, in {about['seconds']:.3f} s")
     if about["uniform"] and not about["exact"]:
         paragraph("Too large to count: the number is an estimate.")

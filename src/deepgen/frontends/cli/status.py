@@ -11,7 +11,7 @@ import typer
 from deepgen.frontends.cli import options
 
 if TYPE_CHECKING:
-    from deepgen.frontends.cli.processes import End
+    from deepgen.frontends.cli.processes import TreeEnd
     from deepgen.settings import Settings
 
 
@@ -85,7 +85,7 @@ def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson
     print(f"resume   deepgen resume {shown(folder)}")
 
 
-def end_study(folder: Path, grace: float = GRACE) -> tuple[int, End]:
+def end_study(folder: Path, grace: float = GRACE) -> tuple[int, TreeEnd]:
     """End the process that writes a study, and all that it started; gives its number, and how it ended."""
     from deepgen.frontends.cli import processes
     from deepgen.frontends.cli.output import shown

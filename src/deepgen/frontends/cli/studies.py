@@ -22,8 +22,8 @@ def is_study(folder: Path) -> bool:
 
 def studies_in(folder: Path) -> list[Path]:
     """The studies directly in a folder."""
-    found = (p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else ()
-    return sorted(found, key=lambda p: p.name)
+    folders = (p for p in folder.iterdir() if is_study(p)) if folder.is_dir() else ()
+    return sorted(folders, key=lambda p: p.name)
 
 
 def find(word: str, settings: Settings) -> Path:

@@ -66,7 +66,7 @@ def tune(
     on = engines.chosen(engine, address)
     current = settings.load()
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
-    given = {
+    requested = {
         **options.of_operator(dtype, layout, epilogue, fast_sums),
         "also": also,
         "target": target,
@@ -89,7 +89,7 @@ def tune(
         "baselines": baseline,
         "out": out,
     }
-    wanted = requests.from_words(words, given, current, policy)
+    wanted = requests.from_words(words, requested, current, policy)
     recorded = None if wanted.file is None else wanted.file.work
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
     work = session.jobs_of(wanted.requests, **gain)
@@ -98,7 +98,7 @@ def tune(
     if detach or wanted.detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
-        with session.offering(bundle.command(words, given, warm=warm)):
+        with session.offering(bundle.command(words, requested, warm=warm)):
             again = engines.words(engine, address)
             after = session.filling(library, recorded)
             if wanted.file is not None and wanted.file.after is not None:
@@ -129,17 +129,17 @@ def resume(
 
     on = engines.chosen(engine, address)
     current = settings.load()
-    found = studies.open_study(study, current, trust=trust)
+    opened = studies.open_study(study, current, trust=trust)
     if engine == "local":
-        studies.check_machine(found)
-    if trials is not None and trials <= (done := len(found.trials())):
+        studies.check_machine(opened)
+    if trials is not None and trials <= (done := len(opened.trials())):
         note(f"{done} trials are done already: --trials {trials} adds none")
-    given = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top, "counters": counters}
-    job = session.Job(requests.from_study(found, given), found.folder)
+    requested = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top, "counters": counters}
+    job = session.TuningJob(requests.from_study(opened, requested), opened.folder)
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
-        with session.offering(bundle.command([study], given, warm=False)):
+        with session.offering(bundle.command([study], requested, warm=False)):
             session.carry_out([job], on(current, jobs), go_on=engines.words(engine, address), as_json=as_json)
 
 
@@ -163,19 +163,19 @@ def retest(
     from deepgen.tuning import reuse
 
     current = settings.load()
-    found = studies.open_study(study, current, trust=trust)
-    studies.check_machine(found)
+    opened = studies.open_study(study, current, trust=trust)
+    studies.check_machine(opened)
     if as_called:
         from deepgen.tuning.as_called import as_called as call_times
 
-        told = call_times(found)
+        times = call_times(opened)
         if as_json:
-            print_json({"study": str(found.folder), **told})
+            print_json({"study": str(opened.folder), **times})
         else:
-            print_calls(found, told)
+            print_calls(opened, times)
         return
-    reuse.retest(found, top, engine=local_engine(current))
+    reuse.retest(opened, top, engine=local_engine(current))
     if as_json:
-        print_json(found.summary())
+        print_json(opened.summary())
     else:
-        print_result(found)
+        print_result(opened)

@@ -45,41 +45,41 @@ def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any
         raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
     named = held or _held_in(words[0])
     kind = OPERATORS.get(words[0]) if named is None else _kind_of(named)
-    known, said = words_of(kind), _Said(kind)
+    defined, fields = words_of(kind), _Fields(kind)
     short: dict[str, int] = {}
     for word in words[1:]:
         key, equals, text = word.partition("=")
         if not key or not equals:
             what = f"{word!r} is not of the form NAME=VALUE"
-            raise BadInput(what, allowed=usage(kind.name, known.values()))
-        if key in _SHORT and key not in known:
+            raise BadInput(what, allowed=usage(kind.name, defined.values()))
+        if key in _SHORT and key not in defined:
             if key in short:
                 raise BadInput(f"{word!r}: {key} is given twice", allowed="once")
             short[key] = _read(_SHORT[key], text, word, allowed=_SHORT[key].help)
             continue
-        said.say(key, text, partial(_read, text=text, word=word))
+        fields.say(key, text, partial(_read, text=text, word=word))
     for name, value in options.items():
-        said.option(name, value)
+        fields.option(name, value)
     extras = Extras(trials=short.get("t"), detach=short["O"] == 0 if "O" in short else None)
-    return (named if isinstance(named, Operator) else said.operator()), extras
+    return (named if isinstance(named, Operator) else fields.operator()), extras
 
 
 def another_shape(of: Operator, text: str) -> Operator:
     """The operator with some words said again: `M=64`, or `M=64 N=128`."""
-    said = _Said(type(of))
+    fields = _Fields(type(of))
     for word in text.split():
         key, _, value = word.partition("=")
-        said.say(key, value, partial(_read, text=value, word=word))
-    return type(of).make({**of.said(), **said.values})
+        fields.say(key, value, partial(_read, text=value, word=word))
+    return type(of).make({**of.said(), **fields.values})
 
 
 def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:
     """The operator that the tables of a file describe: words and their values."""
-    said = _Said(kind)
+    fields = _Fields(kind)
     for table in tables:
         for key, value in table.items():
-            said.say(key, value, partial(_check, value=value, key=key))
-    return said.operator()
+            fields.say(key, value, partial(_check, value=value, key=key))
+    return fields.operator()
 
 
 def find_operator(word: str) -> type[Operator]:
@@ -109,14 +109,14 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
     held = vars(finding.module_at(Path(file)))
     kernels = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
     expressions = {name: value for name, value in held.items() if is_expression(value)}
-    found = {**kernels, **expressions}
-    if colon and attribute not in found:
+    candidates = {**kernels, **expressions}
+    if colon and attribute not in candidates:
         what = f"{file} has no kernel or expression {attribute!r}"
-        raise BadInput(what, allowed="one of " + (", ".join(found) or "none"))
+        raise BadInput(what, allowed="one of " + (", ".join(candidates) or "none"))
     if not colon and len(kernels) != 1:  # an expression is named: those that it reads are in the file too
         what = f"{file} has {len(kernels) or 'no'} kernels"
-        named = ", ".join(f"{file}:{name}" for name in found)
-        raise BadInput(what, allowed=f"one of {named}" if found else "dg.kernel, or dg.compute")
+        named = ", ".join(f"{file}:{name}" for name in candidates)
+        raise BadInput(what, allowed=f"one of {named}" if candidates else "dg.kernel, or dg.compute")
     if not colon:
         return next(iter(kernels.values()))
     return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
@@ -127,14 +127,14 @@ def names_code(word: str) -> bool:
     return word.endswith(".py") or ".py:" in word
 
 
-class _Said:
+class _Fields:
     """What has been said of an operator so far; it refuses what the operator does not know or was told before."""
 
     def __init__(self, kind: type[Operator]) -> None:
         self.kind, self.values = kind, dict[str, Any]()
-        self._known = words_of(kind)
-        self._spelled = {name: word for word in self._known.values() for name in (word.name, *word.aliases)}
-        self._letters = {name: word for name, word in self._known.items() if word.letter}
+        self._defined = words_of(kind)
+        self._spelled = {name: word for word in self._defined.values() for name in (word.name, *word.aliases)}
+        self._letters = {name: word for name, word in self._defined.items() if word.letter}
 
     def say(self, key: str, value: Any, read: Callable[[Word], Any]) -> None:
         """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
@@ -156,21 +156,21 @@ class _Said:
 
     def option(self, name: str, value: Any) -> None:
         """What the option `--name` says."""
-        if name not in self._known:
-            its = ", ".join(self._known) or "none"
+        if name not in self._defined:
+            its = ", ".join(self._defined) or "none"
             raise BadInput(f"{self.kind.name} has no {name.replace('_', ' ')}", allowed=f"its parameters: {its}")
         if name in self.values:
             raise BadInput(f"{name} is given twice, as NAME=VALUE and as an option", allowed="give each parameter once")
-        self.values[name] = self._known[name].check(value)
+        self.values[name] = self._defined[name].check(value)
 
     def operator(self) -> Operator:
-        missing = [name for name, word in self._known.items() if word.needed and name not in self.values]
+        missing = [name for name, word in self._defined.items() if word.needed and name not in self.values]
         if missing:
             raise BadInput(f"{self.kind.name} needs a value for {' and '.join(missing)}", allowed=self._usage())
         return self.kind.make(self.values)
 
     def _usage(self) -> str:
-        return usage(self.kind.name, self._known.values()) if self._known else "it has no parameters"
+        return usage(self.kind.name, self._defined.values()) if self._defined else "it has no parameters"
 
 
 def _read(meant: Word, text: str, word: str, allowed: str | None = None) -> Any:

@@ -23,7 +23,7 @@ from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.entrants import entrants
 from deepgen.tuning.finals import finals_inputs
-from deepgen.tuning.request import Plan, Request, own_baselines, plan, task_of
+from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
 from deepgen.tuning.study import arrivals
@@ -114,7 +114,7 @@ def _arrays(task: Task) -> dict[str, bytes]:
     return {handed.name(*one): handed.packed(*one) for one in cases}
 
 
-def _earlier(journal: Journal, planned: Plan, request: Request) -> list[Trial]:
+def _earlier(journal: Journal, planned: StudyPlan, request: Request) -> list[Trial]:
     """Trials measured before that may go to the finals: those that would now, and the default."""
     candidates, _ = entrants(journal.trials(), request.keep_top)
     default = journal.right(planned.first)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import deepgen
 from deepgen.generators import Generator
-from deepgen.tuning.request import Plan, Request
+from deepgen.tuning.request import Request, StudyPlan
 from deepgen.tuning.search import Strategy
 from deepgen.tuning.study import trust
 from deepgen.tuning.study.definition import is_own_kernel, signed_part
@@ -25,7 +25,7 @@ _IGNORED = ("__pycache__",)
 
 
 @contextmanager
-def open_journal(request: Request, planned: Plan) -> Iterator[tuple[Plan, Journal]]:
+def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPlan, Journal]]:
     """The journal of a study, ready to be written; that of a new study if the kernels have changed."""
     digest = source_digest(planned.generator)
     with _journal(planned.folder) as journal:
@@ -66,7 +66,7 @@ def _journal(folder: Path) -> Iterator[Journal]:
             raise
 
 
-def _define(planned: Plan, journal: Journal, digest: str) -> None:
+def _define(planned: StudyPlan, journal: Journal, digest: str) -> None:
     journal.define(planned.definition)
     journal.keep_space(planned.space)
     journal.keep_digest(digest)
@@ -76,7 +76,7 @@ def _define(planned: Plan, journal: Journal, digest: str) -> None:
             journal.keep_signature(signature)
 
 
-def _same(request: Request, planned: Plan, journal: Journal, digest: str) -> bool:
+def _same(request: Request, planned: StudyPlan, journal: Journal, digest: str) -> bool:
     """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
     if journal.digest() == digest:
         return True
