@@ -98,8 +98,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """More than there are cores: the one whose tests are on Ray waits for processes most of the time, others often."""
-    return usable_cores() + 2
+    """One more than there are cores: that whose tests are on Ray waits for processes most of the time. Each collects
+    all tests, so that more of them would cost more than they gain.
+    """
+    return usable_cores() + 1
 
 
 @pytest.hookimpl(optionalhook=True)
