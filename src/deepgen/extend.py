@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from deepgen.targets import Cpu, Gpu, Kind, Target
     from deepgen import targets
     # Generators: spaces and kernels
-    from deepgen.kernels.base import Generator, Yielding
+    from deepgen.kernels.base import Generator, HasRank, Rank
     from deepgen.space import Expr, Space, Value, divides, implies, where
     from deepgen.space.expr import knob_ref
     from deepgen.compiler.rules.facts import plain
@@ -96,7 +96,7 @@ _NAMES = {
     "deepgen": "__version__ tune",
     "deepgen.baselines": "Baseline NewResult",
     "deepgen.compiler.rules.facts": "plain",
-    "deepgen.kernels.base": "Generator Scheduled Yielding",
+    "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
     "deepgen.kernels.gemm.simt_gemm": "SimtGemm",
     "deepgen.kernels.gemm.simt_gemm.space": "WIDEST=WIDEST_ACCESS",
     "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
@@ -147,20 +147,20 @@ _MODULES = {
 __all__ = [  # noqa: RUF022
     "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
     "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
-    "Document", "Expr", "Expression", "FileFormat", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "INOUT",
-    "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "Lowering", "MeasuredConfig",
-    "Measurement", "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator",
-    "OwnKernel", "Param", "Past", "Policy", "Read", "Recipe", "Requirement", "Runner", "RunnerOptions", "STRIDED",
-    "SUFFIX_OF", "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting", "Signature", "SimtGemm", "Size",
-    "Source", "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument",
-    "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WIDEST_ACCESS",
-    "Word", "Work", "WorkspaceArg", "Yielding", "__version__", "all_of", "build_once", "checked_description",
-    "compare", "const", "declared_parameters", "divided", "divides", "dtype", "explain", "foreign", "gemm",
-    "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum", "metadata_files", "names_in",
-    "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain", "plain_contraction", "points",
-    "read_recorded", "read_source", "scalar", "settle_options", "shared_headers", "table", "targets", "text_of",
-    "texture", "toolchain_for", "torchs_threads", "triton_for", "tune", "value_from_json", "value_to_json",
-    "values_of", "walk", "where", "widen", "write_results",
+    "Document", "Expr", "Expression", "FileFormat", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "HasRank",
+    "INOUT", "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "Lowering",
+    "MeasuredConfig", "Measurement", "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT",
+    "Operator", "OwnKernel", "Param", "Past", "Policy", "Rank", "Read", "Recipe", "Requirement", "Runner",
+    "RunnerOptions", "STRIDED", "SUFFIX_OF", "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting",
+    "Signature", "SimtGemm", "Size", "Source", "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor",
+    "TensorArg", "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile",
+    "Value", "Verdict", "WIDEST_ACCESS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "build_once",
+    "checked_description", "compare", "const", "declared_parameters", "divided", "divides", "dtype", "explain",
+    "foreign", "gemm", "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum",
+    "metadata_files", "names_in", "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain",
+    "plain_contraction", "points", "read_recorded", "read_source", "scalar", "settle_options", "shared_headers",
+    "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "tune",
+    "value_from_json", "value_to_json", "values_of", "walk", "where", "widen", "write_results",
 ]
 # fmt: on
 # isort: on

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels import refusals
-from deepgen.kernels.base import BringsFamily, General, Generator, Surpassed, Yielding
+from deepgen.kernels.base import BringsFamily, Generator, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.errors import BadInput
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 _KERNELS = "deepgen.kernels"
-# Of the families that serve, the better choice is an earlier one, unless it yields. Plug-ins come after all of these,
-# but before a family that serves every kind of operator, unless that surpasses them.
+# Of the families that serve with the same rank, the better choice is an earlier one. Plug-ins come after all of these.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -38,7 +37,6 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_softmax": f"{_KERNELS}.softmax.simt_softmax:SimtSoftmax",
         "c_conv2d": f"{_KERNELS}.conv2d.c_conv2d:CConv2d",
         "simt_conv2d": f"{_KERNELS}.conv2d.simt_conv2d:SimtConv2d",
-        # After all families that are written for one operator: it serves whatever is told by an expression.
         "rules": "deepgen.compiler.family:Rules",
         # Only taken by name: it takes weights to be constant.
         "rules_constant_weights": "deepgen.compiler.family:RulesConstantWeights",
@@ -85,19 +83,13 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     """All generators for this operator on this target, the best choice first; says why when there is none."""
     if isinstance(operator, BringsFamily):
         return [serves(operator.family, operator, target)]
-    known = families()
+    candidates = families()
     refusals.check_addressable(operator)
-    found = [family for family in known if family.refuses(operator, target) is None]
-    if not found:
-        instead = refusals.served_instead(operator, target, known)
+    matches = [family for family in candidates if family.refuses(operator, target) is None]
+    if not matches:
+        instead = refusals.served_instead(operator, target, candidates)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
-
-    def later(family: Generator) -> tuple[bool, bool, bool]:
-        surpassed = isinstance(family, Surpassed) and family.surpassed(operator, target)
-        yields = isinstance(family, Yielding) and family.yields(operator, target)
-        return surpassed, isinstance(family, General) and family.general, yields
-
-    return sorted(found, key=later)
+    return sorted(matches, key=lambda family: rank_of(family, operator, target))
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:

@@ -8,7 +8,7 @@ import pytest
 
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.base import General, Surpassed, Yielding
+from deepgen.kernels.base import Rank, rank_of
 from deepgen.operators import gemm
 from deepgen.testing import GeneratorSuite
 from deepgen.testing.problems import PROBLEMS
@@ -49,10 +49,7 @@ def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) ->
     chip = CHIPS[target]
     for operator in (*PROBLEMS, *FEW_ROWS):
         serving = [f for f in generators.families() if f.refuses(operator, chip) is None]
-        yielding = [f.name for f in serving if isinstance(f, Yielding) and f.yields(operator, chip)]
-        general = [f.name for f in serving if isinstance(f, General) and f.general]
-        last = [f.name for f in serving if isinstance(f, Surpassed) and f.surpassed(operator, chip)]
-        wanted = [f.name for f in serving if f.name not in (*yielding, *general, *last)] + yielding + general + last
+        wanted = [f.name for rank in Rank for f in serving if rank_of(f, operator, chip) is rank]
         for _ in range(2 if serving else 0):
             assert [f.name for f in generators.serving(operator, chip)] == wanted
             assert generators.find(operator, chip).name == wanted[0]
@@ -60,14 +57,15 @@ def test_the_order_of_those_that_serve_is_by_what_they_say_alone(target: str) ->
 
 def test_who_yields_does_so_on_some_of_what_it_serves() -> None:
     """Everywhere would be a place in the list; to nobody would be nothing."""
-    said: dict[str, set[bool]] = {}
+    answers: dict[str, set[bool]] = {}
     for family, target in itertools.product(generators.families(), CHIPS.values()):
         for operator in (*PROBLEMS, *FEW_ROWS):
-            if isinstance(family, Yielding) and family.refuses(operator, target) is None:
-                said.setdefault(family.name, set()).add(family.yields(operator, target))
-                first = generators.find(operator, target)
-                assert first.name != family.name or not family.yields(operator, target)
-    assert said and all(answers == {True, False} for answers in said.values()), said
+            if family.refuses(operator, target) is None:
+                yields = rank_of(family, operator, target) is Rank.YIELDS
+                answers.setdefault(family.name, set()).add(yields)
+                assert not yields or generators.find(operator, target).name != family.name
+    yielding = {name: seen for name, seen in answers.items() if True in seen}
+    assert len(yielding) > 1 and all(seen == {True, False} for seen in yielding.values()), answers
 
 
 def test_no_generator_is_an_error_that_says_why() -> None:

@@ -19,7 +19,7 @@ def integers(m: int, n: int, k: int, a: str = "i8", b: str = "i8", **other: obje
 
 def emulated(kernel: Kernel) -> Kernel:
     """The same source with its dot products in plain C, which takes long to compile where it is optimised."""
-    text = resources.files("deepgen.kernels.gemm.x86_amx_gemm").joinpath("emulate.h").read_text()
+    text = resources.files("deepgen.kernels.shared").joinpath("emulate.h").read_text()
     return replace(
         kernel, sources=(*kernel.sources, Source("emulate.h", text)), flags=(*kernel.flags, "-DEMULATE", "-O1")
     )

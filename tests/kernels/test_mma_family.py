@@ -14,8 +14,9 @@ import pytest
 import needs
 from deepgen import generators, targets
 from deepgen.generators import Generator
-from deepgen.kernels.gemm.mma_gemm import MmaGemm, formats
+from deepgen.kernels.gemm.mma_gemm import MmaGemm
 from deepgen.kernels.gemm.skinny_gemm import SkinnyGemm
+from deepgen.kernels.shared import source_text
 from deepgen.operators import Gemm, gemm
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
@@ -144,7 +145,7 @@ def test_defaults_keep_all_in_registers_and_samples_build(target: str, tmp_path:
 )
 def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> None:
     package, name = file.split("/")
-    text = re.sub(r"//.*", "", formats.read(f"deepgen.kernels.gemm.{package}", name).text)
+    text = re.sub(r"//.*", "", source_text(f"deepgen.kernels.gemm.{package}", name))
     for forbidden in (r"\basm\b", r"\b__\w+", r"\b(threadIdx|blockIdx|gridDim|blockDim)\b", r"\batomic\w*"):
         assert not re.search(forbidden, text), f"{name} has {forbidden}"
     assert not re.search(r"->|\*\s*reinterpret_cast|(^|[=(,;{])\s*\*\s*\w+\s*=", text, re.MULTILINE)
@@ -156,7 +157,7 @@ def test_memory_and_special_instructions_go_through_the_dialect(file: str) -> No
 
 def test_both_sides_of_the_dialect_have_the_same_words() -> None:
     def words(name: str) -> set[str]:
-        text = formats.read("deepgen.kernels.gemm.mma_gemm", name).text
+        text = source_text("deepgen.kernels.gemm.mma_gemm", name)
         return set(re.findall(r"^(?:DG_DEVICE|struct) (?:[\w, <>]+? )?(\w+)(?:\(| \{)", text, re.MULTILINE))
 
     shared = {"tf32", "f8e4m3", "f8e5m2", "to_work"}

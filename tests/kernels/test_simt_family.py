@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
-from deepgen.kernels.gemm.simt_gemm import SimtGemm, source
-from deepgen.kernels.shared import dialect
+from deepgen.kernels.gemm.simt_gemm import SimtGemm
+from deepgen.kernels.shared import source_text
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()
@@ -60,7 +60,7 @@ def test_what_does_not_fit_the_chip_is_named() -> None:
 
 @pytest.mark.parametrize("name", KERNEL_FILES)
 def test_memory_and_special_instructions_go_through_the_dialect(name: str) -> None:
-    text = re.sub(r"//.*", "", source(name))
+    text = re.sub(r"//.*", "", source_text("deepgen.kernels.gemm.simt_gemm", name))
     for forbidden in (
         r"\basm\b",
         r"\b__\w+",
@@ -79,7 +79,9 @@ def test_memory_and_special_instructions_go_through_the_dialect(name: str) -> No
 
 def test_every_side_of_the_dialect_has_the_same_words() -> None:
     def words(name: str) -> set[str]:
-        return set(re.findall(r"^DG_DEVICE [\w ]+? (\w+)\(", dialect.source(name), re.MULTILINE))
+        return set(
+            re.findall(r"^DG_DEVICE [\w ]+? (\w+)\(", source_text("deepgen.kernels.shared.dialect", name), re.MULTILINE)
+        )
 
     cuda, emulated = words("dialect_cuda.h"), words("emulate.h")
     assert cuda <= emulated

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from deepgen.kernels.base import Rank
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Target
@@ -23,7 +24,6 @@ class Rules:
     """Schedules by rules, on processors and GPUs. `rules` are the user's own, which are asked before deepgen's."""
 
     name = "rules"
-    general = True
     constant = False
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
@@ -56,6 +56,10 @@ class Rules:
 
         lacking = missing_functions(told)
         return f"it has no {', '.join(lacking)} for HIP" if lacking else None
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """After all families that are written for one operator: it serves whatever has an expression."""
+        return Rank.GENERAL
 
     def space(self, operator: Operator, target: Target) -> Space:
         return self._making.space(operator, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from deepgen.operators import Operator
@@ -32,12 +33,24 @@ class Generator(Protocol):
         ...
 
 
-@runtime_checkable
-class Yielding(Protocol):
-    """What a family has beside, if some of what it serves is served faster by one after it in `families()`."""
+class Rank(IntEnum):
+    """Where a family comes among those that serve an operator on a target: families of a lower rank come first.
 
-    def yields(self, operator: Operator, target: Target) -> bool:
-        """Whether it comes after those that do not yield. Asked only of what it serves; always the same answer."""
+    Within a rank they come in the order of `families()`. A family without a rank is specialised.
+    """
+
+    SPECIALISED = 0  # made for this kind of operator
+    YIELDS = 1  # made for it, and a specialised one is faster here
+    GENERAL = 2  # serves every kind of operator
+    SURPASSED = 3  # made for it, and a general one is faster here
+
+
+@runtime_checkable
+class HasRank(Protocol):
+    """What a family has beside, if it is not the best choice for all that it serves."""
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """Asked only of what it serves; always the same answer."""
         ...
 
 
@@ -73,25 +86,13 @@ class Scheduled(Protocol):
 
 
 @runtime_checkable
-class General(Protocol):
-    """What a family has beside, if it serves every kind of operator: those made for one kind come before it."""
-
-    @property
-    def general(self) -> bool: ...
-
-
-@runtime_checkable
-class Surpassed(Protocol):
-    """What a family has beside, if some of what it serves is served faster by one for every kind of operator."""
-
-    def surpassed(self, operator: Operator, target: Target) -> bool:
-        """Whether it comes after all others. Asked only of what it serves; always the same answer."""
-        ...
-
-
-@runtime_checkable
 class BringsFamily(Protocol):
     """What an operator has beside, if it comes with its only family, as a kernel of the user's own does."""
 
     @property
     def family(self) -> Generator: ...
+
+
+def rank_of(family: Generator, operator: Operator, target: Target) -> Rank:
+    """The rank of a family that serves the operator there."""
+    return family.rank(operator, target) if isinstance(family, HasRank) else Rank.SPECIALISED

@@ -17,7 +17,7 @@ REGISTERS = 8
 MOST_ROWS = 16
 GROUPS = 16  # in a row of a tile
 TURNING = 2  # tiles of the first operand that are held: one is loaded while products with the other run
-HEADERS = ("tiles.h", "emulate.h")  # of the family of templates that multiplies with tiles
+HEADERS = ("tiles.h", "emulate.h")  # that families of templates share
 _ROW_BYTES = 64
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
@@ -12,12 +11,11 @@ from deepgen.compiler.schedule.steps import PARALLEL
 from deepgen.compiler.text.c_file import file_text
 from deepgen.compiler.text.c_statements import definitions
 from deepgen.compiler.text.c_values import Names
+from deepgen.kernels.shared import sources
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 _HEADERS = ("numbers.h", "vector_math.h")
-_SHARED = "deepgen.kernels.shared"
-_TILES = "deepgen.kernels.gemm.x86_amx_gemm"
 
 
 def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
@@ -53,15 +51,12 @@ def _step(function: Function, entry: str, threads: int, made: Sequence[Buffer]) 
 
 def headers(function: Function) -> tuple[Source, ...]:
     """The files that a function's text includes."""
-    own = resources.files(__package__)
-    found = [Source(name, own.joinpath(name).read_text()) for name in _HEADERS]
-    shared = resources.files(_SHARED)
+    names = [*_HEADERS]
     if _parallel(function):
-        found += [Source(name, shared.joinpath(name).read_text()) for name in ("cpu_pool.h", "x86_pool.h")]
-        found.append(Source("parts.h", own.joinpath("parts.h").read_text()))
+        names += ["cpu_pool.h", "x86_pool.h", "parts.h"]
     if any(isinstance(s, For) and s.kind in TILES for s in walk(function.body)):
-        found += [Source(name, resources.files(_TILES).joinpath(name).read_text()) for name in TILE_HEADERS]
-    return tuple(found)
+        names += TILE_HEADERS
+    return sources(__package__, names)
 
 
 def emit(function: Function, entry: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 from math import prod
 
 from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, WideProduct, wide_product
@@ -13,7 +12,7 @@ from deepgen.compiler.passes.gpu.vectors import SCAN
 from deepgen.compiler.passes.ir import Call, walk
 from deepgen.compiler.text import gpu_values
 from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
-from deepgen.kernels.shared import dialect
+from deepgen.kernels.shared import dialect_sources, sources
 from deepgen.operators.expr.nodes import Binary, Expression, Unary
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
@@ -28,15 +27,11 @@ _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
     text = emit(program)
-    own = (Source(file, _file(file)) for file in (*_OWN, *(one for one in _OTHERS if f'"{one}"' in text)))
+    own = sources(__package__, (*_OWN, *(one for one in _OTHERS if f'"{one}"' in text)))
     return Kernel(
         name=name or program.name,
         language=language,
-        sources=(
-            Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", text),
-            *own,
-            *dialect.sources(language),
-        ),
+        sources=(Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", text), *own, *dialect_sources(language)),
         flags=("-std=c++17", f"-DWARP={warp}"),
         plan=LaunchPlan(tuple(_step(program, n) for n in range(len(program.launches)))),
     )
@@ -87,10 +82,6 @@ def missing_functions(expression: Expression) -> list[str]:
     values = [v for stage in expression.stages for v in walk_value(stage.value)]
     wide = {v.op for v in values if isinstance(v, Unary) and v.dtype == "f64"} & _LIBRARY
     return sorted({f"{op} of f64" for op in wide} | {"pow" for v in values if isinstance(v, Binary) and v.op == "pow"})
-
-
-def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()
 
 
 def _step(program: Program, n: int) -> Step:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description, Launch
+from deepgen.kernels.shared import source_text
 from deepgen.operators import Operator
 from deepgen.operators.signature import Size
 from deepgen.space import Space, parse
@@ -138,7 +138,10 @@ class KernelFamily:
         first, *others = self.description.sources
         head, tail = "", self._constants(knobs)
         if self.description.language == "hip":
-            others = [*(s for s in others if s.name != HIP_HEADER), Source(HIP_HEADER, _hip_runtime())]
+            others = [
+                *(s for s in others if s.name != HIP_HEADER),
+                Source(HIP_HEADER, source_text(__package__, "hip_runtime.h")),
+            ]
             # Lines are counted as in the user's file.
             head = f'#include "{HIP_HEADER}"\n#line 1 "{first.name}"\n'
         if self.description.language in ("hip", "c++"):
@@ -159,10 +162,6 @@ class KernelFamily:
         if self.description.language == "c":
             return "".join(lines)
         return 'extern "C" {\n' + "".join(f"extern {line}" for line in lines) + "}\n"
-
-
-def _hip_runtime() -> str:
-    return resources.files(__package__).joinpath("hip_runtime.h").read_text()
 
 
 def _kernel_of(operator: Operator) -> str | None:

@@ -1,16 +1,81 @@
-"""What families of kernels share, and code outside the package may include."""
+"""What families of kernels share: their files of source, values that knobs may have, and kernels made of macros."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
+from typing import TypeVar
 
-from deepgen.vocabulary import Source
+from deepgen.operators import Operator
+from deepgen.targets import Hip, Target
+from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
-_TILES = "gemm/x86_amx_gemm"
-_FOLDERS = {"cpu_pool.h": "shared", "x86_pool.h": "shared", "tiles.h": _TILES, "emulate.h": _TILES}
+Kind = TypeVar("Kind", bound=Operator)
+Chip = TypeVar("Chip", bound=Target)
+Macros = Mapping[str, "int | str"]
+Implied = tuple[tuple[str, str], ...]
+
+
+def served(operator: Operator, target: Target, kind: type[Kind], chip: type[Chip]) -> tuple[Kind, Chip]:
+    """The operator and the target of a call after `refuses`, as what they are."""
+    assert isinstance(operator, kind) and isinstance(target, chip), "ask refuses() first"
+    return operator, target
+
+
+def covering(values: Sequence[int], size: int) -> list[int]:
+    """The values below a size and the first that covers it: larger ones would give the same kernel."""
+    below = [v for v in values if v < size]
+    return [*below, *[v for v in values if v >= size][:1]]
+
+
+def nearest(values: Sequence[int], wanted: int) -> int:
+    return min(values, key=lambda v: abs(v - wanted))
+
+
+def thread_counts(cores: int) -> list[int]:
+    doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
+    return [*doubled, cores]
+
+
+def sources(package: str, names: Iterable[str]) -> tuple[Source, ...]:
+    """Files of a package, or of this one where that does not have them."""
+    return tuple(Source(name, source_text(package, name)) for name in names)
+
+
+@cache
+def source_text(package: str, name: str) -> str:
+    own = resources.files(package).joinpath(name)
+    return (own if own.is_file() else resources.files(__name__).joinpath(name)).read_text()
+
+
+def dialect_sources(language: str) -> tuple[Source, ...]:
+    """The headers of the dialect that a kernel in CUDA or HIP includes."""
+    return sources(f"{__name__}.dialect", ("dialect.h", f"dialect_{language}.h"))
+
+
+def language_of(target: Target) -> str:
+    return "hip" if isinstance(target, Hip) else "cuda"
+
+
+def c_kernel(name: str, package: str, files: Iterable[str], macros: Macros, plan: LaunchPlan) -> Kernel:
+    """A kernel in C with threads."""
+    return Kernel(name, "c", sources(package, files), ("-std=gnu11", "-pthread", *defines(macros)), plan)
+
+
+def gpu_kernel(
+    name: str, language: str, files: Iterable[Source], macros: Macros, plan: LaunchPlan, implied: Implied = ()
+) -> Kernel:
+    """A kernel in the dialect of CUDA and HIP."""
+    return Kernel(
+        name, language, (*files, *dialect_sources(language)), ("-std=c++17", *defines(macros)), plan, implied=implied
+    )
+
+
+def defines(macros: Macros) -> tuple[str, ...]:
+    return tuple(f"-D{name}={value}" for name, value in macros.items())
 
 
 def shared_headers() -> tuple[Source, ...]:
-    """A pool of threads, and products by tiles of AMX or what stands in for them."""
-    folder = resources.files("deepgen.kernels")
-    return tuple(Source(name, folder.joinpath(place, name).read_text()) for name, place in _FOLDERS.items())
+    """For code outside the package: a pool of threads, and products by tiles of AMX or what stands in for them."""
+    return sources(__name__, ("cpu_pool.h", "x86_pool.h", "tiles.h", "emulate.h"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.shared.x86 import covering, sources, thread_counts
+from deepgen.kernels.shared import c_kernel, covering, served, thread_counts
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space
@@ -34,7 +34,7 @@ class CConv2d:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        conv, cpu = _served(operator, target)
+        conv, cpu = served(operator, target, Conv2d, Cpu)
         s = Space(self.name)
         columns = s.knob("TW", covering(_COLUMNS, conv.out_w))
         vectors = s.knob("NV", covering(_VECTORS, -(-conv.co // _lanes(conv, cpu))))
@@ -46,7 +46,7 @@ class CConv2d:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        conv, cpu = _served(operator, target)
+        conv, cpu = served(operator, target, Conv2d, Cpu)
         of, acc, out = conv.dtypes
         macros = {
             "TYPE_X": of.name,
@@ -56,12 +56,8 @@ class CConv2d:
             **{knob: config[knob] for knob in ("TW", "NV", "CI_BLOCK")},
             "CHANNELS_OUTSIDE": int(config["OUTER"] == "channels"),
         }
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources(_SOURCES, "conv2d/c_conv2d", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
-            plan=LaunchPlan(steps=(Step("deepgen_conv2d", _arguments(conv, cpu, config)),)),
+        return c_kernel(
+            self.name, __name__, _SOURCES, macros, LaunchPlan((Step("deepgen_conv2d", _arguments(conv, cpu, config)),))
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
@@ -72,11 +68,6 @@ class CConv2d:
         tiles = [{"TW": tw, "NV": nv, **rest} for tw in values["TW"] for nv in values["NV"]]
         fitting = [tile for tile in tiles if not space.explain(tile)]
         return max(fitting, key=lambda tile: tile["TW"] * tile["NV"] / (tile["TW"] + tile["NV"]))
-
-
-def _served(operator: Operator, target: Target) -> tuple[Conv2d, Cpu]:
-    assert isinstance(operator, Conv2d) and isinstance(target, Cpu), "ask refuses() first"
-    return operator, target
 
 
 def _lanes(conv: Conv2d, cpu: Cpu) -> int:

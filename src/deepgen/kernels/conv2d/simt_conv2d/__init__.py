@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from math import ceil
 from typing import Any
 
-from deepgen.kernels.shared import dialect
+from deepgen.kernels.base import Rank
+from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space, ceil_div, divides
-from deepgen.targets import Cuda, Gpu, Hip, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.targets import Cuda, Gpu, Target
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg
 from deepgen.vocabulary.dtypes import dtype
 
 _RESERVED = 40  # registers for addresses and counters
@@ -86,44 +86,29 @@ class SimtConv2d:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None
 
-    def surpassed(self, operator: Operator, target: Target) -> bool:
-        """By kernels made by rules, where these use matrix units."""
-        conv, _ = _served(operator, target)
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """Kernels made by rules are faster where they use matrix units."""
+        conv, _ = served(operator, target, Conv2d, Gpu)
         matrices = isinstance(target, Cuda) and target.sm >= 80 and conv.dtype in ("f16", "bf16", "i8")
-        return matrices and conv.ci * dtype(conv.dtype).bytes % _MATRIX_BYTES == 0
+        whole = conv.ci * dtype(conv.dtype).bytes % _MATRIX_BYTES == 0
+        return Rank.SURPASSED if matrices and whole else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return simt_conv2d_space(self.name, *_served(operator, target))
+        return simt_conv2d_space(self.name, *served(operator, target, Conv2d, Gpu))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        conv, gpu = _served(operator, target)
-        language = "hip" if isinstance(gpu, Hip) else "cuda"
-        own = [_source(__package__, name) for name in ("conv2d_simt.cu", "conv2d_tiles.h")]
+        conv, gpu = served(operator, target, Conv2d, Gpu)
+        files = sources(__name__, ("conv2d_simt.cu", "conv2d_tiles.h"))
         macros = _macros(conv, config, gpu.warp)
-        return Kernel(
-            name=self.name,
-            language=language,
-            sources=(*own, *dialect.sources(language)),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items())),
-            plan=_plan(conv, config),
-        )
+        return gpu_kernel(self.name, language_of(gpu), files, macros, _plan(conv, config))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         """The largest tile of which there are enough for every multiprocessor, or else the smallest one."""
-        conv, gpu = _served(operator, target)
+        conv, gpu = served(operator, target, Conv2d, Gpu)
         space = self.space(operator, target)
         configs = [c for c in (_config(conv, *tile) for tile in _TILES) if not space.explain(c)]
         busy = (c for c in configs if _blocks(conv, c) >= gpu.multiprocessors)
         return next(busy, configs[-1])
-
-
-def _served(operator: Operator, target: Target) -> tuple[Conv2d, Gpu]:
-    assert isinstance(operator, Conv2d) and isinstance(target, Gpu), "ask refuses() first"
-    return operator, target
-
-
-def _source(package: str, name: str) -> Source:
-    return Source(name, resources.files(package).joinpath(name).read_text())
 
 
 def _macros(conv: Conv2d, config: Mapping[str, Any], warp: int) -> dict[str, int | str]:

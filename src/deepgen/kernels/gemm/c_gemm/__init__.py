@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.shared.x86 import covering, nearest, sources, thread_counts
+from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
@@ -39,7 +39,7 @@ class CGemm:
         return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, Cpu)
         size, lanes = dtype(gemm.a).bytes, _lanes(gemm, cpu)
         tiles = _tiles(gemm, cpu)
         s = Space(self.name)
@@ -61,7 +61,7 @@ class CGemm:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, Cpu)
         macros = {
             "REAL": _TYPES[gemm.a],
             "VECTOR_BYTES": cpu.vector_bytes,
@@ -87,16 +87,16 @@ class CGemm:
             *(ScalarArg(gemm.a, name) for name in ("alpha", "beta")),
             ScalarArg("i32", config["THREADS"]),
         )
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources(("gemm.c", "cpu_pool.h", "x86_pool.h"), "gemm/c_gemm", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
-            plan=LaunchPlan((Step("deepgen_gemm", arguments),)),
+        return c_kernel(
+            self.name,
+            __name__,
+            ("gemm.c", "cpu_pool.h", "x86_pool.h"),
+            macros,
+            LaunchPlan((Step("deepgen_gemm", arguments),)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, Cpu)
         lanes = _lanes(gemm, cpu)
         rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _cost(gemm, lanes, *tile))
         width = nearest([w for w in covering(_WIDTHS, gemm.n) if w >= vectors * lanes], 512)
@@ -111,7 +111,7 @@ class CGemm:
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         """Of the busiest thread."""
-        gemm, cpu = _served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, Cpu)
         rows, vectors, threads, lanes = config["MR"], config["NR"], config["THREADS"], _lanes(gemm, cpu)
         units = -(-gemm.n // (vectors * lanes)) if config.get("PARTITION") == "n" else -(-gemm.m // rows)
         parts = threads * config.get("TASKS", 1)
@@ -119,11 +119,6 @@ class CGemm:
         clocks = _cost(gemm, lanes, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
         whole: float = clocks / _CLOCK
         return whole
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Cpu]:
-    assert isinstance(operator, Gemm) and isinstance(target, Cpu), "ask refuses() first"
-    return operator, target
 
 
 def _lanes(gemm: Gemm, cpu: Cpu) -> int:

@@ -9,12 +9,13 @@ from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.defaults import choose, seconds
 from deepgen.kernels.gemm.mma_gemm.lower import lower, plan
 from deepgen.kernels.gemm.mma_gemm.space import mma_space
-from deepgen.operators import Operator
+from deepgen.kernels.shared import gpu_kernel, served, sources
+from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
-from deepgen.targets import Target
+from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel
 
-_OWN = ("gemm_mma.cu", "problem.h", "operands.h", "share.h", "dialect_mma.h")
+_OWN = ("gemm_mma.cu", "problem.h", "operands.h", "share.h", "dialect_mma.h", "work.h")
 
 
 class MmaGemm:
@@ -26,16 +27,15 @@ class MmaGemm:
         return formats.refused(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return mma_space(self.name, *formats.served(operator, target))
+        return mma_space(self.name, *served(operator, target, Gemm, Cuda))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = formats.served(operator, target)
+        gemm, _ = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
-        sources = {__package__: _OWN, "deepgen.kernels.gemm.simt_gemm": ("work.h",)}
-        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
+        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*formats.served(operator, target))
+        return choose(*served(operator, target, Gemm, Cuda))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*formats.served(operator, target), dict(config))
+        return seconds(*served(operator, target, Gemm, Cuda), dict(config))

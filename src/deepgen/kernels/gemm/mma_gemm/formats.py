@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 
-from deepgen.kernels.shared import dialect
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Size, Source, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import dtype
 
 Requirement = tuple[str, str]
@@ -147,31 +145,6 @@ def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requiremen
                 words = f"matrices of {name} that lie multiples of {width} bytes apart"
                 out.append((f"stride_{letter} % {width // size} == 0", words))
     return out
-
-
-def served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
-    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
-    return operator, target
-
-
-def kernel(
-    name: str, sources: Mapping[str, tuple[str, ...]], macros: Mapping[str, int | str], plan: LaunchPlan
-) -> Kernel:
-    """Sources are listed by package, the main one first; the dialect comes last."""
-    return Kernel(
-        name=name,
-        language="cuda",
-        sources=(
-            *(read(package, file) for package, files in sources.items() for file in files),
-            *dialect.sources("cuda"),
-        ),
-        flags=("-std=c++17", *(f"-D{macro}={value}" for macro, value in macros.items())),
-        plan=plan,
-    )
-
-
-def read(package: str, name: str) -> Source:
-    return Source(name, resources.files(package).joinpath(name).read_text())
 
 
 def _stored(name: str) -> str:

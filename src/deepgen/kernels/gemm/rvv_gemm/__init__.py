@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.rvv_gemm import tile
-from deepgen.kernels.shared.x86 import covering, nearest, sources
+from deepgen.kernels.shared import covering, defines, nearest, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Riscv, Target
@@ -43,7 +43,7 @@ class RvvGemm:
         return None if operator.scales == "none" else "it has no scales"
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, chip = _served(operator, target)
+        gemm, chip = served(operator, target, Gemm, Riscv)
         size = dtype(gemm.a).bytes
         s = Space(self.name)
         group = s.knob("LMUL", [g for g in _GROUPS if g == 1 or g * _lanes(chip) // 2 < gemm.n])
@@ -63,7 +63,7 @@ class RvvGemm:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = _served(operator, target)
+        gemm, _ = served(operator, target, Gemm, Riscv)
         sums, second, fourth = _GROUPS[config["LMUL"]]
         pack_a, pack_b = config["PACK_A"] == "strip", config["PACK_B"] == "block"
         a_t = gemm.layout[0] == "t"
@@ -102,17 +102,17 @@ class RvvGemm:
             *(ScalarArg("i64", name) for name in _SIZES),
             *(ScalarArg(factor, name) for name in ("alpha", "beta")),
         )
-        files = sources(("gemm_rvv.c", "rvv_numbers.h"), "gemm/rvv_gemm")
+        files = sources(__name__, ("gemm_rvv.c", "rvv_numbers.h"))
         return Kernel(
             name=self.name,
             language="c",
             sources=(*files, Source("tile.h", tile.text(tiles))),
-            flags=("-std=gnu11", *(f"-D{name}={value}" for name, value in macros.items())),
+            flags=("-std=gnu11", *defines(macros)),
             plan=LaunchPlan((Step("deepgen_gemm", arguments),)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        gemm, chip = _served(operator, target)
+        gemm, chip = served(operator, target, Gemm, Riscv)
         group = max(g for g in _GROUPS if g <= 4 and (g == 1 or g * _lanes(chip) <= gemm.n))
         wide = max(w for w in _WIDE if w * group <= 4 and (w == 1 or w * group * _lanes(chip) <= gemm.n))
         rows = max(r for r in _ROWS if r <= gemm.m and r * wide * group + group <= chip.vector_registers)
@@ -128,11 +128,6 @@ class RvvGemm:
             "PACK_B": _packings(gemm)[0],
             "PREFETCH": 0,
         }
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Riscv]:
-    assert isinstance(operator, Gemm) and isinstance(target, Riscv), "ask refuses() first"
-    return operator, target
 
 
 def _lanes(chip: Riscv) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
-from deepgen.kernels.shared import dialect
+from deepgen.kernels.shared import gpu_kernel, language_of, served, source_text
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu, Hip
+from deepgen.targets.gpu import Gpu
 from deepgen.vocabulary import Kernel, Source
 
 _SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
@@ -46,26 +45,20 @@ class SimtGemm:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return simt_space(self.name, *_served(operator, target))
+        return simt_space(self.name, *served(operator, target, Gemm, Gpu))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, gpu = _served(operator, target)
+        gemm, gpu = served(operator, target, Gemm, Gpu)
         lowered = lower(gemm, config, gpu.warp, dots(gpu))
-        language = "hip" if isinstance(gpu, Hip) else "cuda"
-        return Kernel(
-            name=self.name,
-            language=language,
-            sources=(*(Source(name, _text(name, gemm)) for name in _SOURCES), *dialect.sources(language)),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
-            plan=plan(gemm, config, lowered),
-            implied=implied(gemm, config, lowered.macros),
-        )
+        files = [Source(name, _text(name, gemm)) for name in _SOURCES]
+        implications = implied(gemm, config, lowered.macros)
+        return gpu_kernel(self.name, language_of(gpu), files, lowered.macros, plan(gemm, config, lowered), implications)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
+        return choose(*served(operator, target, Gemm, Gpu))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*_served(operator, target), dict(config))
+        return seconds(*served(operator, target, Gemm, Gpu), dict(config))
 
 
 def dots(gpu: Gpu) -> dict[str, int]:
@@ -74,16 +67,7 @@ def dots(gpu: Gpu) -> dict[str, int]:
     return {**found, "f16": 2} if gpu.has("dot2") else found
 
 
-def source(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()
-
-
 def _text(name: str, gemm: Gemm) -> str:
     """Four sums in f64 are wider than one store. All other kernels keep the text, and so the ids, that they have."""
-    text = source(name)
+    text = source_text(__name__, name)
     return text.replace(_FOUR_SUMS, "") if gemm.dtypes[3].bytes > 4 else text
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Gpu]:
-    assert isinstance(operator, Gemm) and isinstance(target, Gpu), "ask refuses() first"
-    return operator, target

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.skinny_gemm.defaults import choose, seconds
 from deepgen.kernels.gemm.skinny_gemm.lower import lower, plan, sides
 from deepgen.kernels.gemm.skinny_gemm.space import skinny_space
+from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, dtype
 
-_OWN = ("gemm_skinny.cu", "large.h")
-_MMA = ("problem.h", "dialect_mma.h")  # of the family of warp-wide products
+_OWN = ("gemm_skinny.cu", "large.h", "problem.h", "dialect_mma.h")
 _MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
 # What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
 _MOST_TURNED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
@@ -41,7 +42,7 @@ class SkinnyGemm:
         most = _MOST_PLAIN if plain else _MOST_THIN
         if side.thin > most:
             return f"M or N must be at most {most}"
-        if side.thin > _MOST_WIDENED and not side.thin_along and formats.widened(*formats.served(operator, target)):
+        if side.thin > _MOST_WIDENED and not side.thin_along and formats.widened(*served(operator, target, Gemm, Cuda)):
             return f"M or N must be at most {_MOST_WIDENED} where it is not contiguous along K in {operator.a}"
         if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
             return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
@@ -51,31 +52,30 @@ class SkinnyGemm:
                 return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
         return None
 
-    def yields(self, operator: Operator, target: Target) -> bool:
-        """To warp-wide products out of shared memory, which do not multiply plain f32."""
-        gemm, _ = formats.served(operator, target)
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """It yields to warp-wide products out of shared memory, which do not multiply plain f32."""
+        gemm, _ = served(operator, target, Gemm, Cuda)
         side, size = sides(gemm), dtype(gemm.a).bytes
         if side.plain:
-            return False
+            return Rank.SPECIALISED
         # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
         broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
         # Bytes and halves are exchanged in registers here, and turned by matrix loads there.
         exchanged = not side.large_along and size < 4
         # Sums leave few registers for loads, unless loads have many numbers.
         crowded = side.thin > _MOST_AHEAD and size > 1
-        return broken or exchanged or crowded
+        return Rank.YIELDS if broken or exchanged or crowded else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return skinny_space(self.name, *formats.served(operator, target))
+        return skinny_space(self.name, *served(operator, target, Gemm, Cuda))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = formats.served(operator, target)
+        gemm, _ = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
-        sources = {__package__: _OWN, formats.__package__: _MMA}
-        return formats.kernel(self.name, sources, lowered.macros, plan(gemm, config, lowered))
+        return gpu_kernel(self.name, "cuda", sources(__name__, _OWN), lowered.macros, plan(gemm, config, lowered))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*formats.served(operator, target))
+        return choose(*served(operator, target, Gemm, Cuda))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return None if self.refuses(operator, target) else seconds(*formats.served(operator, target), dict(config))
+        return None if self.refuses(operator, target) else seconds(*served(operator, target, Gemm, Cuda), dict(config))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from typing import Any
 
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, seconds, various, way_of
 from deepgen.kernels.gemm.sm90_gemm.lower import LINE_BYTES, lower, plan, products_header
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
+from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
@@ -48,32 +48,28 @@ class Sm90Gemm:
         return _unaligned(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return sm90_space(self.name, *_served(operator, target))
+        return sm90_space(self.name, *served(operator, target, Gemm, Cuda))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, gpu = _served(operator, target)
+        gemm, gpu = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
         return Kernel(
             name=self.name,
             language="cuda",
-            sources=(*(Source(name, source(name)) for name in _SOURCES), products),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in lowered.macros.items())),
+            sources=(*sources(__name__, _SOURCES), products),
+            flags=("-std=c++17", *defines(lowered.macros)),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
+        return choose(*served(operator, target, Gemm, Cuda))
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
-        return various(*_served(operator, target))
+        return various(*served(operator, target, Gemm, Cuda))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*_served(operator, target), way_of(config))
-
-
-def source(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()
+        return seconds(*served(operator, target, Gemm, Cuda), way_of(config))
 
 
 def _unaligned(gemm: Gemm) -> str | None:
@@ -84,8 +80,3 @@ def _unaligned(gemm: Gemm) -> str | None:
         if int(line) % whole:
             return f"a line of {name} has {line} numbers, which is not a multiple of 16 bytes"
     return None
-
-
-def _served(operator: Operator, target: Target) -> tuple[Gemm, Cuda]:
-    assert isinstance(operator, Gemm) and isinstance(target, Cuda), "ask refuses() first"
-    return operator, target

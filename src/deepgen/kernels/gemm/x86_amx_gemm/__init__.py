@@ -6,23 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.x86_amx_gemm.defaults import BYTES_WORTH_A_THREAD, default_config
+from deepgen.kernels.shared import c_kernel, covering, served, thread_counts
 from deepgen.kernels.shared.x86 import (
     C_TYPES,
     HUGE_PAGE,
     PARTITION,
     Tile,
-    covering,
     every_task_works,
     finish_macros,
     operand_macros,
     partitions,
     seconds,
-    served,
     sides,
-    sources,
     swaps,
-    thread_counts,
     unfit_result,
 )
 from deepgen.operators import Gemm, Operator
@@ -67,13 +65,13 @@ class AmxGemm:
             return "it needs " + " and ".join(needs)
         return unfit_result(operator)
 
-    def yields(self, operator: Operator, target: Target) -> bool:
-        """To vectors, which read B where it lies: packing it for tiles takes longer than products of few rows."""
-        gemm, _ = served(operator, target)
-        return gemm.m <= _FEW_ROWS and gemm.layout[1] == "n"
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """It yields to vectors, which read B where it lies: packing it takes longer than products of few rows."""
+        gemm, _ = served(operator, target, Gemm, X86)
+        return Rank.YIELDS if gemm.m <= _FEW_ROWS and gemm.layout[1] == "n" else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         s = Space(self.name)
         element = gemm.dtypes[0].bytes
         if self._constant_b:
@@ -130,23 +128,17 @@ class AmxGemm:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = served(operator, target)
+        gemm, _ = served(operator, target, Gemm, X86)
         packed = _packed_b(gemm, config) if self._constant_b else None
         step = Step("deepgen_gemm", _arguments(gemm, config, packed))
         macros = {**_macros(gemm, config), "PACKED": int(self._constant_b)}
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources(_SOURCES, "gemm/x86_amx_gemm", "gemm/x86_dot", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in macros.items())),
-            plan=LaunchPlan(steps=(step,), prepare=_preparation(packed)),
-        )
+        return c_kernel(self.name, __name__, _SOURCES, macros, LaunchPlan((step,), _preparation(packed)))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*served(operator, target), constant_b=self._constant_b)
+        return default_config(*served(operator, target, Gemm, X86), constant_b=self._constant_b)
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        gemm, _ = served(operator, target)
+        gemm, _ = served(operator, target, Gemm, X86)
         rows, columns = config["MR"], config["NR"]
         clocks = max(16.0 * rows * columns, 8.0 * (rows + columns))  # a product of tiles takes 16, loading one 8
         packing = "ahead" if self._constant_b else "block"

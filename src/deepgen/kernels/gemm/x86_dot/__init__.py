@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
 from deepgen.kernels.shared.x86 import (
     C_TYPES,
     PARTITION,
     Tile,
     all_cores,
-    covering,
     every_task_works,
     finish_macros,
-    nearest,
     operand_macros,
     partitions,
     seconds,
-    served,
     sides,
-    sources,
     swaps,
-    thread_counts,
     unfit_result,
 )
 from deepgen.operators import Gemm, Operator
@@ -73,7 +69,7 @@ class DotGemm:
         return unfit_result(operator)
 
     def space(self, operator: Operator, target: Target) -> Space:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         s = Space(self.name)
         swap = s.knob("SWAP", swaps(gemm))
         widen = s.knob("WIDEN", _widenings(gemm))
@@ -120,7 +116,7 @@ class DotGemm:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, _ = served(operator, target)
+        gemm, _ = served(operator, target, Gemm, X86)
         knobs = {
             "INPUT": _input(gemm, config),
             **operand_macros(gemm, config["SWAP"]),
@@ -139,16 +135,10 @@ class DotGemm:
             "TASKS": config.get("TASKS", 1),
         }
         step = Step("deepgen_gemm", _arguments(gemm, config, _workspace(gemm, config)))
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources((*_OWN, *_SHARED), "gemm/x86_dot", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in knobs.items())),
-            plan=LaunchPlan(steps=(step,)),
-        )
+        return c_kernel(self.name, __name__, (*_OWN, *_SHARED), knobs, LaunchPlan((step,)))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         widen = _widenings(gemm)[-1]
         turned = _is_quicker_turned(gemm, cpu)
         swap = turned or swaps(gemm)[0]
@@ -167,7 +157,7 @@ class DotGemm:
         return {**config, **_default_threads(gemm, cpu, left, right, config["MR"], config["NR"] * 16)}
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         rows, columns, group = config["MR"], config["NR"], _GROUPS[_input(gemm, config)]
         pieces = 64 // cpu.vector_bytes  # vectors of 16 sums
         clocks = max(rows * columns * pieces / 2, (rows + columns * pieces) / 2, 4.0)

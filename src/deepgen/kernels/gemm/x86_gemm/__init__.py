@@ -7,7 +7,8 @@ from typing import Any
 
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
-from deepgen.kernels.shared.x86 import HUGE_PAGE, Tile, seconds, served, sources
+from deepgen.kernels.shared import c_kernel, served
+from deepgen.kernels.shared.x86 import HUGE_PAGE, Tile, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
@@ -53,27 +54,21 @@ class X86Gemm:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return gemm_space(self.name, *served(operator, target), constant_b=self._constant_b)
+        return gemm_space(self.name, *served(operator, target, Gemm, X86), constant_b=self._constant_b)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         lanes = cpu.vector_bytes // FLOAT
         plan = LaunchPlan(
             steps=(Step("deepgen_gemm", _arguments(gemm, config, lanes)),), prepare=_preparation(config, lanes)
         )
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources(_SOURCES, "gemm/x86_gemm", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{k}={v}" for k, v in _macros(gemm, config, lanes).items())),
-            plan=plan,
-        )
+        return c_kernel(self.name, __name__, _SOURCES, _macros(gemm, config, lanes), plan)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return default_config(*served(operator, target), constant_b=self._constant_b)
+        return default_config(*served(operator, target, Gemm, X86), constant_b=self._constant_b)
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        gemm, cpu = served(operator, target)
+        gemm, cpu = served(operator, target, Gemm, X86)
         rows, vectors, lanes = config["MR"], config["NR"], cpu.vector_bytes // FLOAT
         # Two multiply-adds or two loads in a clock, and sums wait for the step before.
         clocks = max(rows * vectors / 2, (rows + vectors) / 2, 4.0)

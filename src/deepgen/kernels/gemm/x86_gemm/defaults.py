@@ -19,7 +19,7 @@ from deepgen.kernels.gemm.x86_gemm.space import (
     small,
     worth_help,
 )
-from deepgen.kernels.shared.x86 import covering, nearest
+from deepgen.kernels.shared import covering, nearest
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deepgen.kernels.shared.x86 import covering, thread_counts
+from deepgen.kernels.shared import covering, thread_counts
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies, maximum, minimum, where
 from deepgen.targets import X86

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.shared.x86 import sources, thread_counts
+from deepgen.kernels.shared import c_kernel, served, thread_counts
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space
 from deepgen.targets import Target
@@ -32,7 +32,7 @@ class CSoftmax:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        softmax, cpu = _served(operator, target)
+        softmax, cpu = served(operator, target, Softmax, Cpu)
         s = Space(self.name)
         s.knob("METHOD", list(_METHODS))
         s.knob("UNROLL", list(_UNROLLS))
@@ -40,23 +40,23 @@ class CSoftmax:
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        softmax, cpu = _served(operator, target)
+        softmax, cpu = served(operator, target, Softmax, Cpu)
         macros = {
             "FORMAT": _FORMATS[softmax.dtype],
             "VECTOR_BYTES": cpu.vector_bytes,
             "METHOD": _METHODS.index(config["METHOD"]),
             "UNROLL": config["UNROLL"],
         }
-        return Kernel(
-            name=self.name,
-            language="c",
-            sources=sources(_SOURCES, "softmax/c_softmax", "shared"),
-            flags=("-std=gnu11", "-pthread", *(f"-D{name}={value}" for name, value in macros.items())),
-            plan=LaunchPlan(steps=(Step("deepgen_softmax", _arguments(softmax, cpu, config)),)),
+        return c_kernel(
+            self.name,
+            __name__,
+            _SOURCES,
+            macros,
+            LaunchPlan((Step("deepgen_softmax", _arguments(softmax, cpu, config)),)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        softmax, cpu = _served(operator, target)
+        softmax, cpu = served(operator, target, Softmax, Cpu)
         worth = max(1, softmax.rows * softmax.cols // _WORTH_A_THREAD)
         threads = max(n for n in _threads(softmax, cpu) if n <= worth)
         return {"METHOD": "kept", "UNROLL": 2, "THREADS": threads}
@@ -80,8 +80,3 @@ def _arguments(softmax: Softmax, cpu: Cpu, config: Mapping[str, Any]) -> tuple[A
         *(ScalarArg("i64", name) for name in ("rows", "cols", "stride_x_0", "stride_y_0")),
         ScalarArg("i32", config["THREADS"]),
     )
-
-
-def _served(operator: Operator, target: Target) -> tuple[Softmax, Cpu]:
-    assert isinstance(operator, Softmax) and isinstance(target, Cpu), "ask refuses() first"
-    return operator, target

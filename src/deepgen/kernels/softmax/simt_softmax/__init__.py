@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from typing import Any
 
-from deepgen.kernels.shared import dialect
+from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
 from deepgen.targets import Target
 from deepgen.targets.gpu import Gpu, Hip
-from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg
 from deepgen.vocabulary.dtypes import dtype
 
 WIDEST = 16  # bytes of one load or store
@@ -95,11 +94,10 @@ class SimtSoftmax:
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
-        return softmax_space(self.name, *_served(operator, target))
+        return softmax_space(self.name, *served(operator, target, Softmax, Gpu))
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
-        softmax, gpu = _served(operator, target)
-        hip = isinstance(gpu, Hip)
+        softmax, gpu = served(operator, target, Softmax, Gpu)
         macros: dict[str, int | str] = {
             "TYPE": softmax.dtype,
             "TYPE_ACC": softmax.arithmetic.name,
@@ -110,18 +108,10 @@ class SimtSoftmax:
             "ONLINE": int(config["METHOD"] == "online"),
             "ITEMS": _items(softmax, config) if config["KEEP"] == "registers" else 1,
         }
-        language = "hip" if hip else "cuda"
-        own = (Source(name, resources.files(__package__).joinpath(name).read_text()) for name in _OWN)
-        return Kernel(
-            name=self.name,
-            language=language,
-            sources=(*own, *dialect.sources(language)),
-            flags=("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items())),
-            plan=_plan(softmax, gpu, config),
-        )
+        return gpu_kernel(self.name, language_of(gpu), sources(__name__, _OWN), macros, _plan(softmax, gpu, config))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return choose(*_served(operator, target))
+        return choose(*served(operator, target, Softmax, Gpu))
 
 
 def _items(softmax: Softmax, config: Mapping[str, Any]) -> int:
@@ -176,8 +166,3 @@ def _requires(softmax: Softmax, gpu: Gpu, config: Mapping[str, Any], reduction: 
             apart = f"rows of {tensor} that begin a multiple of {width} elements apart"
             out.append((f"stride_{tensor}_0 % {width} == 0", apart))
     return tuple(out)
-
-
-def _served(operator: Operator, target: Target) -> tuple[Softmax, Gpu]:
-    assert isinstance(operator, Softmax) and isinstance(target, Gpu), "ask refuses() first"
-    return operator, target
