@@ -8,8 +8,9 @@ c = kernel(a, b)
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from deepgen.vocabulary.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -48,125 +49,30 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import BadInput, DeepgenError, Measurement, Trial, Verdict
 
 # Imported when first used: `import deepgen.space` alone stays fast.
-_WHERE = {
-    "tune": "deepgen.frontends.api",
-    "autotune": "deepgen.triton",
-    "LocalEngine": "deepgen.tuning.engines",
-    "constant": "deepgen.kernels.own",
-    "inout": "deepgen.kernels.own",
-    "input": "deepgen.kernels.own",
-    "kernel": "deepgen.kernels.own",
-    "launch": "deepgen.kernels.own",
-    "output": "deepgen.kernels.own",
-    "scalar": "deepgen.kernels.own",
-    "texture": "deepgen.kernels.own",
-    "workspace": "deepgen.kernels.own",
-    "NotServed": "deepgen.libraries",
-    "library": "deepgen.libraries",
-    "Conv2d": "deepgen.operators",
-    "conv2d": "deepgen.operators",
-    "Gemm": "deepgen.operators",
-    "gemm": "deepgen.operators",
-    "Softmax": "deepgen.operators",
-    "softmax": "deepgen.operators",
-    "compute": "deepgen.operators.expr.builder",
-    "expression": "deepgen.operators.expr.builder",
-    "reduce_axis": "deepgen.operators.expr.builder",
-    "scan": "deepgen.operators.expr.builder",
-    "tensor": "deepgen.operators.expr.builder",
-    "operator": "deepgen.operators.named.base",
-    "text": "deepgen.operators.expr.serial",
-    "abs": "deepgen.operators.expr.functions",
-    "cos": "deepgen.operators.expr.functions",
-    "erf": "deepgen.operators.expr.functions",
-    "exp": "deepgen.operators.expr.functions",
-    "floor": "deepgen.operators.expr.functions",
-    "log": "deepgen.operators.expr.functions",
-    "max": "deepgen.operators.expr.functions",
-    "maximum": "deepgen.operators.expr.functions",
-    "min": "deepgen.operators.expr.functions",
-    "minimum": "deepgen.operators.expr.functions",
-    "prod": "deepgen.operators.expr.functions",
-    "rsqrt": "deepgen.operators.expr.functions",
-    "sigmoid": "deepgen.operators.expr.functions",
-    "sin": "deepgen.operators.expr.functions",
-    "sqrt": "deepgen.operators.expr.functions",
-    "sum": "deepgen.operators.expr.functions",
-    "tanh": "deepgen.operators.expr.functions",
-    "where": "deepgen.operators.expr.functions",
-    "Space": "deepgen.space",
-    "Progress": "deepgen.tuning",
-    "Study": "deepgen.tuning",
-    "BadInput": "deepgen.vocabulary",
-    "DeepgenError": "deepgen.vocabulary",
-    "Measurement": "deepgen.vocabulary",
-    "Trial": "deepgen.vocabulary",
-    "Verdict": "deepgen.vocabulary",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'deepgen' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*_WHERE, "__version__"])
-
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "deepgen.frontends.api": "tune",
+        "deepgen.triton": "autotune",
+        "deepgen.tuning.engines": "LocalEngine",
+        "deepgen.kernels.own": "constant inout input kernel launch output scalar texture workspace",
+        "deepgen.libraries": "NotServed library",
+        "deepgen.operators": "Conv2d conv2d Gemm gemm Softmax softmax",
+        "deepgen.operators.expr.builder": "compute expression reduce_axis scan tensor",
+        "deepgen.operators.named.base": "operator",
+        "deepgen.operators.expr.serial": "text",
+        "deepgen.operators.expr.functions": "abs cos erf exp floor log max maximum min minimum prod rsqrt sigmoid sin "
+        "sqrt sum tanh where",
+        "deepgen.space": "Space",
+        "deepgen.tuning": "Progress Study",
+        "deepgen.vocabulary": "BadInput DeepgenError Measurement Trial Verdict",
+    },
+)
 
 __all__ = [
-    "BadInput",
-    "Conv2d",
-    "DeepgenError",
-    "Gemm",
-    "LocalEngine",
-    "Measurement",
-    "NotServed",
-    "Progress",
-    "Softmax",
-    "Space",
-    "Study",
-    "Trial",
-    "Verdict",
-    "abs",
-    "autotune",
-    "compute",
-    "constant",
-    "conv2d",
-    "cos",
-    "erf",
-    "exp",
-    "expression",
-    "floor",
-    "gemm",
-    "inout",
-    "input",
-    "kernel",
-    "launch",
-    "library",
-    "log",
-    "max",
-    "maximum",
-    "min",
-    "minimum",
-    "operator",
-    "output",
-    "prod",
-    "reduce_axis",
-    "rsqrt",
-    "scalar",
-    "scan",
-    "sigmoid",
-    "sin",
-    "softmax",
-    "sqrt",
-    "sum",
-    "tanh",
-    "tensor",
-    "text",
-    "texture",
-    "tune",
-    "where",
-    "workspace",
-]
+    "BadInput", "Conv2d", "DeepgenError", "Gemm", "LocalEngine", "Measurement", "NotServed", "Progress", "Softmax",
+    "Space", "Study", "Trial", "Verdict", "abs", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp",
+    "expression", "floor", "gemm", "inout", "input", "kernel", "launch", "library", "log", "max", "maximum", "min",
+    "minimum", "operator", "output", "prod", "reduce_axis", "rsqrt", "scalar", "scan", "sigmoid", "sin", "softmax",
+    "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
+]  # fmt: skip

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepgen.space.expr import (
     Config,
@@ -22,6 +21,7 @@ from deepgen.space.expr import (
     where,
 )
 from deepgen.space.parse import parse, parse_values
+from deepgen.vocabulary.lazy import lazy
 
 if TYPE_CHECKING:
     from deepgen.space.definition import Knob
@@ -30,14 +30,9 @@ if TYPE_CHECKING:
     from deepgen.space.space import Space
 
 # Imported when first used: expressions alone, of which signatures are made, need no numpy.
-_WHERE = {"Knob": "definition", "Broken": "reasons", "Removal": "reasons", "Size": "engine", "Space": "space"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'deepgen.space' has no attribute {name!r}")
-    return getattr(import_module(f"deepgen.space.{_WHERE[name]}"), name)
-
+__getattr__, __dir__ = lazy(
+    __name__, {".definition": "Knob", ".engine": "Size", ".reasons": "Broken Removal", ".space": "Space"}
+)
 
 __all__ = [
     "Broken",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from deepgen.vocabulary.lazy import lazy
 
 if TYPE_CHECKING:
     from deepgen.tuning.progress import Progress
@@ -13,13 +14,9 @@ if TYPE_CHECKING:
     from deepgen.tuning.tuner import tune
 
 # Imported when first used: reading a journal must not wait for everything that tuning needs.
-_WHERE = {"Best": "study.best", "Progress": "progress", "Request": "request", "Study": "study.study", "tune": "tuner"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'deepgen.tuning' has no attribute {name!r}")
-    return getattr(import_module(f"deepgen.tuning.{_WHERE[name]}"), name)
-
+__getattr__, __dir__ = lazy(
+    __name__,
+    {".progress": "Progress", ".request": "Request", ".study.best": "Best", ".study.study": "Study", ".tuner": "tune"},
+)
 
 __all__ = ["Best", "Progress", "Request", "Study", "tune"]
