@@ -68,13 +68,13 @@ def test_a_call_is_tuned_once_for_each_key_and_kept_on_disk(cache: Path, searche
     assert len(searches) == 3 == len(list(cache.iterdir())), "another dtype and another n are other keys"
     sample.scaled.cache.clear()  # as in another process
     assert chosen(sample.scaled, *arguments())["BLOCK"] == 256 and len(searches) == 3
-    assert sample.scaled.deepgen.told == "agrees with config 0"
+    assert sample.scaled.deepgen.note == "agrees with config 0"
 
 
 def test_hooks_see_copies_and_the_call_s_tensors_stay(cache: Path, searches: list[Any]) -> None:
     given = arguments()
     chosen(sample.scaled, *given)
-    assert float(searches[0][0].given["y"].sum()) == 0.0, "reset_to_zero"
+    assert float(searches[0][0].arguments["y"].sum()) == 0.0, "reset_to_zero"
     assert float(given[1].sum()) == 300.0
 
 
@@ -139,8 +139,8 @@ def test_where_the_first_config_fails_the_next_is_compared_with(monkeypatch: pyt
     monkeypatch.setattr(Tuning, "_searched", searched)
     tuning = Tuning({}, (), 10, None, None, True, False)
     called = Called(sample.scaled.fn.fn, {}, (1,))
-    config, told = tuning.found(called, [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}])
-    assert config == {"BLOCK": 2} and told["agrees_with"] == "config 1" and "config 0 crashed" in told["skipped"][0]
+    config, facts = tuning.search(called, [{"BLOCK": 1}, {"BLOCK": 2}, {"BLOCK": 3}])
+    assert config == {"BLOCK": 2} and facts["agrees_with"] == "config 1" and "config 0 crashed" in facts["skipped"][0]
 
 
 def test_configs_or_a_space() -> None:

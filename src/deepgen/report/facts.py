@@ -52,7 +52,7 @@ def facts_of(study: Study) -> Facts:
         return facts_from(reading, rows, None, str(error))
 
 
-def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_not: str = "") -> Facts:
+def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why_not: str = "") -> Facts:
     """The same, from a study that was already read and analyzed; `why_not` says why there is no analysis."""
     study = reading.study
     summary: Facts = reading.summary()
@@ -67,20 +67,20 @@ def facts_from(reading: Reading, rows: Sequence[Row], found: Report | None, why_
         "shapes": summary.get("shapes", []),
         "finalists": _finalists(reading.finals),
         "dropped": dropped_reasons(reading.finals or {}),
-        **_trial_facts(reading, rows, found),
+        **_trial_facts(reading, rows, report),
         "roofline": _roofline(reading, rows),
         "time": _time(summary["time"]),
         "conditions": conditions_of(reading.trials, reading.finals),
         "versions": _versions(study),
         "notes": [{"at": at, "text": text} for at, text in reading.notes],
-        "analysis": {"why_not": why_not} if found is None else _analyzed(found),
+        "analysis": {"why_not": why_not} if report is None else _analyzed(report),
         "code": None,
     }
 
 
 def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any] | None = None) -> Facts:
     """The results of several studies. `run` describes a cluster run: its state, a note, and a row per group."""
-    told, unreadable = [], []
+    studies, unreadable = [], []
     for folder in folders:
         try:
             reading = Study.open(folder).read()
@@ -88,19 +88,19 @@ def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any]
             unreadable.append(str(error))
             continue
         summary: Facts = reading.summary()
-        told.append({**heading(reading, summary), **short(reading, summary)})
-    told.sort(key=lambda one: [_natural(one[key]) for key in ("operator", "target", "family")])
+        studies.append({**heading(reading, summary), **short(reading, summary)})
+    studies.sort(key=lambda one: [_natural(one[key]) for key in ("operator", "target", "family")])
     return {
         "kind": "studies",
         "title": title,
         "made_at": time.time(),
         "deepgen": __version__,
         "run": None if run is None else dict(run),
-        "studies": told,
+        "studies": studies,
         "unreadable": unreadable,
         "ratios": [
             {**ratio, "group": ratio["name"], "name": f"{one['operator']}, {one['target']}, {one['family']}"}
-            for one in told
+            for one in studies
             for ratio in one["ratios"]
         ],
     }
@@ -249,14 +249,14 @@ def _finalists(finals: Mapping[str, Any] | None) -> list[Facts]:
     return sorted(rows, key=lambda row: row["seconds"])
 
 
-def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) -> Facts:
+def _trial_facts(reading: Reading, rows: Sequence[Row], report: Report | None) -> Facts:
     """The trials themselves, and what the columns of their table are."""
     timed = usable(rows)
     unit = columns.Unit.of(row["seconds"] for row in timed)
     ended = [row["ended_at"] for row in rows]
     at, breaks = columns.elapsed(ended, reading.began_at)
     knobs = columns.knob_columns(rows)
-    names = [] if found is None else [one.name for one in found.findings if not one.name.startswith(KNOB)]
+    names = [] if report is None else [one.name for one in report.findings if not one.name.startswith(KNOB)]
     events = columns.event_columns(names[:_MOST_CLOUDS])
     kept = columns.kept(rows)
     moments = {row["trial"]: moment for row, moment in zip(rows, at, strict=True)}
@@ -276,7 +276,7 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) ->
         "knobs": [asdict(knob) for knob in knobs if len(knob.levels) > 1],
         "fixed": {knob.name: knob.levels[0] for knob in knobs if len(knob.levels) == 1},
         "events": [{**asdict(event), "words": words_for(event.name)} for event in events],
-        "pair": _pair(found, knobs),
+        "pair": _pair(report, knobs),
         "best_time": times[0] * unit.scale if times else None,
         "slowest_time": times[-1] * unit.scale if times else None,
         "best_cutoff": best[-1] * unit.scale * (1 + 1e-5) if best else None,
@@ -287,33 +287,33 @@ def _trial_facts(reading: Reading, rows: Sequence[Row], found: Report | None) ->
 def _moved(row: Row) -> float | None:
     """The bytes that a kernel moved between the GPU and its memory, where that was counted."""
     counts = [row.get(name) for name in _MOVED]
-    known = all(isinstance(count, (int, float)) for count in counts)
-    return sum(map(float, counts)) or None if known else None  # type: ignore[arg-type]
+    counted = all(isinstance(count, (int, float)) for count in counts)
+    return sum(map(float, counts)) or None if counted else None  # type: ignore[arg-type]
 
 
-def _pair(found: Report | None, knobs: Sequence[columns.Column]) -> list[str]:
+def _pair(report: Report | None, knobs: Sequence[columns.Column]) -> list[str]:
     """The fields of the two knobs of the strongest interaction; else of the two that explain most."""
     fields = {knob.name: knob.field for knob in knobs if len(knob.levels) > 1}
-    if found is not None:
-        together = [one for one in found.knobs if one.partner in fields and one.together > 0]
+    if report is not None:
+        together = [one for one in report.knobs if one.partner in fields and one.together > 0]
         strongest = max(together, key=lambda one: one.together, default=None)
-        names = [strongest.knob, str(strongest.partner)] if strongest else [one.knob for one in found.knobs]
+        names = [strongest.knob, str(strongest.partner)] if strongest else [one.knob for one in report.knobs]
         chosen = [fields[name] for name in names if name in fields]
         if len(chosen) >= 2:
             return chosen[:2]
     return list(fields.values())[:2] if len(fields) >= 2 else []
 
 
-def _analyzed(found: Report) -> Facts:
+def _analyzed(report: Report) -> Facts:
     return {
         "why_not": "",
-        "summary": summary_of(found),
-        "used": found.used,
-        "explained": found.explained,
-        "knobs": [asdict(one) for one in found.knobs],
-        "important": [one.knob for one in found.important],
-        "relations": [{**asdict(one), "words": words_for(one.name)} for one in found.findings],
-        "counted": any(one.name.startswith("event.") for one in found.relations),
+        "summary": summary_of(report),
+        "used": report.used,
+        "explained": report.explained,
+        "knobs": [asdict(one) for one in report.knobs],
+        "important": [one.knob for one in report.important],
+        "relations": [{**asdict(one), "words": words_for(one.name)} for one in report.findings],
+        "counted": any(one.name.startswith("event.") for one in report.relations),
     }
 
 
@@ -334,14 +334,14 @@ def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
 
 def _verdicts(reading: Reading) -> list[Facts]:
     """How trials ended, the most frequent first, with examples of what was said of them."""
-    told: dict[str, list[Trial]] = {}
+    by_verdict: dict[str, list[Trial]] = {}
     for trial in reading.trials:
-        told.setdefault(trial.measurement.verdict.value, []).append(trial)
-    found = []
-    for verdict, trials in sorted(told.items(), key=lambda pair: -len(pair[1])):
+        by_verdict.setdefault(trial.measurement.verdict.value, []).append(trial)
+    rows = []
+    for verdict, trials in sorted(by_verdict.items(), key=lambda pair: -len(pair[1])):
         messages = {t.measurement.detail[:_MESSAGE_LETTERS]: t.id for t in reversed(trials) if t.measurement.detail}
         examples = [{"trial": number, "text": text} for text, number in reversed(messages.items())]
-        found.append(
+        rows.append(
             {
                 "verdict": reading.study.about.verdict_text(verdict),
                 "good": verdict == "correct",
@@ -350,7 +350,7 @@ def _verdicts(reading: Reading) -> list[Facts]:
                 "examples": examples[:EXAMPLES],
             }
         )
-    return found
+    return rows
 
 
 def _time(spent: Mapping[str, float]) -> Facts:
@@ -361,5 +361,5 @@ def _time(spent: Mapping[str, float]) -> Facts:
 
 
 def _versions(study: Study) -> dict[str, str]:
-    told = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
-    return {**told, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}
+    begun = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
+    return {**begun, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}

@@ -31,8 +31,8 @@ class Figure:
 
 def figures_of(facts: Facts) -> list[Figure]:
     """All figures that have something to show."""
-    made = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
-    return [figure for figure in made if figure.chart is not None]
+    figures = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
+    return [figure for figure in figures if figure.chart is not None]
 
 
 def _of_several(facts: Facts) -> Iterator[Figure]:
@@ -95,8 +95,8 @@ def ordered_knobs(facts: Facts) -> list[Mapping[str, Any]]:
 
 
 def _compared(facts: Facts) -> str:
-    told = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
-    return f"How many times as fast the winner is: {told}. Lines are 99% intervals."
+    listed = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
+    return f"How many times as fast the winner is: {listed}. Lines are 99% intervals."
 
 
 def _roofline(facts: Facts) -> str:
@@ -127,8 +127,8 @@ def _over_time(facts: Facts) -> str:
 
 
 def _importance(facts: Facts) -> str:
-    told = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
-    listed = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in told)
+    important = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
+    listed = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in important)
     return (
         "How much of the differences in time each knob predicts, alone (the first part) and together with others: "
         f"{listed}."
@@ -150,8 +150,8 @@ def _verdicts(facts: Facts) -> str:
 
 
 def _time(facts: Facts) -> str:
-    told = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
-    return f"Wall time of all runs, {facts['time']['total']:.1f} s: {told}."
+    listed = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
+    return f"Wall time of all runs, {facts['time']['total']:.1f} s: {listed}."
 
 
 def _thinned(facts: Facts) -> str:

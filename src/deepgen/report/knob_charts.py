@@ -32,10 +32,10 @@ def importance(facts: Facts) -> Any:
 
     analysis = facts["analysis"]
     names = analysis.get("important", [])[:_MOST_BARS]
-    found = [one for one in analysis.get("knobs", []) if one["knob"] in names]
+    important = [one for one in analysis.get("knobs", []) if one["knob"] in names]
     bars = [
         {"knob": one["knob"], "kind": kind, "share": share}
-        for one in found
+        for one in important
         for kind, share in (
             ("alone", min(one["alone"], one["share"])),
             ("with others", max(one["share"] - one["alone"], 0.0)),
@@ -48,11 +48,11 @@ def importance(facts: Facts) -> Any:
         .mark_bar()
         .encode(
             x=alt.X("share:Q", title="share of the variance of log time", axis=alt.Axis(format="%")),
-            y=alt.Y("knob:N", title=None, sort=[one["knob"] for one in found]),
+            y=alt.Y("knob:N", title=None, sort=[one["knob"] for one in important]),
             color=_colours(["alone", "with others"], [BLUE, ORANGE]),
             tooltip=["knob:N", "kind:N", alt.Tooltip("share:Q", format=".1%")],
         ),
-        height=rows_height(len(found)),
+        height=rows_height(len(important)),
     )
 
 
@@ -184,11 +184,11 @@ def correlations(facts: Facts) -> Any:
     """A bar for each number that goes along with the time."""
     import altair as alt
 
-    found = facts["analysis"].get("relations", [])[:_MOST_BARS]
+    related = facts["analysis"].get("relations", [])[:_MOST_BARS]
     kinds = {"Pearson": "pearson", "Spearman": "spearman", "knobs held fixed": "partial"}
     bars = [
         {"number": one["words"], "kind": kind, "r": one[field]["r"]}
-        for one in found
+        for one in related
         for kind, field in kinds.items()
         if one[field] is not None
     ]
@@ -199,12 +199,12 @@ def correlations(facts: Facts) -> Any:
         .mark_bar()
         .encode(
             x=alt.X("r:Q", title="r", scale=alt.Scale(domain=[-1, 1])),
-            y=alt.Y("number:N", title=None, sort=[one["words"] for one in found]),
+            y=alt.Y("number:N", title=None, sort=[one["words"] for one in related]),
             yOffset=alt.YOffset("kind:N", sort=[*kinds]),
             color=_colours([*kinds], [BLUE, ORANGE, GREEN]),
             tooltip=["number:N", "kind:N", alt.Tooltip("r:Q", format=".2f")],
         ),
-        height=rows_height(2 * len(found)),
+        height=rows_height(2 * len(related)),
     )
 
 

@@ -20,12 +20,12 @@ def markdown(facts: Facts) -> str:
 
 
 def _of_several(facts: Facts) -> list[str]:
-    found = [f"## {_plain(facts['title'])}", _table(STUDIES, studies(facts))]
+    parts = [f"## {_plain(facts['title'])}", _table(STUDIES, studies(facts))]
     for one in facts["studies"]:
-        told, _ = without_advice(one["doubts"])
-        if told:
-            found.append(f"{_plain(one['operator'])} on {_plain(one['target'])}:\n\n{_list(told)}")
-    return found
+        doubts, _ = without_advice(one["doubts"])
+        if doubts:
+            parts.append(f"{_plain(one['operator'])} on {_plain(one['target'])}:\n\n{_list(doubts)}")
+    return parts
 
 
 def _of_study(facts: Facts) -> list[str]:

@@ -88,8 +88,8 @@ _MOST_CLOUDS = 6
 
 def write_report(facts: Facts, folder: Path) -> list[Path]:
     """Every figure of a report as PNG."""
-    found = {figure.name: charts.with_data(figure.chart, facts) for figure in figures_of(facts)}
-    return _write(found, folder, (".png",))
+    drawn = {figure.name: charts.with_data(figure.chart, facts) for figure in figures_of(facts)}
+    return _write(drawn, folder, (".png",))
 
 
 def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
@@ -105,20 +105,20 @@ def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
         elif one.name in fields:
             clouds.append(knob_charts.cloud(facts, fields[one.name]))
     small = [chart.properties(width=220, height=180) for chart in clouds]
-    found = {
+    drawn = {
         "correlations": knob_charts.correlations(facts),
         "knobs": knob_charts.importance(facts),
         "findings": alt.concat(*small, columns=3) if small else None,
     }
-    return _write({name: charts.with_data(one, facts) for name, one in found.items() if one}, folder, SUFFIXES)
+    return _write({name: charts.with_data(one, facts) for name, one in drawn.items() if one}, folder, SUFFIXES)
 
 
-def _write(found: Mapping[str, Any], folder: Path, suffixes: Sequence[str]) -> list[Path]:
+def _write(drawn: Mapping[str, Any], folder: Path, suffixes: Sequence[str]) -> list[Path]:
     """The files, in the order of the charts."""
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, chart in found.items():
+        for name, chart in drawn.items():
             for suffix in suffixes:
                 written.append(folder / f"{name}{suffix}")
                 chart.save(str(written[-1]), **({"scale_factor": 2} if suffix == ".png" else {}))

@@ -30,12 +30,12 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
         return None
     try:
         shapes = [operators.from_json(data) for data in (definition["operator"], *definition.get("also", ()))]
-        said = [_words(shape) for shape in shapes]
+        parameters = [_words(shape) for shape in shapes]
     except (DeepgenError, KeyError, TypeError, ValueError):
         return None
-    words = ["deepgen", "tune", shapes[0].name, *said[0]]
-    for other in said[1:]:
-        words += ["--also", " ".join(word for word in other if word not in said[0])]
+    words = ["deepgen", "tune", shapes[0].name, *parameters[0]]
+    for other in parameters[1:]:
+        words += ["--also", " ".join(word for word in other if word not in parameters[0])]
     words += ["--target", study.target.name, "--family", definition["generator"]]
     words += ["--strategy", definition["strategy"], "--seed", str(definition["seed"])]
     words += ["--trials", str(budget["trials"])] if budget.get("trials") else []
@@ -56,10 +56,10 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
 
 def _words(operator: Operator) -> list[str]:
     """NAME=VALUE for each parameter; raises ValueError where these do not describe the whole operator."""
-    said = {name: value for name, value in operator.said().items() if value is not None}
-    if type(operator).make(said) != operator:
+    parameters = {name: value for name, value in operator.said().items() if value is not None}
+    if type(operator).make(parameters) != operator:
         raise ValueError(operator.describe())
-    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in said.items()]
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in parameters.items()]
 
 
 Assembly = Callable[[Trial], str]
@@ -80,20 +80,20 @@ def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:
 def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
     """The sources and the assembly, or a sentence that says why they are missing."""
     trial = study.trial(number)
-    told: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
+    shown: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
     if not trial.kernel_id:
-        return {**told, "why": "the recording does not say which kernel was measured"}
+        return {**shown, "why": "the recording does not say which kernel was measured"}
     try:
         kernel = study.kernel(trial)
-        told["sources"] = [{"name": s.name, **_cut(s.text)} for s in kernel.sources]
-        told["flags"] = " ".join(kernel.flags)
+        shown["sources"] = [{"name": s.name, **_cut(s.text)} for s in kernel.sources]
+        shown["flags"] = " ".join(kernel.flags)
     except DeepgenError as error:
-        told["why"] = str(error)
+        shown["why"] = str(error)
     try:
-        told["assembly"] = _cut(assembly(trial))
+        shown["assembly"] = _cut(assembly(trial))
     except DeepgenError as error:
-        told["why_asm"] = str(error)
-    return told
+        shown["why_asm"] = str(error)
+    return shown
 
 
 def _cut(text: str) -> dict[str, Any]:

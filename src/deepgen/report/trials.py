@@ -57,9 +57,9 @@ def knob_columns(rows: Sequence[Row]) -> list[Column]:
 
 def _levels(rows: Sequence[Row], name: str) -> tuple[str, ...]:
     """Numbers by size, words by the alphabet."""
-    found = {knob_text(row[name]): row[name] for row in rows if row.get(name) is not None}
-    numbers = all(type(value) in (int, float) for value in found.values())
-    return tuple(sorted(found, key=lambda text: found[text]) if numbers else sorted(found))
+    values = {knob_text(row[name]): row[name] for row in rows if row.get(name) is not None}
+    numbers = all(type(value) in (int, float) for value in values.values())
+    return tuple(sorted(values, key=lambda text: values[text]) if numbers else sorted(values))
 
 
 def event_columns(names: Sequence[str]) -> list[Column]:

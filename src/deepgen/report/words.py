@@ -24,10 +24,10 @@ def gained(winner: Mapping[str, Any]) -> str:
 
 def compared(row: Mapping[str, Any]) -> str:
     """How the winner compares with a baseline, with the interval."""
-    told = judged(row["ratio"], *row["interval"])
-    if told in (FASTER, SLOWER):
+    verdict = judged(row["ratio"], *row["interval"])
+    if verdict in (FASTER, SLOWER):
         return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
-    return f"{told}: {ratio_text(row)}"
+    return f"{verdict}: {ratio_text(row)}"
 
 
 def judged(ratio: float, low: float, high: float) -> str:
@@ -100,14 +100,15 @@ def conditions_of(trials: Sequence[Trial], finals: Mapping[str, Any] | None) -> 
         "finals": [row for row in (finals or {}).get("conditions", []) if isinstance(row, Mapping)],
     }
     names = dict.fromkeys(name for rows in during.values() for row in rows for name in row if name not in _NOT_SHOWN)
-    known = [name for name in _WORDS if name in names]
-    order = [*known, *(name for name in names if name not in _WORDS)]
+    named = [name for name in _WORDS if name in names]
+    order = [*named, *(name for name in names if name not in _WORDS)]
     return [
-        {"name": _WORDS.get(name, name), **{part: _told(name, rows) for part, rows in during.items()}} for name in order
+        {"name": _WORDS.get(name, name), **{part: _summed_up(name, rows) for part, rows in during.items()}}
+        for name in order
     ]
 
 
-def _told(name: str, rows: Sequence[Mapping[str, Json]]) -> str:
+def _summed_up(name: str, rows: Sequence[Mapping[str, Json]]) -> str:
     """What the trials say of one condition, in a few words; empty where none says anything."""
     values = [row[name] for row in rows if row.get(name) is not None]
     if name == "contaminated" and values:

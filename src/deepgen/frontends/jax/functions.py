@@ -62,8 +62,8 @@ class JaxFunction:
         written = {param.name for param in self._function.tensors if param.written}
         outs = [jax.ShapeDtypeStruct(t.shape, self._formats[t.name]) for t in bound.tensors() if t.name in written]
         space = [jax.ShapeDtypeStruct((needed.value,), "uint8")] if needed.value else []
-        made = jax.ffi.ffi_call(self._target, [*outs, *space], vmap_method="sequential")(*arrays)
-        return made[0] if len(outs) == 1 else tuple(made[: len(outs)])
+        results = jax.ffi.ffi_call(self._target, [*outs, *space], vmap_method="sequential")(*arrays)
+        return results[0] if len(outs) == 1 else tuple(results[: len(outs)])
 
     def _bound(self, facts: Mapping[str, TensorFacts]) -> Operator:
         """The operator in the shape of the arrays."""
@@ -80,8 +80,8 @@ class JaxFunction:
             raise NotServed(f"{what}; JAX cannot tell them apart")
         if able:
             return able[0]
-        given = ", ".join(f"{name} {'x'.join(map(str, fact.shape))}" for name, fact in facts.items())
-        raise NotServed(f"{self.name}: no kernel was tuned for {given}")
+        wanted = ", ".join(f"{name} {'x'.join(map(str, fact.shape))}" for name, fact in facts.items())
+        raise NotServed(f"{self.name}: no kernel was tuned for {wanted}")
 
     def _words(self) -> str:
         return str(self._library.deepgen_last_error().decode(errors="replace"))
@@ -93,30 +93,30 @@ class JaxFunction:
 class Functions(Mapping[str, JaxFunction]):
     """A library's functions, by name and as attributes."""
 
-    def __init__(self, found: Mapping[str, JaxFunction], without: Mapping[str, str], scratch: Scratch) -> None:
-        self._found, self._scratch = found, scratch
+    def __init__(self, functions: Mapping[str, JaxFunction], without: Mapping[str, str], scratch: Scratch) -> None:
+        self._functions, self._scratch = functions, scratch
         self.without = without  # functions of the library that JAX cannot call, and why
 
     def __getitem__(self, name: str) -> JaxFunction:
-        return self._found[name]
+        return self._functions[name]
 
     def __getattr__(self, name: str) -> JaxFunction:
-        if name not in self._found:
+        if name not in self._functions:
             why = f" ({self.without[name]})" if name in self.without else ""
-            raise AttributeError(f"no function {name!r}{why}; there are: {', '.join(self._found) or 'none'}")
-        return self._found[name]
+            raise AttributeError(f"no function {name!r}{why}; there are: {', '.join(self._functions) or 'none'}")
+        return self._functions[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._functions)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._functions)
 
     def __repr__(self) -> str:
-        return f"<deepgen functions for JAX: {', '.join(self._found) or 'none'}>"
+        return f"<deepgen functions for JAX: {', '.join(self._functions) or 'none'}>"
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._found]
+        return [*super().__dir__(), *self._functions]
 
 
 def functions(library: Library | str | Path, *, trust: bool = False) -> Functions:
@@ -134,13 +134,13 @@ def functions(library: Library | str | Path, *, trust: bool = False) -> Function
     built = _built(exported, able)
     loaded, calls = ctypes.CDLL(str(exported.library)), ctypes.CDLL(str(built))
     loaded.deepgen_last_error.restype = ctypes.c_char_p
-    found = {}
+    served = {}
     for function in able:
         target = f"{function.name}_{number}"
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(calls[handler_name(function)]), platform="cpu")
-        made = JaxFunction(function, loaded, target)
-        found[made.name] = made
-    return Functions(found, without, scratch)
+        entry = JaxFunction(function, loaded, target)
+        served[entry.name] = entry
+    return Functions(served, without, scratch)
 
 
 def jax_dtype(name: str) -> Any:
@@ -152,8 +152,8 @@ def _built(exported: Exported, able: list[Function]) -> Path:
     (exported.folder / "src" / "handlers.c").write_text(source(exported.name, able))
     compiler = toolchain_for(targets.resolve("cpu"), "c")
     assert isinstance(compiler, CCompiler), "processors have C compilers"
-    made = exported.library.with_name("handlers.so")
-    command = [*compiler.command, "-O2", "-std=gnu11", "-fPIC", "-shared", "-o", str(made), "src/handlers.c"]
+    library = exported.library.with_name("handlers.so")
+    command = [*compiler.command, "-O2", "-std=gnu11", "-fPIC", "-shared", "-o", str(library), "src/handlers.c"]
     command += [
         "-Iinclude",
         f"-I{jax.ffi.include_dir()}",
@@ -164,7 +164,7 @@ def _built(exported: Exported, able: list[Function]) -> Path:
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
         raise DeepgenError(f"the handlers for XLA cannot be built: {first}")
-    return made
+    return library
 
 
 _HEAD = """// Handlers of XLA's FFI for a library's functions on processors.
@@ -219,7 +219,7 @@ def _handler(function: Function) -> str:
         buffers.append(f"const XLA_FFI_Buffer *{_buffer(param.name)} = {place};")
         counts[where] += 1
         arguments += [f"{_buffer(param.name)}->data", *(stride.dense for stride in function.strides[param.name])]
-    given = ", ".join([*(f"v[{place}]" for place in range(len(function.sizes))), *arguments])
+    passed = ", ".join([*(f"v[{place}]" for place in range(len(function.sizes))), *arguments])
     lines = "\n    ".join(buffers)
     return f"""
 XLA_FFI_Error *{handler_name(function)}(XLA_FFI_CallFrame *frame) {{
@@ -227,7 +227,7 @@ XLA_FFI_Error *{handler_name(function)}(XLA_FFI_CallFrame *frame) {{
     {lines}
     const XLA_FFI_Buffer *space = frame->rets.size > {counts["rets"]} ? frame->rets.rets[{counts["rets"]}] : 0;
     {_sizes(function)}
-    return {function.name}({given}, space ? space->data : 0, space ? space->dims[0] : 0) ? failed(frame) : 0;
+    return {function.name}({passed}, space ? space->data : 0, space ? space->dims[0] : 0) ? failed(frame) : 0;
 }}
 """
 

@@ -138,9 +138,9 @@ def bench(
                 outputs[way.name], counts[way.name] = _counted(used, partial(_output, way))
         if graphs:
             for way in ways[:2]:
-                made, calls = _counted(used, partial(_captured, way, outputs))
-                ways.append(made)
-                counts[made.name] = calls
+                captured, calls = _counted(used, partial(_captured, way, outputs))
+                ways.append(captured)
+                counts[captured.name] = calls
         samples = _timed([_often_enough(way) for way in ways], rounds)
     want = outputs[EAGER]
     rows = []
@@ -157,13 +157,13 @@ def bench(
 
 def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:
     """How many times as fast the model is where kernels serve one operator only, for each."""
-    found = []
+    ratios = []
     for operator in operators:
         ways = [_Way(EAGER, run), _with(use(_Only(library, operator), race=False), run)]  # type: ignore[arg-type]
         with torch.no_grad():
             samples = _timed([_often_enough(way) for way in ways], rounds)
-        found.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
-    return tuple(found)
+        ratios.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
+    return tuple(ratios)
 
 
 def _with(used: Use, run: Run) -> _Way:
@@ -198,7 +198,7 @@ T = TypeVar("T")
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
     """A result, with the calls of each operator that kernels served meanwhile, and those that they gave back."""
     before = {id(met.calls): (met.calls.served, met.calls.refused) for met in used.met}
-    made = run()
+    result = run()
     served, refused = dict[str, int](), dict[str, int]()
     for met in used.met:
         first, second = before.get(id(met.calls), (0, 0))
@@ -206,7 +206,7 @@ def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
             if more:
                 name = met.operator.describe()
                 calls[name] = calls.get(name, 0) + more
-    return made, (served, refused)
+    return result, (served, refused)
 
 
 def _of_the_users(call: Run, words: str) -> Any:
@@ -214,20 +214,20 @@ def _of_the_users(call: Run, words: str) -> Any:
     try:
         return call()
     except Exception as error:
-        told = (str(error).splitlines() or [""])[0]
-        raise DeepgenError(f"{words}: {type(error).__name__}: {told}") from error
+        first_line = (str(error).splitlines() or [""])[0]
+        raise DeepgenError(f"{words}: {type(error).__name__}: {first_line}") from error
 
 
-def runnable(made: Any) -> Run:
+def runnable(subject: Any) -> Run:
     """What `make` gave as a function without arguments."""
-    if isinstance(made, tuple) and made and callable(made[0]):
-        model, *given = made
-        args = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else tuple(given)
+    if isinstance(subject, tuple) and subject and callable(subject[0]):
+        model, *inputs = subject
+        args = tuple(inputs[0]) if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else tuple(inputs)
         return lambda: model(*args)
-    if callable(made):
-        run: Run = made
+    if callable(subject):
+        run: Run = subject
         return run
-    raise BadInput(f"it gave {type(made).__name__}", allowed="(model, input, ...), or a function without arguments")
+    raise BadInput(f"it gave {type(subject).__name__}", allowed="(model, input, ...), or a function without arguments")
 
 
 def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
@@ -287,10 +287,10 @@ def _numbers(out: Any) -> list[Any]:
     return [tensor for one in inside for tensor in _numbers(one)]
 
 
-def _difference(found: Sequence[Any], want: Sequence[Any]) -> float:
-    return max((_apart(one, other) for one, other in zip(found, want, strict=True)), default=0.0)
+def _difference(results: Sequence[Any], want: Sequence[Any]) -> float:
+    return max((_apart(one, other) for one, other in zip(results, want, strict=True)), default=0.0)
 
 
-def _apart(found: Any, want: Any) -> float:
+def _apart(result: Any, want: Any) -> float:
     largest = want.double().abs().max().item() if want.numel() else 0.0
-    return float((found.double() - want.double()).abs().max().item() / largest) if largest else 0.0
+    return float((result.double() - want.double()).abs().max().item() / largest) if largest else 0.0

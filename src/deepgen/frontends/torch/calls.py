@@ -89,8 +89,8 @@ def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool = False) -> Asked | No
     if not {a.dtype, b.dtype} <= {*_EIGHT_BITS} or scale.numel() != 1 or scale.dtype != torch.float32:
         return None
     extra = {"c": "bf16", "scales": "tensor", "fast_sums": fast_sums}
-    found = _product(a, b, None, (0, 1), (a.shape[0], b.shape[1]), extra, torch.bfloat16)
-    return found and replace(found, tensors=(*found.tensors, scale.view(1)), places=(0, 1, 2))
+    product = _product(a, b, None, (0, 1), (a.shape[0], b.shape[1]), extra, torch.bfloat16)
+    return product and replace(product, tensors=(*product.tensors, scale.view(1)), places=(0, 1, 2))
 
 
 def torch_scaled_mm(
@@ -149,9 +149,9 @@ ATEN: Mapping[Any, Reads] = {
     ),
     _ATEN._scaled_mm.default: torch_scaled_mm,
     **{
-        found.default: rms_norm
-        for found in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
-        if found is not None
+        op.default: rms_norm
+        for op in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
+        if op is not None
     },
     **elements.ATEN,
 }
@@ -181,8 +181,8 @@ def _product(
         views = tuple(one[0] for one in views)
     more = {"dtype": _factor(a), "layout": first + second, "batch": batch, "bias": bias is not None, **(extra or {})}
     make = partial(gemm, a.shape[-2], b.shape[-1], a.shape[-1], **more)
-    given = (*views, *(() if bias is None else (bias,)))
-    return asked(make, given, places[: len(given)], shape, dtype or a.dtype)
+    operands = (*views, *(() if bias is None else (bias,)))
+    return asked(make, operands, places[: len(operands)], shape, dtype or a.dtype)
 
 
 def _normal(

@@ -46,23 +46,23 @@ def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
     large as the result: calls are told apart by its size."""
     if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
         return None
-    given = (a, b)
-    result = _like(getattr(_ATEN, kind).Tensor, *given)
+    operands = (a, b)
+    result = _like(getattr(_ATEN, kind).Tensor, *operands)
     if result is None or result.numel() != a.numel() or result.dtype not in FLOATS:
         return None
-    if any(one.dtype != result.dtype and not _is_number(one) for one in given):
+    if any(one.dtype != result.dtype and not _is_number(one) for one in operands):
         return None
     narrow = format_of(result)
 
     def value(*elements: Element) -> Element:
         read = [
             element if _stays_wide(kind, place, one) else element.cast(narrow)
-            for place, (element, one) in enumerate(zip(elements, given, strict=True))
+            for place, (element, one) in enumerate(zip(elements, operands, strict=True))
         ]
         left, right = (one.cast(_WIDE[narrow]) for one in read)
         return _BINARY[kind](left, right).cast(narrow)
 
-    return _on_elements(kind, given, result, value)
+    return _on_elements(kind, operands, result, value)
 
 
 def _unary(kind: str, a: Any, *rest: Any, **named: Any) -> Asked | None:
@@ -75,7 +75,7 @@ def _unary(kind: str, a: Any, *rest: Any, **named: Any) -> Asked | None:
 
 def cat(dim: int, a: Any, b: Any) -> Asked | None:
     """Two tensors after each other."""
-    given = (a, b)
+    operands = (a, b)
     if not _large(a, b) or a.dtype != b.dtype or a.dtype not in FLOATS or a.dim() != b.dim() or not a.dim():
         return None
     result = _like(lambda *tensors: _ATEN.cat.default(tensors, dim), a, b)
@@ -88,8 +88,8 @@ def cat(dim: int, a: Any, b: Any) -> Asked | None:
         after = [place - first if n == along else place for n, place in enumerate(at)]
         return where(at[along] < first, read[0](at), read[1](after))
 
-    found = _expressed("cat", given, given, result, value, dim)
-    return found and replace(found, places=(1, 2))
+    expressed = _expressed("cat", operands, operands, result, value, dim)
+    return expressed and replace(expressed, places=(1, 2))
 
 
 KINDS: Mapping[str, Reads] = {
@@ -105,23 +105,23 @@ ATEN: Mapping[Any, Reads] = {
 }
 
 
-def size_of(found: ExpressionOperator) -> int:
+def size_of(operator: ExpressionOperator) -> int:
     """How many elements the result has of an operator that a call may be; 0 of others."""
-    told = found.told
-    return prod(told.shape_of(told.outputs[0])) if told.name in KINDS else 0
+    spec = operator.told
+    return prod(spec.shape_of(spec.outputs[0])) if spec.name in KINDS else 0
 
 
-def _on_elements(kind: str, given: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:
+def _on_elements(kind: str, operands: Sequence[Any], result: Any, value: Callable[..., Element]) -> Asked | None:
     """What has the same axes in all tensors, but for those along which a tensor is the same."""
     if result is None:
         return None
-    over = [one.expand(result.shape) for one in given]
-    return _expressed(kind, given, over, result, lambda at, read, _: value(*(one(at) for one in read)))
+    over = [one.expand(result.shape) for one in operands]
+    return _expressed(kind, operands, over, result, lambda at, read, _: value(*(one(at) for one in read)))
 
 
 def _expressed(
     kind: str,
-    given: Sequence[Any],
+    operands: Sequence[Any],
     over: Sequence[Any],
     result: Any,
     value: Callable[[Sequence[Any], Sequence[_Reads], int], Element],
@@ -135,7 +135,7 @@ def _expressed(
     axes = _axes(result, over, dim)
     if axes is None:
         return None
-    lines = tuple(one.as_strided((_span(one),), (1,)) for one in given)
+    lines = tuple(one.as_strided((_span(one),), (1,)) for one in operands)
 
     def make() -> ExpressionOperator:
         read = [
@@ -162,19 +162,19 @@ class _Axis:
 def _axes(result: Any, over: Sequence[Any], alone: int | None) -> list[_Axis] | None:
     """In the order of the result's memory, which has no gaps; None where it has."""
     dims = sorted((d for d in range(result.dim()) if result.shape[d] > 1), key=lambda d: -result.stride(d))
-    found: list[_Axis] = []
+    axes: list[_Axis] = []
     for dim in dims:
         strides = tuple(one.stride(dim) if one.shape[dim] > 1 else 0 for one in over)
         axis = _Axis(result.shape[dim], dim, result.stride(dim), strides)
-        last = found[-1] if found else None
+        last = axes[-1] if axes else None
         if last is not None and last.stride != axis.size * axis.stride:
             return None
         inner = tuple(axis.size * stride for stride in strides)
         if last is not None and alone not in (last.dim, dim) and last.strides == inner:
             axis = replace(axis, size=last.size * axis.size)
-            found.pop()
-        found.append(axis)
-    return found if found and found[-1].stride == 1 else None
+            axes.pop()
+        axes.append(axis)
+    return axes if axes and axes[-1].stride == 1 else None
 
 
 def _reader(line: Operand, strides: Sequence[int]) -> _Reads:
@@ -192,8 +192,8 @@ def _span(view: Any) -> int:
     return int(1 + sum((size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)))
 
 
-def _large(*given: Any) -> bool:
-    return all(isinstance(one, torch.Tensor) for one in given) and max(one.numel() for one in given) >= LEAST
+def _large(*tensors: Any) -> bool:
+    return all(isinstance(one, torch.Tensor) for one in tensors) and max(one.numel() for one in tensors) >= LEAST
 
 
 def _is_number(one: Any) -> bool:
@@ -206,9 +206,9 @@ def _stays_wide(kind: str, place: int, one: Any) -> bool:
     return kind in ("mul", "div") and place == 1 and _is_number(one) and one.device.type == "cpu"
 
 
-def _like(run: Callable[..., Any], *given: Any) -> Any:
+def _like(run: Callable[..., Any], *tensors: Any) -> Any:
     """A tensor without memory like the result; None where torch refuses the call."""
     try:
-        return run(*(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in given))
+        return run(*(torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in tensors))
     except RuntimeError:
         return None

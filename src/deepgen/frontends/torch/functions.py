@@ -63,7 +63,7 @@ class _Calls:
         self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
 
     def slowly(
-        self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}, given: Sequence[Any] | None = None
+        self, args: tuple[Any, ...], place: Any, named: Mapping[str, Any] = {}, reads: Sequence[Any] | None = None
     ) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time.
 
@@ -85,13 +85,13 @@ class _Calls:
         if route is not None and _is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             gains = route.gain > GRADIENT and route.called
             return (self._own if gains and out is None else self._torchs)(*args, **named)
-        made = None if route is None or route.idle else route.run(args, out)
-        given = tensors if given is None else given
-        if route is None and len(given) > 1 and self._kind not in ELEMENTS and given[0].is_contiguous():
-            self._leave_to_torch(given[0], given[1])
-        if route is None or route.idle or made is not None:
-            remember(self.places, place, given, None if route is None else route.eager(route.quick()))
-        return self._torchs(*args, **named) if made is None else made
+        result = None if route is None or route.idle else route.run(args, out)
+        reads = tensors if reads is None else reads
+        if route is None and len(reads) > 1 and self._kind not in ELEMENTS and reads[0].is_contiguous():
+            self._leave_to_torch(reads[0], reads[1])
+        if route is None or route.idle or result is not None:
+            remember(self.places, place, reads, None if route is None else route.eager(route.quick()))
+        return self._torchs(*args, **named) if result is None else result
 
     def earned(self) -> float:
         """The seconds that kernels have saved so far."""
@@ -102,8 +102,8 @@ class _Calls:
         if len(self.torchs_own) >= _MOST_PLACES:
             self.torchs_own.clear()
         before, sizes = self.torchs_own.get(id(weight), (lambda: None, ()))
-        known = sizes[: _ALIKE - 1] if before() is weight else ()
-        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *known))
+        sizes_seen = sizes[: _ALIKE - 1] if before() is weight else ()
+        self.torchs_own[id(weight)] = (ref(weight), (input.numel(), *sizes_seen))
 
 
 def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], run: Run | None) -> None:
@@ -113,10 +113,10 @@ def remember(places: tuple[Places, Places], place: Any, tensors: Sequence[Any], 
     check = check_of(tensors) if whole else None
     if check is None:
         return
-    known = places[_is_grad_enabled()]
-    if len(known) >= _MOST_PLACES:
-        known.clear()
-    known[place] = ((check, run), *known.get(place, ())[: _ALIKE - 1])
+    entries = places[_is_grad_enabled()]
+    if len(entries) >= _MOST_PLACES:
+        entries.clear()
+    entries[place] = ((check, run), *entries.get(place, ())[: _ALIKE - 1])
 
 
 def linear_of(router: Router) -> Run:
@@ -132,16 +132,16 @@ def linear_of(router: Router) -> Run:
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(id(weight), ()):
                 if check(input, weight):
-                    made = None if run is None else run(input, weight)
-                    return LINEAR(input, weight) if made is None else made
+                    result = None if run is None else run(input, weight)
+                    return LINEAR(input, weight) if result is None else result
         return calls.slowly((input, weight), id(weight))
 
     def biased(input: Any, weight: Any, bias: Any) -> Any:
         if not modes() and forward_ad._current_level < 0:
             for check, run in places[_is_grad_enabled()].get(-id(weight), ()):
                 if check(input, weight, bias):
-                    made = None if run is None else run(input, weight, bias)
-                    return LINEAR(input, weight, bias) if made is None else made
+                    result = None if run is None else run(input, weight, bias)
+                    return LINEAR(input, weight, bias) if result is None else result
         return calls.slowly((input, weight, bias), -id(weight))
 
     return linear
@@ -154,15 +154,15 @@ def product_of(router: Router, kind: str, torchs: Run) -> Run:
 
     def product(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
         if b is _NOT_GIVEN or rest:
-            return torchs(*_given(a, b, *rest), **named)
+            return torchs(*_passed(a, b, *rest), **named)
         own = torchs_own.get(id(b))
         if own is not None and own[0]() is b and type(a) in PLAIN and a.numel() in own[1]:
             return torchs(a, b, **named)
         if not modes() and forward_ad._current_level < 0 and (not named or (len(named) == 1 and "out" in named)):
             for check, run in places[_is_grad_enabled()].get(id(b), ()):
                 if check(a, b):
-                    made = None if run is None else run(a, b, **named)
-                    return torchs(a, b, **named) if made is None else made
+                    result = None if run is None else run(a, b, **named)
+                    return torchs(a, b, **named) if result is None else result
         return calls.slowly((a, b), id(b), named)
 
     return product
@@ -178,23 +178,23 @@ def other_of(router: Router, kind: str, torchs: Run) -> Run:
     def call(*args: Any, **named: Any) -> Any:
         if len(args) != count or named:
             return calls.slowly(args, _NOWHERE, named)
-        given = tensors(args)
-        if given[second] is None or given[-1] is None:  # no kernel normalises without weight or bias
+        reads = tensors(args)
+        if reads[second] is None or reads[-1] is None:  # no kernel normalises without weight or bias
             return torchs(*args)
-        own = torchs_own.get(id(given[second]))
-        if own is not None and own[0]() is given[second] and type(given[0]) in PLAIN and given[0].numel() in own[1]:
+        own = torchs_own.get(id(reads[second]))
+        if own is not None and own[0]() is reads[second] and type(reads[0]) in PLAIN and reads[0].numel() in own[1]:
             return torchs(*args)
         try:
             place = place_of(args)
-            found = places[_is_grad_enabled()].get(place, ())
+            entries = places[_is_grad_enabled()].get(place, ())
         except TypeError:  # not what such a function takes
             return torchs(*args)
         if not modes() and forward_ad._current_level < 0:
-            for check, run in found:
-                if check(*given):
-                    made = None if run is None else run(*given)
-                    return torchs(*args) if made is None else made
-        return calls.slowly(args, place, given=given)
+            for check, run in entries:
+                if check(*reads):
+                    result = None if run is None else run(*reads)
+                    return torchs(*args) if result is None else result
+        return calls.slowly(args, place, reads=reads)
 
     return call
 
@@ -244,8 +244,8 @@ class Elements:
         if not modes() and forward_ad._current_level < 0:
             for check, run in self._calls.places[grad].get(place, ()):
                 if check(*tensors):
-                    made = None if run is None else run(*tensors)
-                    return self._torchs(*args) if made is None else made
+                    result = None if run is None else run(*tensors)
+                    return self._torchs(*args) if result is None else result
         return self._calls.slowly(args, place, given=tensors)
 
     def _unary(self, torchs: Run, operator: bool) -> Run:
@@ -254,7 +254,7 @@ class Elements:
 
         def unary(a: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if a is _NOT_GIVEN or rest:
-                return torchs(*_given(a, *rest), **named)
+                return torchs(*_passed(a, *rest), **named)
             if type(a) not in PLAIN or a.numel() not in sizes or (named and named != _NOT_IN_PLACE):
                 return torchs(a, **named)
             return large((a,), (a,), a.numel(), a.numel())
@@ -277,7 +277,7 @@ class Elements:
 
         def binary(a: Any = _NOT_GIVEN, b: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if rest or named or b is _NOT_GIVEN:
-                return torchs(*_given(a, b, *rest), **named)
+                return torchs(*_passed(a, b, *rest), **named)
             if type(a) not in PLAIN or a.numel() not in sizes or type(b) not in PLAIN:
                 return torchs(a, b)
             return large((a, b), (a, b), a.numel(), a.numel())
@@ -299,7 +299,7 @@ class Elements:
 
         def cat(tensors: Any = _NOT_GIVEN, dim: Any = _NOT_GIVEN, *rest: Any, **named: Any) -> Any:
             if rest or named or type(tensors) not in (tuple, list) or len(tensors) != 2:
-                return torchs(*_given(tensors, dim, *rest), **named)
+                return torchs(*_passed(tensors, dim, *rest), **named)
             a, b = tensors
             along = 0 if dim is _NOT_GIVEN else dim
             plain = type(a) in PLAIN and type(b) in PLAIN and type(along) is int
@@ -310,7 +310,7 @@ class Elements:
         return cat
 
 
-def _given(*args: Any) -> tuple[Any, ...]:
+def _passed(*args: Any) -> tuple[Any, ...]:
     """Those that a call has: others may be given by their names."""
     return tuple(arg for arg in args if arg is not _NOT_GIVEN)
 

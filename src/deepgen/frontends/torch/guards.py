@@ -29,10 +29,10 @@ def check_of(tensors: Sequence[Any]) -> Check | None:
     """Whether other tensors are like these: classes, formats, devices, sizes, strides and `requires_grad`, and what
     changes the meaning of calls: autocast, inference mode, vmap and dispatch modes. Not whether gradients are enabled.
     """
-    made = getattr(_guards, "TensorGuards", None)
-    if made is None or len({id(tensor) for tensor in tensors}) < len(tensors):  # one that is given twice is refused
+    guards = getattr(_guards, "TensorGuards", None)
+    if guards is None or len({id(tensor) for tensor in tensors}) < len(tensors):  # one that is given twice is refused
         return None
-    check: Check = made(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    check: Check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
 
 

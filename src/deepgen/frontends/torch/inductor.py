@@ -107,10 +107,10 @@ def _exchange_scaled(graph: Any, node: Any, router: Router) -> None:
     scales as they are then.
     """
     names = [argument.name for argument in node.target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    a, b, one, other = (given[name] for name in ("self", "mat2", "scale_a", "scale_b"))
-    fast = bool(given.get("use_fast_accum", False))
-    rest: dict[str, Any] = {name: given.get(name) for name in ("bias", "scale_result", "out_dtype")}
+    named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    a, b, one, other = (named[name] for name in ("self", "mat2", "scale_a", "scale_b"))
+    fast = bool(named.get("use_fast_accum", False))
+    rest: dict[str, Any] = {name: named.get(name) for name in ("bias", "scale_result", "out_dtype")}
     in_a, in_b, in_one, in_other = _values((a, b, one, other))
     if in_other.dtype != torch.float32 or torch_scaled_mm(in_a, in_b, in_one, in_other, **rest) is None:
         return
@@ -207,7 +207,7 @@ def _register() -> None:
     for op, kind in _OURS.items():
 
         def lower(*args: Any, kind: str = kind, op: Any = op) -> Any:
-            values, made = _values(V.graph.current_node.args), V.graph.current_node.meta["val"]
+            values, result = _values(V.graph.current_node.args), V.graph.current_node.meta["val"]
             product = values
             if kind == "two_scales_mm":
                 a, b, one, other, fast = values
@@ -217,9 +217,9 @@ def _register() -> None:
                     args = (*args[:2], lowerings[_ATEN.mul.Tensor](*args[2:4]), fast)
             of = "scaled_mm" if kind == "two_scales_mm" else kind
             route = _route(_routers[-1], of, product) if _routers and _in_python() else None
-            if route is None or made.stride() != route.strides:
+            if route is None or result.stride() != route.strides:
                 return fallback_handler(op, add_to_fallback_set=False)(*args)
-            given = [
+            inputs = [
                 ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(tensor), value.stride())
                 for tensor, value in zip(args, values, strict=True)
                 if type(tensor) is not bool
@@ -227,14 +227,14 @@ def _register() -> None:
             first = 1 if kind == "addmm" else 0  # of the matrices
             views: list[View | None] = [None, None]
             for place in range(2):
-                whole, value = _whole(given[first + place]), values[first + place]
+                whole, value = _whole(inputs[first + place]), values[first + place]
                 if whole is not None:
-                    given[first + place] = whole
+                    inputs[first + place] = whole
                     views[place] = ((*value.shape,), (*value.stride(),))
-            layout = ir.FixedLayout(made.device, made.dtype, [*made.shape], [*made.stride()])
+            layout = ir.FixedLayout(result.device, result.dtype, [*result.shape], [*result.stride()])
             rest = tuple(arg for arg in args if type(arg) is bool)
-            found = extern(kind, route, rest, (views[0], views[1])).bind(given, layout).output_node()
-            return found[0] if isinstance(found, tuple) else found
+            output = extern(kind, route, rest, (views[0], views[1])).bind(inputs, layout).output_node()
+            return output[0] if isinstance(output, tuple) else output
 
         register_lowering(op, type_promotion_kind=None)(lower)
 

@@ -126,10 +126,10 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
     with torch.no_grad():
         ends = time.perf_counter() + _SECONDS
         while len(times[ours]) < _ROUNDS and (not times[ours] or time.perf_counter() < ends):
-            for run, known in times.items():
+            for run, samples in times.items():
                 timed(run)  # threads still wait as they did after the other
-                known += [timed(run) for _ in range(_LEAST)]
-    (mine, after_mine), (other, after_other) = (map(median, zip(*known, strict=True)) for known in times.values())
+                samples += [timed(run) for _ in range(_LEAST)]
+    (mine, after_mine), (other, after_other) = (map(median, zip(*samples, strict=True)) for samples in times.values())
     sooner = min(after_mine, after_other)
     mine, other = mine + after_mine - sooner, other + after_other - sooner
     return Raced(mine, other, mine < _GAIN * other)
@@ -225,5 +225,5 @@ def _real(tensor: Any) -> Any:
     # A generator of its own: what the caller draws at random stays as it was.
     chance = torch.Generator(tensor.device).manual_seed(0)
     wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(wide)
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(wide)

@@ -53,10 +53,10 @@ def record() -> Iterator[Recording]:
 
     Each operator is timed on its own. Run the model once before: what is slow only the first time would be recorded.
     """
-    recording, found = Recording(), _Recorder()
-    with _Whole(found), found:
+    recording, recorder = Recording(), _Recorder()
+    with _Whole(recorder), recorder:
         yield recording
-    recording.end(found.work())
+    recording.end(recorder.work())
 
 
 class _Whole(TorchFunctionMode):  # type: ignore[misc]

@@ -112,14 +112,14 @@ class Route:
         stream = _stream(self._device) if self._on_gpu else 0
         fire = self._fires.get(self._place(stream))
         try:
-            made = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
+            result = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
         except (RuntimeError, BadInput):  # a tensor without memory of its own, as those that vmap maps over, or a slice
-            made = None
-        if made is None:
+            result = None
+        if result is None:
             self.calls.refused += 1
         else:
             self.calls.served += 1
-        return made
+        return result
 
     @property
     def saves(self) -> float:
@@ -290,14 +290,14 @@ class Router:
                 if key not in self._winners:
                     self._decider = get_ident()
                     try:
-                        found = self._decide(asked, read, args, torchs, door or _straight)
+                        decided = self._decide(asked, read, args, torchs, door or _straight)
                     finally:
                         self._decider = None
-                    self._winners[key] = found if isinstance(found, Won) else None
-                    if isinstance(found, Won):
-                        self.met.append(Met(asked.operator, True, found.why, found.calls))
+                    self._winners[key] = decided if isinstance(decided, Won) else None
+                    if isinstance(decided, Won):
+                        self.met.append(Met(asked.operator, True, decided.why, decided.calls))
                     else:
-                        self.met.append(Met(asked.operator, False, found))
+                        self.met.append(Met(asked.operator, False, decided))
                 won = self._winners[key]
                 self._routes[whole] = None if won is None else Route(asked, read, won, args)
             return self._routes[whole]

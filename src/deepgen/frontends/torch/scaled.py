@@ -31,28 +31,28 @@ class Factors:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[int, int, int, int, Any, object]] = {}
+        self._factors: dict[tuple[int, int], tuple[int, int, int, int, Any, object]] = {}
 
     def product(self, a: Any, b: Any, gain: float) -> Any:
         """None where torch is to serve: scales are new, and may be so in every call, and a kernel gains too little."""
-        known = self._known.get((id(a), id(b)))
-        if known is not None:
-            count_a, count_b, at_a, at_b, made, _ = known
+        kept = self._factors.get((id(a), id(b)))
+        if kept is not None:
+            count_a, count_b, at_a, at_b, factor, _ = kept
             if count_a == a._version and count_b == b._version and at_a == a.data_ptr() and at_b == b.data_ptr():
-                return self._keep(a, b, a * b) if made is None else made
-        made = a * b if gain > PRODUCT else None
+                return self._keep(a, b, a * b) if factor is None else factor
+        factor = a * b if gain > PRODUCT else None
         # Inference tensors have no count.
         if not (a.is_inference() or b.is_inference() or _rewritten(a) or _rewritten(b)):
-            self._keep(a, b, made)
-        return made
+            self._keep(a, b, factor)
+        return factor
 
-    def _keep(self, a: Any, b: Any, made: Any) -> Any:
-        if len(self._known) >= _MOST_FACTORS:
-            self._known.clear()
+    def _keep(self, a: Any, b: Any, factor: Any) -> Any:
+        if len(self._factors) >= _MOST_FACTORS:
+            self._factors.clear()
         # With the tensors and their memory: numbers and addresses are not given to others meanwhile.
         lasting = (a, b, a.detach(), b.detach())
-        self._known[id(a), id(b)] = (a._version, b._version, a.data_ptr(), b.data_ptr(), made, lasting)
-        return made
+        self._factors[id(a), id(b)] = (a._version, b._version, a.data_ptr(), b.data_ptr(), factor, lasting)
+        return factor
 
 
 def scaled_mm_of(router: Router) -> Run:
@@ -73,40 +73,40 @@ def scaled_mm_of(router: Router) -> Run:
         use_fast_accum: Any = False,
         **more: Any,
     ) -> Any:
-        made = None
+        result = None
         plain = type(input) in PLAIN and type(mat2) in PLAIN and not more
         if plain and out_dtype is _BF16 and bias is None and scale_result is None:
             place = -id(scale_b) if use_fast_accum else id(scale_b)
             own = torchs_own.get(place)
             if own is not None and (input.numel(), mat2.numel()) in own[1]:
                 return SCALED_MM(input, mat2, scale_a, scale_b, None, None, _BF16, use_fast_accum)
-            known = () if modes() or forward_ad._current_level >= 0 else places[_is_grad_enabled()].get(place, ())
-            for check, run in known:
+            entries = () if modes() or forward_ad._current_level >= 0 else places[_is_grad_enabled()].get(place, ())
+            for check, run in entries:
                 if check(input, mat2, scale_a, scale_b):
-                    made = None if run is None else run(input, mat2, scale_a, scale_b)
+                    result = None if run is None else run(input, mat2, scale_a, scale_b)
                     break
             else:
-                made = met((input, mat2, scale_a, scale_b), bool(use_fast_accum), place)
-        if made is not None:
-            return made
+                result = met((input, mat2, scale_a, scale_b), bool(use_fast_accum), place)
+        if result is not None:
+            return result
         return SCALED_MM(
             input, mat2, scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result, out_dtype=out_dtype,
             use_fast_accum=use_fast_accum, **more,
         )  # fmt: skip
 
-    def met(given: tuple[Any, Any, Any, Any], fast: bool, place: int) -> Any:
+    def met(operands: tuple[Any, Any, Any, Any], fast: bool, place: int) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time."""
-        if any(type(tensor) not in PLAIN for tensor in given) or watched() or router.deciding:
+        if any(type(tensor) not in PLAIN for tensor in operands) or watched() or router.deciding:
             return None
-        route = _route(router, given, fast, serving)
+        route = _route(router, operands, fast, serving)
         run = None if route is None else serving(route)
-        a, b, _, scale_b = given
+        a, b, _, scale_b = operands
         if route is None and a.is_contiguous():
             if len(torchs_own) >= _MOST_OWN:
                 torchs_own.clear()
             torchs_own.setdefault(place, (scale_b, set()))[1].add((a.numel(), b.numel()))
-        remember(places, place, given, run)
-        return None if run is None else run(*given)
+        remember(places, place, operands, run)
+        return None if run is None else run(*operands)
 
     def serving(route: Route) -> Run:
         return by_scales(route, route.quick(), factors, called=route.called)
@@ -131,9 +131,9 @@ def by_scales(route: Route, quick: Run, factors: Factors, *, called: bool = True
 
 
 def _route(
-    router: Router, given: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
+    router: Router, operands: tuple[Any, Any, Any, Any], fast: bool, serving: Callable[[Route], Run]
 ) -> Route | None:
-    a, b, scale_a, scale_b = given
+    a, b, scale_a, scale_b = operands
     if scale_a.numel() != 1 or scale_b.numel() != 1 or scale_b.dtype != torch.float32:
         return None
 

@@ -65,24 +65,24 @@ class Use:
             raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
         self._router = Router(library, race=race)
         kinds = _kinds(library)
-        self._functions = {kind: made for kind, made in _functions(self._router).items() if kind in kinds}
-        self._placed = [(*place, made) for kind, made in self._functions.items() for place in _PLACES[kind]]
+        self._functions = {kind: function for kind, function in _functions(self._router).items() if kind in kinds}
+        self._placed = [(*place, function) for kind, function in self._functions.items() for place in _PLACES[kind]]
         self._given_up: set[str] = set()  # kinds whose methods of tensors are torch's own again
         self._elements = {}
         for kind, (sizes, small) in _sizes(library).items():
             ours = Elements(self._router, kind, sizes, small, partial(self._give_up, kind))
             for owner, name in _PLACES[kind]:
-                made = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
-                self._placed.append((owner, name, made))
+                function = ours.instead_of(_TORCHS[owner, name], name.startswith("__"))
+                self._placed.append((owner, name, function))
             self._elements[kind] = ours
         codes = _CODES.setdefault(library, {})
-        for *_, made in self._placed:
-            made.__code__ = codes.setdefault((race, made.__code__), made.__code__.replace())
+        for *_, function in self._placed:
+            function.__code__ = codes.setdefault((race, function.__code__), function.__code__.replace())
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
         self._captures = False
-        self._unknown = [*{made for owner, _, made in self._placed if owner is not _GRAPH}]  # to the compiler
+        self._unknown = [*{function for owner, _, function in self._placed if owner is not _GRAPH}]  # to the compiler
         self._leave: Callable[[], None] | None = None  # the compiler, once it is imported
 
     @property
@@ -104,9 +104,9 @@ class Use:
 
     def _put(self) -> None:
         """Our functions in the places of torch's."""
-        for owner, name, made in self._placed:
+        for owner, name, function in self._placed:
             self._before.append((owner, name, vars(owner).get(name)))
-            setattr(owner, name, made)
+            setattr(owner, name, function)
         self._without_given_up()
         for owner, name in (*_OLDER, *(_COMPILERS if self._leave is None else ())):
             self._before.append((owner, name, vars(owner)[name]))
@@ -139,9 +139,9 @@ class Use:
         self._captures = begin
         for ours in self._elements.values():
             ours.captures(begin=begin)
-        for owner, name, made in self._placed if begin and self._before and self._given_up else ():
+        for owner, name, function in self._placed if begin and self._before and self._given_up else ():
             if owner is torch.Tensor:
-                setattr(owner, name, made)
+                setattr(owner, name, function)
         self._without_given_up()
 
     def _told_of(self, name: str) -> Callable[..., Any]:
@@ -155,10 +155,10 @@ class Use:
         @wraps(torchs)
         def call(graph: Any, *args: Any, **named: Any) -> Any:
             self._captured(begin=False)
-            made = torchs(graph, *args, **named)
+            result = torchs(graph, *args, **named)
             if begin:  # and did not fail
                 self._captured(begin=True)
-            return made
+            return result
 
         return call
 
@@ -255,12 +255,12 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
             sizes.setdefault(entry.operator.told.name, set()).add(size)
             if entry.target.runner == "cpu" or size >= LARGE:
                 worth_a_look.setdefault(entry.operator.told.name, set()).add(size)
-    return {kind: (found, found - worth_a_look.get(kind, set())) for kind, found in sizes.items()}
+    return {kind: (every, every - worth_a_look.get(kind, set())) for kind, every in sizes.items()}
 
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
-    made = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
-    made |= {
+    ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
+    ours |= {
         kind: functions.other_of(router, kind, TORCHS[kind]) for kind in ("addmm", "softmax", "layer_norm", "rms_norm")
     }
-    return {**made, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}
+    return {**ours, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}

@@ -44,14 +44,15 @@ class Called:
     """A kernel's arguments by name, without what a config gives; how many blocks a config takes; heuristics' values."""
 
     function: Any  # the @triton.jit function
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     grid: Callable[[Mapping[str, Any]], Sequence[int]] | Sequence[int]
     heuristics: Sequence[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = ()
 
     def named(self) -> dict[str, Any]:
         """What every config is given, by name."""
         parameters = inspect.signature(self.function.fn).parameters.values()
-        return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty} | dict(self.given)
+        defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+        return {**defaults, **self.arguments}
 
     def at(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """All that a config's launch is given, by name."""
@@ -103,8 +104,9 @@ def operator_of(
     except BadInput as error:
         raise Undescribable(str(error)) from error
     family = CalledFamily(complete, called, rows)
-    made = class_of(described, None, lambda: family, __name__, "<of a call>")
-    kind: type[KernelOperator] = type(made.__name__, (made,), {"tolerance": _tolerance, "__qualname__": "<of a call>"})
+    generic = class_of(described, None, lambda: family, __name__, "<of a call>")
+    body = {"tolerance": _tolerance, "__qualname__": "<of a call>"}
+    kind: type[KernelOperator] = type(generic.__name__, (generic,), body)
     return kind.make({})
 
 
@@ -124,11 +126,11 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
     constants = [p.name for p in function.params if p.is_constexpr]
     plain = [p.name for p in function.params if p.do_not_specialize or p.do_not_specialize_on_alignment]
     total = 0
-    given = called.named()
+    named = called.named()
     for name in (n for n in function.arg_names if n not in constants):
-        if name not in given:
+        if name not in named:
             raise Undescribable(f"{function.fn.__name__} is called without {name}")
-        value = given[name]
+        value = named[name]
         if value is None:
             constants.append(name)  # as Triton does with an optional pointer that is left out
         elif hasattr(value, "data_ptr"):

@@ -66,18 +66,18 @@ def autotune(
 
     def decorate(function: Any) -> Any:
         arguments = (prune_configs_by, reset_to_zero, restore_value, pre_hook, post_hook, warmup, rep, use_cuda_graph)
-        made = _kind()(function, listed, list(key), *arguments, do_bench)
-        made.deepgen = Tuning(
+        tuner = _kind()(function, listed, list(key), *arguments, do_bench)
+        tuner.deepgen = Tuning(
             dict(space or {}), tuple(requires), trials, time_budget, rep, cache_results, bool(do_bench)
         )
-        return made
+        return tuner
 
     return decorate
 
 
 @dataclass
 class Tuning:
-    """How deepgen chooses a config for a call; `told` says what the last choice rests on."""
+    """How deepgen chooses a config for a call; `note` says what the last choice rests on."""
 
     knobs: Mapping[str, Sequence[Any]]  # of a space; empty where configs are listed
     requires: Sequence[str]
@@ -86,7 +86,7 @@ class Tuning:
     rep: int | None
     kept: bool  # on disk
     own_bench: bool  # the user measures
-    told: str = ""
+    note: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def rows(self, configs: Sequence[Any]) -> list[dict[str, Any]] | None:
@@ -105,13 +105,13 @@ class Tuning:
             return config in rows
         return set(config) == set(self.knobs) and all(config[name] in self.knobs[name] for name in config)
 
-    def found(self, called: Called, rows: list[dict[str, Any]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def search(self, called: Called, rows: list[dict[str, Any]] | None) -> tuple[dict[str, Any], dict[str, Any]]:
         """The best config, and what is known of it."""
         skipped: list[str] = []
         for first in range(_TRIES if rows is not None else 1):
             try:
-                config, told = self._searched(called, rows if rows is None else rows[first:])
-                return config, {**told, "agrees_with": f"config {first}", "skipped": skipped}
+                config, facts = self._searched(called, rows if rows is None else rows[first:])
+                return config, {**facts, "agrees_with": f"config {first}", "skipped": skipped}
             except DeepgenError as error:
                 if isinstance(error, (BadInput, Missing, Undescribable)) or rows is None or first + 2 >= len(rows):
                     raise
@@ -148,10 +148,10 @@ class Tuning:
 
 def _plain(config: Any) -> dict[str, Any]:
     """A triton.Config as knobs. Raises Undescribable."""
-    given = {name: value for name, value in config.all_kwargs().items() if value is not None}
-    if "ir_override" in given:
+    options = {name: value for name, value in config.all_kwargs().items() if value is not None}
+    if "ir_override" in options:
         raise Undescribable("a config overrides the kernel's IR")
-    return given
+    return options
 
 
 def _target() -> str:
@@ -211,9 +211,9 @@ def _kind() -> type:
             try:
                 self._decide(called, chosen, kwargs)
             except Undescribable as why:
-                self.deepgen.told = f"timed in this process: {why}"
+                self.deepgen.note = f"timed in this process: {why}"
                 name = function.fn.__name__
-                warnings.warn(f"deepgen.autotune: {name} is {self.deepgen.told}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"deepgen.autotune: {name} is {self.deepgen.note}", RuntimeWarning, stacklevel=4)
                 if self.deepgen.knobs:
                     self.configs = _sample(called, self.deepgen)
 
@@ -228,12 +228,12 @@ def _kind() -> type:
             path = place({**about, "key": [str(part) for part in chosen], "searched": searched})
             kept = read_kept(path) if self.deepgen.kept else None
             if kept is not None and self.deepgen.may_be(kept["config"], rows):
-                config, told = kept["config"], kept
+                config, facts = kept["config"], kept
             else:
-                config, told = self.deepgen.found(called, rows)
+                config, facts = self.deepgen.search(called, rows)
                 if self.deepgen.kept:
-                    write_kept(path, config, told)
-            self.deepgen.told = f"agrees with {told.get('agrees_with', 'config 0')}"
+                    write_kept(path, config, facts)
+            self.deepgen.note = f"agrees with {facts.get('agrees_with', 'config 0')}"
             self.cache[chosen] = configs[rows.index(config)] if rows is not None else _config(config)
 
         def _prepared(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,10 +256,11 @@ def _unwrapped(function: Any) -> tuple[Any, list[Any]]:
     return function, heuristics
 
 
-def _key(names: Sequence[str], named: Mapping[str, Any], known: Sequence[str]) -> list[Any]:
+def _key(names: Sequence[str], named: Mapping[str, Any], parameters: Sequence[str]) -> list[Any]:
     """As Triton has it: the values of the key's arguments, and the types of all tensors."""
-    given = {name: value for name, value in named.items() if name in known}
-    return [*(given[n] for n in names if n in given), *(str(v.dtype) for v in given.values() if hasattr(v, "dtype"))]
+    values = {name: value for name, value in named.items() if name in parameters}
+    dtypes = [str(value.dtype) for value in values.values() if hasattr(value, "dtype")]
+    return [*(values[name] for name in names if name in values), *dtypes]
 
 
 def _config(chosen: Mapping[str, Any]) -> Any:
@@ -293,17 +294,17 @@ def place(about: Mapping[str, Any]) -> Path:
 def read_kept(path: Path) -> dict[str, Any] | None:
     """What was kept; None where there is nothing, or nothing that can be used."""
     with contextlib.suppress(OSError, ValueError, DeepgenError):
-        found = json.loads(foreign.read_bytes(path))
-        if isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("config"), dict):
-            return found
+        kept = json.loads(foreign.read_bytes(path))
+        if isinstance(kept, dict) and kept.get("format") == FORMAT and isinstance(kept.get("config"), dict):
+            return kept
     return None
 
 
-def write_kept(path: Path, config: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+def write_kept(path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Where it cannot be kept, the next process tunes again."""
     with contextlib.suppress(OSError, TypeError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = json.dumps({"format": FORMAT, "config": dict(config), **told}, indent=1)
+        text = json.dumps({"format": FORMAT, "config": dict(config), **facts}, indent=1)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
         with os.fdopen(handle, "w") as file:
             file.write(text + "\n")

@@ -56,12 +56,12 @@ class Report:
     @property
     def groups(self) -> tuple[Group, ...]:
         names = dict.fromkeys(one.group for one in self.relations)
-        found = []
+        groups = []
         for name in names:
             related = [one.name for one in self.findings if one.group == name]
             count = sum(one.group == name for one in self.relations)
-            found.append(Group(name, count, len(related), related[0] if related else None))
-        return tuple(sorted(found, key=lambda group: -group.related))
+            groups.append(Group(name, count, len(related), related[0] if related else None))
+        return tuple(sorted(groups, key=lambda group: -group.related))
 
     def to_json(self) -> JsonObject:
         return {
@@ -93,10 +93,10 @@ def analyze(rows: Sequence[Row], threshold: float = THRESHOLD, seed: int = 0) ->
     used = [timed[i] for i in chosen]
     times, knobs = log_times(used), knobs_of(used)
     columns, scarce = columns_of(used)
-    found = relations(columns, times, knobs, seed) if np.ptp(times) > 0 else []
-    found.sort(key=lambda one: -max(one.strength(LEVEL), abs(one.pearson.r) * 1e-6))
+    related = relations(columns, times, knobs, seed) if np.ptp(times) > 0 else []
+    related.sort(key=lambda one: -max(one.strength(LEVEL), abs(one.pearson.r) * 1e-6))
     shares, explained = importances(knobs, times, LEVEL, seed)
-    return Report(len(rows), len(used), threshold, tuple(found), tuple(shares), explained, tuple(scarce))
+    return Report(len(rows), len(used), threshold, tuple(related), tuple(shares), explained, tuple(scarce))
 
 
 def rows_of(reading: Reading) -> list[Row]:
@@ -148,13 +148,13 @@ def _number(one: Relation) -> str:
         return f"with the knobs held fixed, time {_verb(fixed.r)} {name} (partial r = {fixed.r:.2f})"
     curved = abs(one.spearman.r) > abs(one.pearson.r) + _CURVED
     r, what = (one.spearman.r, "rank r") if curved else (one.pearson.r, "r")
-    told = f"time {_verb(r)} {name} ({what} = {r:.2f})"
+    text = f"time {_verb(r)} {name} ({what} = {r:.2f})"
     if partial is None:
-        return told
+        return text
     if fixed is None:
-        return f"{told}, but not with the knobs held fixed (partial r = {partial.r:.2f})"
+        return f"{text}, but not with the knobs held fixed (partial r = {partial.r:.2f})"
     also = "also" if fixed.r * r > 0 else "but the other way"
-    return f"{told}, {also} with the knobs held fixed (partial r = {fixed.r:.2f})"
+    return f"{text}, {also} with the knobs held fixed (partial r = {fixed.r:.2f})"
 
 
 def _verb(r: float) -> str:
@@ -162,10 +162,10 @@ def _verb(r: float) -> str:
 
 
 def _knob(one: Importance, *, first: bool) -> str:
-    told = f"{one.knob} explains {one.share:.0%} of the differences in time" if first else f"{one.knob} {one.share:.0%}"
+    text = f"{one.knob} explains {one.share:.0%} of the differences in time" if first else f"{one.knob} {one.share:.0%}"
     if one.partner is not None and one.together > one.share / 2:
-        told += f" (mostly together with {one.partner})"
-    return told
+        text += f" (mostly together with {one.partner})"
+    return text
 
 
 __all__ = [

@@ -44,8 +44,8 @@ class Relation:
 
     def strength(self, level: float) -> float:
         """The largest correlation that is not chance; 0 where all may be."""
-        found = [e for e in (self.pearson, self.spearman, self.partial) if e is not None and e.p <= level]
-        return max((abs(estimate.r) for estimate in found), default=0.0)
+        sure = [e for e in (self.pearson, self.spearman, self.partial) if e is not None and e.p <= level]
+        return max((abs(estimate.r) for estimate in sure), default=0.0)
 
 
 def relations(
@@ -55,16 +55,16 @@ def relations(
     keys = np.random.default_rng(seed).random((SHUFFLES, len(log_time)))
     largest = np.zeros(SHUFFLES)
     parts: list[tuple[Column, list[_Score | None]]] = []
-    for known, some in _by_known(columns).items():
-        chosen = np.frombuffer(known, dtype=np.bool_)
+    for mask, some in _by_presence(columns).items():
+        chosen = np.frombuffer(mask, dtype=np.bool_)
         tests = _tests(some, chosen, log_time, knobs)
         # A uniform permutation of these trials, and nearly the same one as for columns that more trials have.
         orders = np.argsort(keys[:, chosen], axis=1)
         for test in tests:
             largest = np.maximum(largest, test.largest(orders))
         parts += [(column, [test.score(column.name) for test in tests]) for column in some]
-    found = {column.name: _relation(column, scores, np.sort(largest)) for column, scores in parts}
-    return [found[column.name] for column in columns]
+    related = {column.name: _relation(column, scores, np.sort(largest)) for column, scores in parts}
+    return [related[column.name] for column in columns]
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ class _Test:
         return np.asarray(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)) * np.sqrt(max(freedom - 1, 1)))
 
 
-def _by_known(columns: Sequence[Column]) -> dict[bytes, list[Column]]:
+def _by_presence(columns: Sequence[Column]) -> dict[bytes, list[Column]]:
     """Columns that the same trials have."""
-    found: dict[bytes, list[Column]] = {}
+    groups: dict[bytes, list[Column]] = {}
     for column in columns:
-        found.setdefault(column.known.tobytes(), []).append(column)
-    return found
+        groups.setdefault(column.present.tobytes(), []).append(column)
+    return groups
 
 
 def _tests(
@@ -125,7 +125,7 @@ def _tests(
     constant = np.full((len(time), 1), len(time) ** -0.5)
     ordered = np.column_stack([ranks(v) for v in values.T])
     tests = [_test(names, values, time, constant), _test(names, ordered, ranks(log_time[chosen]), constant)]
-    fixed = _basis({name: [v for v, c in zip(told, chosen, strict=True) if c] for name, told in knobs.items()})
+    fixed = _basis({name: [v for v, c in zip(settings, chosen, strict=True) if c] for name, settings in knobs.items()})
     if fixed is None:
         return [*tests, _test([], np.empty((len(time), 0)), time, constant)]
     held = [name.startswith(KNOB) for name in names]
@@ -175,7 +175,7 @@ def ranks(values: Floats) -> Floats:
 def _relation(column: Column, scores: Sequence[_Score | None], largest: Floats) -> Relation:
     pearson, spearman, partial = (_estimate(score, largest) for score in scores)
     nothing = Estimate(0.0, 1.0)
-    of = (column.name, group_of(column.name), int(column.known.sum()))
+    of = (column.name, group_of(column.name), int(column.present.sum()))
     return Relation(*of, pearson or nothing, spearman or nothing, partial)
 
 

@@ -56,15 +56,15 @@ def importances(
     whole = float(fit.errors(every)[0])
     explained = max(0.0, 1.0 - whole)
     p_values = _p_values(model, time, level, rng)
-    found = []
+    shares = []
     for name in parts:
         lost = float(fit.errors(every - {name})[0]) - whole
         alone = 1.0 - float(fit.errors(frozenset({name}))[0])
         # What is left may predict worse than nothing does; still, no knob explains more than all of them.
         lost, alone = (min(max(share, 0.0), explained) for share in (lost, alone))
-        found.append(Importance(name, lost, alone, p_values[name]))
-    found.sort(key=lambda one: (-one.share, one.p))
-    return _with_partners(found, fit, whole, level), explained
+        shares.append(Importance(name, lost, alone, p_values[name]))
+    shares.sort(key=lambda one: (-one.share, one.p))
+    return _with_partners(shares, fit, whole, level), explained
 
 
 def _p_values(model: _Model, time: Floats, level: float, rng: np.random.Generator) -> dict[str, float]:
@@ -72,10 +72,10 @@ def _p_values(model: _Model, time: Floats, level: float, rng: np.random.Generato
     every = frozenset(model.parts)
     p_values: dict[str, float] = {}
     sure: set[str] = set()
-    known = np.zeros(len(time))  # what the knobs found so far predict
+    predicted = np.zeros(len(time))  # what the knobs found so far predict
     while len(sure) < len(every):
-        left = time - known
-        fit = model.fit(np.column_stack([time, *(known + rng.permutation(left) for _ in range(SHUFFLES))]))
+        left = time - predicted
+        fit = model.fit(np.column_stack([time, *(predicted + rng.permutation(left) for _ in range(SHUFFLES))]))
         whole = fit.errors(every)
         lost = {name: fit.errors(every - {name}) - whole for name in sorted(every - sure)}
         largest = np.sort(np.max([shares[1:] for shares in lost.values()], axis=0))
@@ -87,21 +87,21 @@ def _p_values(model: _Model, time: Floats, level: float, rng: np.random.Generato
         if not more:
             break
         sure |= more
-        known = fit.predict(frozenset(sure))[:, 0]
+        predicted = fit.predict(frozenset(sure))[:, 0]
     return p_values
 
 
-def _with_partners(found: list[Importance], fit: _Fit, whole: float, level: float) -> list[Importance]:
+def _with_partners(knobs: list[Importance], fit: _Fit, whole: float, level: float) -> list[Importance]:
     """What is lost twice, where two knobs are left out one at a time, is what they explain together."""
-    sure = [one for one in found if one.p <= level][:_PAIRED]
-    every = frozenset(one.knob for one in found)
+    sure = [one for one in knobs if one.p <= level][:_PAIRED]
+    every = frozenset(one.knob for one in knobs)
     both: dict[tuple[str, str], float] = {}
     for i, one in enumerate(sure):
         for other in sure[i + 1 :]:
             lost = float(fit.errors(every - {one.knob, other.knob})[0]) - whole
             both[one.knob, other.knob] = both[other.knob, one.knob] = one.share + other.share - lost
     named = []
-    for one in found:
+    for one in knobs:
         shared = {other: share for (knob, other), share in both.items() if knob == one.knob and share > 0}
         partner = max(shared, key=lambda other: shared[other], default=None)
         together = min(shared[partner], one.share) if partner else 0.0

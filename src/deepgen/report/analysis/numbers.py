@@ -31,7 +31,7 @@ class Column:
     values: Floats
 
     @property
-    def known(self) -> npt.NDArray[np.bool_]:
+    def present(self) -> npt.NDArray[np.bool_]:
         return ~np.isnan(self.values)
 
 
@@ -60,28 +60,28 @@ def columns_of(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
 
     A column that says exactly what an earlier one says is left out.
     """
-    found: dict[bytes, Column] = {}
+    distinct: dict[bytes, Column] = {}
     scarce = []
     for name in _names(rows, KINDS):
-        told = [row.get(name) for row in rows]
-        if name in _OF_THE_BUILD or not all(value is None or _number(value) for value in told):
+        cells = [row.get(name) for row in rows]
+        if name in _OF_THE_BUILD or not all(value is None or _number(value) for value in cells):
             continue
-        values = np.array([math.nan if value is None else float(value) for value in told])
-        known = values[~np.isnan(values)]
-        if len(np.unique(known)) < 2:
+        values = np.array([math.nan if value is None else float(value) for value in cells])
+        present = values[~np.isnan(values)]
+        if len(np.unique(present)) < 2:
             continue
-        if len(known) < FEWEST:
+        if len(present) < FEWEST:
             scarce.append(name)
             continue
-        scaled = np.log(values) if known.min() > 0 else values / np.abs(known).max()
-        found.setdefault(np.round(scaled, 12).tobytes(), Column(name, scaled))
-    return list(found.values()), scarce
+        scaled = np.log(values) if present.min() > 0 else values / np.abs(present).max()
+        distinct.setdefault(np.round(scaled, 12).tobytes(), Column(name, scaled))
+    return list(distinct.values()), scarce
 
 
 def knobs_of(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """The knobs that differ among the trials: a value each trial, None where a knob is absent."""
-    found = {name: [row.get(name) for row in rows] for name in _names(rows, (KNOB,))}
-    return {name.removeprefix(KNOB): values for name, values in found.items() if len({*map(repr, values)}) > 1}
+    columns = {name: [row.get(name) for row in rows] for name in _names(rows, (KNOB,))}
+    return {name.removeprefix(KNOB): values for name, values in columns.items() if len({*map(repr, values)}) > 1}
 
 
 def distances(values: Sequence[Any]) -> Floats:

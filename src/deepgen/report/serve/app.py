@@ -116,7 +116,7 @@ class _Views:
     async def stop_study(self, request: Request) -> Response:
         name = request.path_params["name"]
         if run_of(name) is not None:
-            return _said("this study is part of a cluster run, which is stopped as a whole", _CONFLICT)
+            return _sentence("this study is part of a cluster run, which is stopped as a whole", _CONFLICT)
         return await self._stop(await self._folder(name), "no such study")
 
     async def stop_run(self, request: Request) -> Response:
@@ -127,9 +127,9 @@ class _Views:
         if folder is None or self._means.stop is None:
             return _missing(otherwise if self._means.stop else "nothing can be stopped here: it is read-only")
         try:
-            return _said(await asyncio.to_thread(self._means.stop, folder))
+            return _sentence(await asyncio.to_thread(self._means.stop, folder))
         except DeepgenError as error:
-            return _said(str(error), _CONFLICT)
+            return _sentence(str(error), _CONFLICT)
 
     async def _folder(self, name: str) -> Path | None:
         """Of a study by its name. Names are looked up and never part of a path, so none leads outside."""
@@ -143,7 +143,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
     return StreamingResponse(events, media_type="text/event-stream")
 
 
-def _said(sentence: str, status: int = 200) -> Response:
+def _sentence(sentence: str, status: int = 200) -> Response:
     return JSONResponse({"said": sentence}, status)
 
 

@@ -60,8 +60,8 @@ class Hub:
         """Look now, unless that was a moment ago; with all trials of this study. Gives the seconds that it took."""
         async with self._looking:
             began = time.monotonic()
-            known = self.state.studies.get(id or "")
-            if began < self._next and (id is None or (known is not None and known.followed)):
+            seen = self.state.studies.get(id or "")
+            if began < self._next and (id is None or (seen is not None and seen.followed)):
                 return 0.0
             after = await asyncio.to_thread(looks.look_around, self.root, self._runs, self.state, frozenset(self._open))
             before, self.state = self.state, after
@@ -151,15 +151,15 @@ class Hub:
 
     async def _states(self) -> AsyncIterator[State]:
         """The state now and whenever it has changed; the same again where nothing did for a while."""
-        version, known = -1, self.state
+        version, latest = -1, self.state
         while not self.ended:
             if version == self._version:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._news.wait(), _ALIVE)
             if version != self._version:
-                version, known = self._version, self.state
+                version, latest = self._version, self.state
             if not self.ended:
-                yield known
+                yield latest
 
     @contextmanager
     def _viewer(self, name: str | None) -> Iterator[None]:
@@ -189,9 +189,9 @@ def rows(now: State, before: State, trials: Iterable[tuple[str, str]]) -> str:
     """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
     parts = []
     for kind in ("studies", "runs", "bundles"):
-        found, old = _texts(now, kind), _texts(before, kind)
-        changed = ", ".join(row for name, row in found.items() if old.get(name) != row)
-        gone = json.dumps([name for name in old if name not in found])
+        new, old = _texts(now, kind), _texts(before, kind)
+        changed = ", ".join(row for name, row in new.items() if old.get(name) != row)
+        gone = json.dumps([name for name in old if name not in new])
         parts.append(f'"{kind}": [{changed}], "{kind}_gone": {gone}')
     ended = ", ".join(f'{{"study": {json.dumps(name)}, "ended": {text}}}' for name, text in trials)
     return ", ".join([*parts, f'"trials": [{ended}]'])

@@ -72,44 +72,44 @@ class Seen:
 
 def look(before: Seen, mark: Mark | None, *, whole: bool, follow: bool) -> Seen:
     """The study now. `whole` looks at every row, and so finds all damage; `follow` reads its new trials."""
-    told = _told(before.folder, whole=whole)
-    running = told["state"] in _RUNNING
+    status = _status(before.folder, whole=whole)
+    running = status["state"] in _RUNNING
     followed = follow or running or before.followed
     trials = None
-    if followed and "why" not in told:
-        done = sum(told["trials"].values())
+    if followed and "why" not in status:
+        done = sum(status["trials"].values())
         try:
-            trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(told.get("damage")))
+            trials = _followed(before.folder, before.trials or Trials(), done, anew=bool(status.get("damage")))
         except (DeepgenError, OSError) as error:
-            told = {"state": "unreadable", "why": str(error)}
-    row = _text({"id": before.id, "name": before.name, **_row(told, trials)})
+            status = {"state": "unreadable", "why": str(error)}
+    row = _text({"id": before.id, "name": before.name, **_row(status, trials)})
     return replace(
         before, mark=mark, row=row, running=running, checked=whole and not running, followed=followed, trials=trials
     )
 
 
-def _told(folder: Path, *, whole: bool) -> dict[str, Any]:
+def _status(folder: Path, *, whole: bool) -> dict[str, Any]:
     try:
         return glance(folder, whole=whole)
     except OSError as error:
         return {"state": "unreadable", "why": error.strerror or str(error)}
 
 
-def _row(told: Mapping[str, Any], trials: Trials | None) -> JsonObject:
+def _row(status: Mapping[str, Any], trials: Trials | None) -> JsonObject:
     """A line of the list of studies, in the words of `deepgen status`."""
-    if "why" in told:
-        return {"state": told["state"], "why": told["why"]}
-    best, pid = told["best"], told["pid"]
+    if "why" in status:
+        return {"state": status["state"], "why": status["why"]}
+    best, pid = status["best"], status["pid"]
     devices = () if trials is None else sorted(trials.devices.values(), key=lambda one: (one.host, one.device))
     return {
-        "state": "damaged" if told.get("damage") and pid is None else told["state"],
-        "why": told.get("damage"),
+        "state": "damaged" if status.get("damage") and pid is None else status["state"],
+        "why": status.get("damage"),
         "pid": pid,
-        "what": told["operator"],
-        "target": told["target"] + (f" ({told['proxy']})" if "proxy" in told else ""),
-        "done": sum(told["trials"].values()),
-        "budget": told["budget"],
-        "verdicts": told["trials"],
+        "what": status["operator"],
+        "target": status["target"] + (f" ({status['proxy']})" if "proxy" in status else ""),
+        "done": sum(status["trials"].values()),
+        "budget": status["budget"],
+        "verdicts": status["trials"],
         "best": best and f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}",
         "devices": [vars(one) for one in devices] if pid is not None else [],
     }
@@ -163,10 +163,10 @@ def _trial_text(trial: Trial, at: float, words: Any) -> str:
 
 def _device(trial: Trial) -> tuple[str, str]:
     """The host and the device that measured a trial; the conditions say so on a cluster."""
-    known = trial.measurement.conditions
-    card, slot = known.get("card"), known.get("slot")
+    conditions = trial.measurement.conditions
+    card, slot = conditions.get("card"), conditions.get("slot")
     device = f"card {card}" if card is not None else f"slot {slot}" if slot is not None else ""
-    return str(known.get("host") or socket.gethostname())[:100], device[:100]
+    return str(conditions.get("host") or socket.gethostname())[:100], device[:100]
 
 
 def bundle_row(path: Path, id: str) -> str | None:
@@ -191,8 +191,8 @@ def run_row(path: Path, id: str, read: Callable[[Path], JsonObject]) -> str:
     try:
         return _text({"id": id, "name": path.name, **read(path)})
     except (DeepgenError, OSError) as error:
-        told: JsonObject = {"state": "unreadable", "pid": None, "note": str(error), "groups": []}
-        return _text({"id": id, "name": path.name, **told})
+        unreadable: JsonObject = {"state": "unreadable", "pid": None, "note": str(error), "groups": []}
+        return _text({"id": id, "name": path.name, **unreadable})
 
 
 def _text(row: JsonObject) -> str:
@@ -216,52 +216,52 @@ class State:
 
 def look_around(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> State:
     """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
-    found = places.find(root, runs)
+    there = places.find(root, runs)
     studies = {
-        id: _study(Seen(id, str(path.relative_to(found.top)), path), before, followed)
-        for id, path in found.studies.items()
+        id: _study(Seen(id, str(path.relative_to(there.top)), path), before, followed)
+        for id, path in there.studies.items()
     }
     idle = all(before.studies.get(name) == seen for name, seen in studies.items())
     unchecked = [seen for seen in studies.values() if not (seen.checked or seen.running or places.is_fresh(seen.mark))]
     if idle and unchecked:
         seen = unchecked[0]
         studies[seen.id] = look(seen, seen.mark, whole=True, follow=seen.followed)
-    marks = _marks(found, runs)
+    marks = _marks(there, runs)
     return State(
         studies,
-        _others(found.runs, before.runs, before.marks, marks, lambda path, n: run_row(path, n, runs.row)),
-        _others(found.bundles, before.bundles, before.marks, marks, bundle_row),
-        found.runs,
+        _others(there.runs, before.runs, before.marks, marks, lambda path, n: run_row(path, n, runs.row)),
+        _others(there.bundles, before.bundles, before.marks, marks, bundle_row),
+        there.runs,
         marks,
     )
 
 
 def _study(new: Seen, before: State, followed: frozenset[str]) -> Seen:
-    known = before.studies.get(new.id, new)
+    last = before.studies.get(new.id, new)
     mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
     follow = new.id in followed
-    if (follow and not known.followed) or places.changed(known.mark, mark):
+    if (follow and not last.followed) or places.changed(last.mark, mark):
         # Damage that is known must not be forgotten for a moment; a study that runs was not checked.
-        return look(known, mark, whole=known.checked, follow=follow)
-    return known
+        return look(last, mark, whole=last.checked, follow=follow)
+    return last
 
 
-def _marks(found: Places, runs: Runs) -> dict[str, Mark]:
+def _marks(there: Places, runs: Runs) -> dict[str, Mark]:
     return {
-        **{str(path): runs.mark(path) for path in found.runs.values()},
-        **{str(path): places.file_mark(path) for path in found.bundles.values()},
+        **{str(path): runs.mark(path) for path in there.runs.values()},
+        **{str(path): places.file_mark(path) for path in there.bundles.values()},
     }
 
 
 def _others(
-    found: Mapping[str, Path],
+    paths: Mapping[str, Path],
     rows: Mapping[str, str],
     before: Mapping[str, Mark],
     now: Mapping[str, Mark],
     read: Callable[[Path, str], str | None],
 ) -> dict[str, str]:
     out = {}
-    for name, path in found.items():
+    for name, path in paths.items():
         same = name in rows and not places.changed(before.get(str(path)), now[str(path)])
         row = rows[name] if same else read(path, name)
         if row is not None:

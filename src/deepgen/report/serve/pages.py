@@ -27,7 +27,7 @@ _MOST = 16  # pages that are kept
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Page:
     html: str
     seen: Seen
     until: float  # when, by the monotonic clock, it may be made again while the study runs
@@ -38,30 +38,30 @@ class Pages:
 
     def __init__(self, hub: Hub, *, may_stop: bool) -> None:
         self._hub, self._may_stop = hub, may_stop
-        self._made: OrderedDict[str, _Made] = OrderedDict()
+        self._pages: OrderedDict[str, _Page] = OrderedDict()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def get(self, id: str, *, newest: bool) -> str:
         """The page of a study. `newest` waits for one that shows the journal as it is."""
         async with self._locks[id]:
-            made = self._made.get(id)
+            kept = self._pages.get(id)
             seen = await self._hub.seen(id)
             if seen is None:
                 raise DeepgenError("this study is gone")
-            if made is not None and not changed(made.seen.mark, seen.mark):
-                return made.html
-            while made is not None and seen.running and (left := made.until - time.monotonic()) > 0:
+            if kept is not None and not changed(kept.seen.mark, seen.mark):
+                return kept.html
+            while kept is not None and seen.running and (left := kept.until - time.monotonic()) > 0:
                 if not newest or self._hub.ended:
-                    return made.html
+                    return kept.html
                 await self._hub.rest(min(left, _LEAST_REST))
                 seen = await self._hub.seen(id) or seen
             html, seconds = await asyncio.to_thread(self._render, seen)
             # The first page of all also takes what libraries take to load, and says nothing of the next one.
-            rest = max(_LEAST_REST, _REST * seconds) if self._made else _LEAST_REST
-            self._made[id] = _Made(html, seen, time.monotonic() + rest)
-            self._made.move_to_end(id)
-            while len(self._made) > _MOST:
-                self._made.popitem(last=False)
+            rest = max(_LEAST_REST, _REST * seconds) if self._pages else _LEAST_REST
+            self._pages[id] = _Page(html, seen, time.monotonic() + rest)
+            self._pages.move_to_end(id)
+            while len(self._pages) > _MOST:
+                self._pages.popitem(last=False)
             return html
 
     def _render(self, seen: Seen) -> tuple[str, float]:

@@ -46,14 +46,14 @@ def find(root: Path, runs: Runs) -> Places:
     alone = _is_study(root) or _is_run(root, runs)
     top = root.parent if alone else root
     here = [root] if alone else [*_folders(root)]
-    found = [path for path in here if _is_run(path, runs)]
-    inside = [study for run in found for group in _folders(run) for study in _folders(group)]
+    clusters = [path for path in here if _is_run(path, runs)]
+    inside = [study for run in clusters for group in _folders(run) for study in _folders(group)]
     bundles = [] if alone else [path for path in sorted(root.glob("*.jsonl")) if _is_file(path)]
 
     def by_id(paths: list[Path]) -> dict[str, Path]:
         return {_id(path.relative_to(top)): path for path in paths}
 
-    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(found), by_id(bundles))
+    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(clusters), by_id(bundles))
 
 
 def run_of(study: str) -> str | None:

@@ -26,37 +26,37 @@ _LAST_WORDS = 2  # seconds that streams have to end
 def listen(host: str, port: int) -> socket.socket:
     """A socket at that address; raises in a sentence where that cannot be."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise BadInput(f"--host {host} is not an address: {error.strerror}", allowed="such as 127.0.0.1") from error
-    family, kind, protocol, _, address = found[0]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    family, kind, protocol, _, address = addresses[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind(address)
+        listening.bind(address)
     except OSError as error:
-        made.close()
+        listening.close()
         if error.errno == errno.EADDRINUSE:
             what = f"port {port} of {host} is in use"
             raise DeepgenError(f"{what}: choose another with --port, or any that is free with --port 0") from error
         raise BadInput(f"cannot listen at {host} port {port}: {error.strerror}", allowed="another --host") from error
-    return made
+    return listening
 
 
-def rules_for(root: Path, made: socket.socket, host: str, *, read_only: bool) -> Rules:
+def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: bool) -> Rules:
     """The token is the same whenever the same user serves the same folder, so that open pages survive a restart.
 
     It comes from the key that only this user can read. Who has no place for a key gets a new token each time.
     """
     token = trust.sign(["deepgen serve", str(root), "to look" if read_only else "to look and to stop"])
-    loopback = ipaddress.ip_address(made.getsockname()[0]).is_loopback
+    loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     names = () if loopback else (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
     return Rules(token or secrets.token_hex(32), names, loopback)
 
 
-def address(made: socket.socket, host: str, rules: Rules) -> str:
+def address(listening: socket.socket, host: str, rules: Rules) -> str:
     """Where a browser finds it."""
-    place, port = made.getsockname()[:2]
+    place, port = listening.getsockname()[:2]
     if ipaddress.ip_address(place).is_unspecified:
         host = socket.gethostname()
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={rules.token}"
@@ -66,7 +66,7 @@ def serve(
     root: Path,
     means: Means,
     rules: Rules,
-    made: socket.socket,
+    listening: socket.socket,
     ready: Callable[[], None],
     end: threading.Event | None = None,
 ) -> None:
@@ -80,7 +80,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS,
     )
-    asyncio.run(_Server(config, hub, ready, end or threading.Event()).serve(sockets=[made]))
+    asyncio.run(_Server(config, hub, ready, end or threading.Event()).serve(sockets=[listening]))
 
 
 class _Server(uvicorn.Server):

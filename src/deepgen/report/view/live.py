@@ -54,7 +54,7 @@ class _Lines:
 
     def __init__(self, title: str) -> None:
         self._title: str | None = title  # said with the first line: a run that cannot start has nothing to show
-        self._told = ("", "")
+        self._shown = ("", "")
         self._next = 0.0
 
     def __call__(self, progress: Progress) -> None:
@@ -63,8 +63,8 @@ class _Lines:
             self._title = None
         now = time.monotonic()
         news = progress.phase, re.sub(r"\d+", "", progress.note or "")  # another number in a note is none
-        if now >= self._next or self._told != news:
-            self._next, self._told = now + LINE_EVERY, news
+        if now >= self._next or self._shown != news:
+            self._next, self._shown = now + LINE_EVERY, news
             note(line(progress))
 
 

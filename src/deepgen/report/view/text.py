@@ -27,9 +27,9 @@ def console(*, stderr: bool = False, widest: int = WIDTH) -> Console:
     """A console as wide as the terminal, but no wider than `widest`."""
     from rich.console import Console
 
-    made = Console(stderr=stderr, highlight=False)
-    made.width = min(made.width, widest)
-    return made
+    screen = Console(stderr=stderr, highlight=False)
+    screen.width = min(screen.width, widest)
+    return screen
 
 
 def printable(text: str) -> str:
