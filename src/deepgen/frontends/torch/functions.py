@@ -67,7 +67,7 @@ class _Calls:
     ) -> Any:
         """A call that is decided from Python. One like it is found at its place the next time.
 
-        `given` are the tensors that the operator reads, in its order; without it, these are all tensors of the call.
+        `reads` are the tensors that the operator reads, in its order; without it, these are all tensors of the call.
         """
         out = named.get("out")
         if len(named) > (out is not None) or watched() or self._router.deciding:
@@ -246,7 +246,7 @@ class Elements:
                 if check(*tensors):
                     result = None if run is None else run(*tensors)
                     return self._torchs(*args) if result is None else result
-        return self._calls.slowly(args, place, given=tensors)
+        return self._calls.slowly(args, place, reads=tensors)
 
     def _unary(self, torchs: Run, operator: bool) -> Run:
         """`torchs` is what torch has in the place where ours shall stand. `operator`: which is one of Python's."""
