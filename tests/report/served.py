@@ -25,7 +25,7 @@ pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
 from deepgen.frontends.cli.serve import cluster_runs, stop
 from deepgen.report.serve import server
 from deepgen.report.serve.app import Means
-from deepgen.report.serve.gate import Rules
+from deepgen.report.serve.gate import GateRules
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict
@@ -45,7 +45,7 @@ class Served:
     """Where it is, and how to get in."""
 
     port: int
-    rules: Rules
+    rules: GateRules
 
     @property
     def host(self) -> str:

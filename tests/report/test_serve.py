@@ -23,7 +23,7 @@ from served import PATIENCE, Served, Writer, run, serving, started, watching
 import deepgen as dg
 from deepgen.frontends.cli.main import main
 from deepgen.report.serve import hub, looks, pages, places, server
-from deepgen.report.serve.gate import Rules
+from deepgen.report.serve.gate import GateRules
 from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import Verdict
 from deepgen_cluster.folder import Definition, GroupProgress, RunFolder, RunProgress
@@ -356,7 +356,7 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(studies: Path) -> Non
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         port, token = re.findall(r"^http://127\.0\.0\.1:(\d+)/\?token=(\w{64})$", address)[0]
-        served = Served(int(port), Rules(token))
+        served = Served(int(port), GateRules(token))
         assert served.ask(f"/?token={token}", cookie="").status == 200
 
         async def watched() -> None:

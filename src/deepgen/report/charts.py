@@ -7,6 +7,7 @@ here takes that of the page's text, so that it is seen on a light and on a dark 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,16 @@ _LOST = "!isValid(datum.time) && datum.verdict !== 'not_run'"
 _SHOWN = "datum.shown === 1"  # of too many trials, a sample is drawn
 
 
+class _Altair:
+    """altair's names; it is imported when the first chart is drawn, which takes a while."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("altair"), name)
+
+
+alt: Any = _Altair()
+
+
 def check_libraries() -> None:
     """Raises Missing unless charts can be drawn here."""
     for module, package in _LIBRARIES.items():
@@ -51,8 +62,6 @@ def with_data(chart: Any, facts: Facts) -> Any:
 
 def history(facts: Facts, *, over: str = "trial") -> Any:
     """The time of each trial and the best so far; `over` is trial, or at: seconds of wall time."""
-    import altair as alt
-
     if facts["best_time"] is None:
         return None
     title = "trial" if over == "trial" else "wall time, s"
@@ -100,8 +109,6 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
 
 def roofline(facts: Facts) -> Any:
     """All trials below what the device can do: its arithmetic, and its memory."""
-    import altair as alt
-
     roof = facts["roofline"]
     if roof is None or facts["best_time"] is None:
         return None
@@ -159,25 +166,16 @@ def roofline(facts: Facts) -> Any:
 
 def verdicts(facts: Facts) -> Any:
     """How many trials ended how."""
-    import altair as alt
-
     bars = [{"verdict": one["verdict"], "count": one["count"], "good": one["good"]} for one in facts["verdicts"]]
     if not bars:
         return None
-    base = alt.Chart(alt.InlineData(values=bars)).encode(
-        x=alt.X("count:Q", title="trials", axis=alt.Axis(tickCount=8, tickMinStep=1)),
-        y=alt.Y("verdict:N", title=None, sort=None),
-    )
     colour = alt.condition("datum.good", alt.value(BLUE), alt.value(RED))
-    count = base.mark_text(align="left", dx=4).encode(text="count:Q")
-    layers = base.mark_bar().encode(color=colour), count
-    return sized(alt.layer(*layers, title="How trials ended"), height=rows_height(len(bars)))
+    x = alt.X("count:Q", title="trials", axis=alt.Axis(tickCount=8, tickMinStep=1))
+    return _bars(bars, x, "verdict:N", colour, "count:Q", "How trials ended")
 
 
 def time(facts: Facts) -> Any:
     """Where the wall time went."""
-    import altair as alt
-
     total = facts["time"]["total"]
     bars = [
         {"part": part, "seconds": seconds, "text": f"{seconds:.1f} s, {seconds / total:.0%}"}
@@ -186,17 +184,19 @@ def time(facts: Facts) -> Any:
     ]
     if not bars or total <= 0:
         return None
-    base = alt.Chart(alt.InlineData(values=bars)).encode(
-        x=alt.X("seconds:Q", title="seconds", axis=alt.Axis(tickCount=8)), y=alt.Y("part:N", title=None, sort=None)
-    )
-    layers = base.mark_bar(color=BLUE), base.mark_text(align="left", dx=4).encode(text="text:N")
-    return sized(alt.layer(*layers, title="Where the time went"), height=rows_height(len(bars)))
+    x = alt.X("seconds:Q", title="seconds", axis=alt.Axis(tickCount=8))
+    return _bars(bars, x, "part:N", alt.value(BLUE), "text:N", "Where the time went")
+
+
+def _bars(rows: Sequence[Mapping[str, Any]], x: Any, y: str, colour: Any, text: str, title: str) -> Any:
+    """A bar for each row, with a text at its end."""
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=alt.Y(y, title=None, sort=None))
+    layers = base.mark_bar().encode(color=colour), base.mark_text(align="left", dx=4).encode(text=text)
+    return sized(alt.layer(*layers, title=title), height=rows_height(len(rows)))
 
 
 def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> Any:
     """A point with its interval for each row of `name`, `ratio`, `low`, `high`; `group` sets rows of a kind apart."""
-    import altair as alt
-
     if not rows:
         return None
     data = [{"group": "", **row} for row in rows]
@@ -212,12 +212,13 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> A
         shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
         colours = [BLUE, ORANGE, GREEN, RED, PURPLE, "#56B4E9"]
         legend = alt.Legend(orient="top", title=None)
-        used = {"domain": groups, "range": [colours[i % 6] for i in range(len(groups))]}
+
+        def scales(values: Sequence[str]) -> Any:
+            return alt.Scale(domain=groups, range=[values[i % len(values)] for i in range(len(groups))])
+
         look = {
-            "color": alt.Color("group:N", scale=alt.Scale(**used), legend=legend),
-            "shape": alt.Shape(
-                "group:N", scale=alt.Scale(domain=groups, range=[shapes[i % 6] for i in range(len(groups))])
-            ),
+            "color": alt.Color("group:N", scale=scales(colours), legend=legend),
+            "shape": alt.Shape("group:N", scale=scales(shapes)),
             "yOffset": alt.YOffset("group:N", sort=groups),
         }
     lines = {key: value for key, value in look.items() if key != "shape"}
@@ -244,8 +245,6 @@ def rows_height(count: float) -> float:
 
 def _looks(kinds: Sequence[str], shapes: Mapping[str, str] | None = None) -> tuple[Any, Any]:
     """The colour and the shape of kinds of points, with one legend for both."""
-    import altair as alt
-
     legend = alt.Legend(orient="top", title=None, symbolOpacity=1)
     forms = [(shapes or {}).get(kind, _LOOKS[kind][1]) for kind in kinds]
     return (
@@ -263,8 +262,6 @@ def time_scale(facts: Facts) -> Any:
 
 
 def scale_for(values: Sequence[float]) -> Any:
-    import altair as alt
-
     wide = bool(values) and min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
     return alt.Scale(type="log", nice=False, padding=6) if wide else alt.Scale(zero=False, padding=6)
 

@@ -291,7 +291,7 @@ def _moved(row: Row) -> float | None:
     return sum(map(float, counts)) or None if counted else None  # type: ignore[arg-type]
 
 
-def _pair(report: Report | None, knobs: Sequence[columns.Column]) -> list[str]:
+def _pair(report: Report | None, knobs: Sequence[columns.TrialColumn]) -> list[str]:
     """The fields of the two knobs of the strongest interaction; else of the two that explain most."""
     fields = {knob.name: knob.field for knob in knobs if len(knob.levels) > 1}
     if report is not None:

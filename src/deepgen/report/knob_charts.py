@@ -14,6 +14,7 @@ from deepgen.report.charts import (
     RED,
     TIMED,
     TRIALS,
+    alt,
     rows_height,
     scale_for,
     sized,
@@ -28,8 +29,6 @@ _WORDY = 50  # letters of all labels of an axis, above which they are written at
 
 def importance(facts: Facts) -> Any:
     """What each knob explains, alone and with others."""
-    import altair as alt
-
     analysis = facts["analysis"]
     names = analysis.get("important", [])[:_MOST_BARS]
     important = [one for one in analysis.get("knobs", []) if one["knob"] in names]
@@ -58,8 +57,6 @@ def importance(facts: Facts) -> Any:
 
 def knob(facts: Facts, field: str) -> Any:
     """The time of each trial over the value of one knob, and the median at each value."""
-    import altair as alt
-
     one = next(knob for knob in facts["knobs"] if knob["field"] == field)
     x = alt.X(f"{field}:O", title=one["name"], sort=one["levels"], axis=_flat(one))
     base = alt.Chart(alt.NamedData(name=TRIALS)).transform_filter(f"{TIMED} && isValid(datum.{field})")
@@ -88,8 +85,6 @@ def knob(facts: Facts, field: str) -> Any:
 
 def heatmap(facts: Facts, first: str, second: str) -> Any:
     """The best time for each pair of values of two knobs, in times of the fastest trial."""
-    import altair as alt
-
     across, down = (next(knob for knob in facts["knobs"] if knob["field"] == field) for field in (first, second))
     if len(down["levels"]) > len(across["levels"]):
         across, down = down, across
@@ -132,8 +127,6 @@ def heatmap(facts: Facts, first: str, second: str) -> Any:
 
 def parallel(facts: Facts) -> Any:
     """The knobs of the best trials: a line each, from knob to knob."""
-    import altair as alt
-
     knobs = facts["knobs"]
     if len(knobs) < 2 or facts["best_cutoff"] is None:
         return None
@@ -182,8 +175,6 @@ def parallel(facts: Facts) -> Any:
 
 def correlations(facts: Facts) -> Any:
     """A bar for each number that goes along with the time."""
-    import altair as alt
-
     related = facts["analysis"].get("relations", [])[:_MOST_BARS]
     kinds = {"Pearson": "pearson", "Spearman": "spearman", "knobs held fixed": "partial"}
     bars = [
@@ -210,8 +201,6 @@ def correlations(facts: Facts) -> Any:
 
 def cloud(facts: Facts, field: str) -> Any:
     """The time of each trial over a number that goes along with it."""
-    import altair as alt
-
     event = next(event for event in facts["events"] if event["field"] == field)
     values = [row[field] for row in columns.unpacked(facts["trials"]) if isinstance(row[field], (int, float))]
     return sized(
@@ -228,8 +217,6 @@ def cloud(facts: Facts, field: str) -> Any:
 
 
 def _colours(kinds: Sequence[str], colours: Sequence[str]) -> Any:
-    import altair as alt
-
     scale = alt.Scale(domain=list(kinds), range=list(colours))
     return alt.Color("kind:N", scale=scale, legend=alt.Legend(orient="top", title=None))
 
@@ -242,8 +229,6 @@ def _steps(slowest: float) -> list[float]:
 
 
 def _flat(one: Mapping[str, Any]) -> Any:
-    import altair as alt
-
     words = sum(map(len, one["levels"])) > _WORDY and not all(map(str.isdecimal, one["levels"]))
     return alt.Axis(labelAngle=-45) if words else alt.Axis(labelAngle=0, labelOverlap=True)
 

@@ -94,8 +94,6 @@ def write_report(facts: Facts, folder: Path) -> list[Path]:
 
 def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
     """What `deepgen analyze --plots` draws: correlations, what knobs explain, and the time over each finding."""
-    import altair as alt
-
     fields = {event["name"]: event["field"] for event in facts["events"]}
     knobs = {KNOB + knob["name"]: knob["field"] for knob in facts["knobs"]}
     clouds = []
@@ -108,7 +106,7 @@ def write_analysis(report: Report, facts: Facts, folder: Path) -> list[Path]:
     drawn = {
         "correlations": knob_charts.correlations(facts),
         "knobs": knob_charts.importance(facts),
-        "findings": alt.concat(*small, columns=3) if small else None,
+        "findings": charts.alt.concat(*small, columns=3) if small else None,
     }
     return _write({name: charts.with_data(one, facts) for name, one in drawn.items() if one}, folder, SUFFIXES)
 

@@ -41,7 +41,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Column:
+class TrialColumn:
     """A knob or an event, by the field that holds it."""
 
     name: str
@@ -49,10 +49,10 @@ class Column:
     levels: tuple[str, ...] = ()  # of a knob: its values in their order
 
 
-def knob_columns(rows: Sequence[Row]) -> list[Column]:
+def knob_columns(rows: Sequence[Row]) -> list[TrialColumn]:
     """The knobs that the trials have."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith(KNOB))
-    return [Column(name.removeprefix(KNOB), f"k{i}", _levels(rows, name)) for i, name in enumerate(names)]
+    return [TrialColumn(name.removeprefix(KNOB), f"k{i}", _levels(rows, name)) for i, name in enumerate(names)]
 
 
 def _levels(rows: Sequence[Row], name: str) -> tuple[str, ...]:
@@ -62,9 +62,9 @@ def _levels(rows: Sequence[Row], name: str) -> tuple[str, ...]:
     return tuple(sorted(values, key=lambda text: values[text]) if numbers else sorted(values))
 
 
-def event_columns(names: Sequence[str]) -> list[Column]:
+def event_columns(names: Sequence[str]) -> list[TrialColumn]:
     """Events and facts of the build that are shown over the time, by their names in rows."""
-    return [Column(name, f"e{i}") for i, name in enumerate(names)]
+    return [TrialColumn(name, f"e{i}") for i, name in enumerate(names)]
 
 
 def kept(rows: Sequence[Row], most: int = MOST) -> list[Row]:
@@ -94,7 +94,11 @@ def elapsed(ended: Sequence[float], began: float | None) -> tuple[list[float], i
 
 
 def table(
-    rows: Sequence[Row], at: Mapping[int, float], unit: Unit, knobs: Sequence[Column], events: Sequence[Column]
+    rows: Sequence[Row],
+    at: Mapping[int, float],
+    unit: Unit,
+    knobs: Sequence[TrialColumn],
+    events: Sequence[TrialColumn],
 ) -> list[dict[str, Any]]:
     """One object per trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, and each knob and event."""
     shown = _shown(rows)

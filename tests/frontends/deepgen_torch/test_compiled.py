@@ -15,7 +15,7 @@ from stand_in_scaled import K, Layer, Library, M, N, Product  # noqa: E402
 
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import inductor, routes  # noqa: E402
-from deepgen.frontends.torch.race import Raced  # noqa: E402
+from deepgen.frontends.torch.race import TorchRace  # noqa: E402
 
 GIVEN, MULTIPLIED, TORCHS = "deepgen_two_scales_mm", "deepgen_scaled_mm", "extern_kernels._scaled_mm"
 _F8 = torch.float8_e4m3fn
@@ -171,7 +171,7 @@ def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
     """A GPU's race is stood in for: the kernel gains 2 us, and a call by compiled code takes 4 us longer."""
     from torch._inductor import config
 
-    raced = Raced(3e-6, 5e-6, True, calling=(6e-6, 7e-6))
+    raced = TorchRace(3e-6, 5e-6, True, calling=(6e-6, 7e-6))
     for name in ("race", "race_for_cores"):
         monkeypatch.setattr(routes, name, lambda *_: raced)
     monkeypatch.setattr(inductor, "_timed", lambda *_: (9e-6, 5e-6))

@@ -17,7 +17,7 @@ import deepgen as dg  # noqa: E402
 import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.cli.main import main  # noqa: E402
 from deepgen.frontends.torch import benching, recording, routes  # noqa: E402
-from deepgen.frontends.torch.race import Raced  # noqa: E402
+from deepgen.frontends.torch.race import TorchRace  # noqa: E402
 from deepgen.vocabulary import BadInput, DeepgenError  # noqa: E402
 
 
@@ -111,7 +111,7 @@ def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
 def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """By given times: with softmax or with all of the library the model is slower."""
     for name in ("race", "race_for_cores"):
-        monkeypatch.setattr(routes, name, lambda *_: Raced(1.0, 2.0, True))
+        monkeypatch.setattr(routes, name, lambda *_: TorchRace(1.0, 2.0, True))
     timed: list[set[str]] = []
     own = torch.softmax, torch.nn.functional.linear
 

@@ -54,7 +54,7 @@ def test_a_kernel_in_torch_starts_no_threads_of_its_own() -> None:
 
 def test_where_threads_cannot_be_lent_a_race_counts_what_they_cost_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     raced: list[str] = []
-    answer = race.Raced(1.0, 2.0, True)
+    answer = race.TorchRace(1.0, 2.0, True)
     monkeypatch.setattr(routes, "race", lambda *_: raced.append("race") or answer)
     monkeypatch.setattr(routes, "race_for_cores", lambda *_: raced.append("for cores") or answer)
     monkeypatch.setattr(routes, "several", lambda: True)

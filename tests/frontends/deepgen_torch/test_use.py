@@ -329,12 +329,12 @@ def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between
 @pytest.mark.parametrize(
     ("raced", "outside", "captured"),
     [
-        pytest.param(race.Raced(1.0, 2.0, True, (2.0, 1.0)), 0, 1, id="calls take the processor longer"),
-        pytest.param(race.Raced(1.0, 0.98, False, (1.0, 2.0)), 1, 0, id="only calls are faster"),
+        pytest.param(race.TorchRace(1.0, 2.0, True, (2.0, 1.0)), 0, 1, id="calls take the processor longer"),
+        pytest.param(race.TorchRace(1.0, 0.98, False, (1.0, 2.0)), 1, 0, id="only calls are faster"),
     ],
 )
 def test_a_kernel_may_serve_graphs_only_or_calls_only(
-    raced: race.Raced, outside: int, captured: int, monkeypatch: pytest.MonkeyPatch
+    raced: race.TorchRace, outside: int, captured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a graph replays is not called again, and no graph is captured at first. A GPU is stood in for."""
     state = SimpleNamespace(capturing=False)

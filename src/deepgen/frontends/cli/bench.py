@@ -11,7 +11,7 @@ from deepgen.frontends.cli import options
 from deepgen.frontends.cli.library import DEFAULT, Folder
 
 if TYPE_CHECKING:
-    from deepgen.frontends.torch.benching import Bench
+    from deepgen.frontends.torch.benching import ModelBench
 
 Model = Annotated[
     str,
@@ -68,7 +68,7 @@ def _function(model: str) -> Any:
     return function
 
 
-def _show(model: str, result: Bench) -> None:
+def _show(model: str, result: ModelBench) -> None:
     from deepgen.frontends.cli.output import paragraph, table
     from deepgen.tuning.study.text import seconds_text
 

@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Bench:
+class ModelBench:
     """All ways, and what the library's kernels served."""
 
     rows: tuple[Row, ...]
@@ -116,8 +116,8 @@ class _Way:
 
 def bench(
     make: Callable[[], Any], library: Library, *, rounds: int = 20, compiled: bool = True, graphs: bool = False
-) -> Bench:
-    """Run what `make` gives in each way, in turns and in another order each round."""
+) -> ModelBench:
+    """Run what `make` gives in each way, interleaved and in another order each round."""
     if graphs and not torch.cuda.is_available():
         raise Missing("a GPU that torch can use", blocks="--cuda-graphs replays graphs of one", remedy="Leave it out")
     with torch.no_grad():
@@ -152,7 +152,7 @@ def bench(
         rows.append(Row(way.name, tuple(samples[way.name]), ratio, than, far, *counts[way.name]))
     slower = next(row for row in rows if row.name == EAGER + WITH)
     served = {met.operator: None for met in used.met if met.operator.describe() in slower.served}
-    return Bench(tuple(rows), used.met, _alone(run, library, [*served], rounds) if slower.slower else ())
+    return ModelBench(tuple(rows), used.met, _alone(run, library, [*served], rounds) if slower.slower else ())
 
 
 def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:

@@ -337,7 +337,7 @@ def _timed(kind: str, route: Route, args: tuple[Any, ...]) -> tuple[float, float
     """Seconds of the processor's for a call by compiled code, ours and torch's, with the memory that it takes."""
     real = made_real(args)
     rest = tuple(arg for arg in args if not isinstance(arg, torch.Tensor))
-    turns = cycle([[arg for arg in some if isinstance(arg, torch.Tensor)] for some in (real, elsewhere(real))])
+    sets = cycle([[arg for arg in some if isinstance(arg, torch.Tensor)] for some in (real, elsewhere(real))])
     ours, torchs, make = call_of(kind, route, rest), _TORCHS[kind], route.make
     if kind == "scaled_mm":  # torch is not to make its second scale each time
         one = torch.ones_like(real[2])
@@ -345,12 +345,12 @@ def _timed(kind: str, route: Route, args: tuple[Any, ...]) -> tuple[float, float
 
     def mine() -> Any:
         out = make()
-        ours(*next(turns), out=out)
+        ours(*next(sets), out=out)
         return out
 
     def other() -> Any:
         out = make()
-        torchs(*next(turns), *rest, out=out)
+        torchs(*next(sets), *rest, out=out)
         return out
 
     for _ in range(_WARM):

@@ -1,4 +1,4 @@
-"""A kernel against torch where it is called: both are timed in turns, on the call's own tensors and torch's threads."""
+"""A kernel against torch where it is called: timed alternately, on the call's own tensors and torch's threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
 
 
 @dataclass(frozen=True)
-class Raced:
+class TorchRace:
     """The seconds of a kernel and of torch, medians of rounds, and whether the kernel is faster."""
 
     mine: float
@@ -70,16 +70,16 @@ class Raced:
         return f"{times}, but a call takes the processor {mine:.1f} us, torch's {other:.1f} us"
 
 
-def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> Raced:
-    """They take turns. What is faster by little must be so in nearly all rounds.
+def race(ours: Callable[[], Any], theirs: Callable[[], Any], device: Any) -> TorchRace:
+    """Both are timed alternately. What is faster by little must be so in nearly all rounds.
 
     On a GPU a call's work and what the processor does for it overlap. Either may limit a program, so both are timed.
     """
     with torch.no_grad():
         ours(), theirs()
         if device.type != "cuda":
-            return decided(*_turns(_on_cpu, ours, theirs))
-        raced = decided(*_turns(_on_gpu(device), ours, theirs))
+            return decided(*_alternated(_on_cpu, ours, theirs))
+        raced = decided(*_alternated(_on_gpu(device), ours, theirs))
         if not raced.won and raced.mine > _CLOSE * raced.other:
             return raced
         return replace(raced, calling=calling(ours, theirs))
@@ -90,16 +90,16 @@ def calling(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, 
 
     The least of each: other programs, such as a compiler's own processes, only add to what a call takes.
     """
-    mine, other = _turns(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
+    mine, other = _alternated(lambda run: _enqueued(run, torch.cuda.synchronize), ours, theirs)
     return min(mine), min(other)
 
 
-def decided(mine: Sequence[float], other: Sequence[float]) -> Raced:
+def decided(mine: Sequence[float], other: Sequence[float]) -> TorchRace:
     ratio = paired_ratio(other, mine)
-    return Raced(median(mine), median(other), ratio.low > 1.0 or median(mine) < _GAIN * median(other))
+    return TorchRace(median(mine), median(other), ratio.low > 1.0 or median(mine) < _GAIN * median(other))
 
 
-def _turns(
+def _alternated(
     seconds: Timer, ours: Callable[[], Any], theirs: Callable[[], Any]
 ) -> tuple[Sequence[float], Sequence[float]]:
     mine: list[float] = []
@@ -111,7 +111,7 @@ def _turns(
     return mine, other
 
 
-def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
+def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> TorchRace:
     """The same on a processor whose cores a kernel's own threads share with torch's.
 
     Each is timed with what torch does next, as in a model: it may have to wait for its threads. That counts by how much
@@ -132,7 +132,7 @@ def race_for_cores(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Raced:
     (mine, after_mine), (other, after_other) = (map(median, zip(*samples, strict=True)) for samples in times.values())
     sooner = min(after_mine, after_other)
     mine, other = mine + after_mine - sooner, other + after_other - sooner
-    return Raced(mine, other, mine < _GAIN * other)
+    return TorchRace(mine, other, mine < _GAIN * other)
 
 
 def _on_cpu(run: Callable[[], Any]) -> float:

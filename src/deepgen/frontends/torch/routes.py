@@ -19,7 +19,7 @@ from deepgen import targets
 from deepgen.frontends.torch.asked import Asked, Reads
 from deepgen.frontends.torch.calls import KINDS
 from deepgen.frontends.torch.guards import Views, contiguous, maker, viewed
-from deepgen.frontends.torch.race import PLAIN, Raced, elsewhere, lend, made_real, race, race_for_cores, several
+from deepgen.frontends.torch.race import PLAIN, TorchRace, elsewhere, lend, made_real, race, race_for_cores, several
 from deepgen.libraries import Library
 from deepgen.operators import Operator
 from deepgen.run.call.calling import Loaded
@@ -62,7 +62,7 @@ class Won:
     kernel: Loaded
     gain: float
     why: str
-    raced: Raced | None = None
+    raced: TorchRace | None = None
     calls: Calls = field(default_factory=Calls)
 
 
@@ -338,9 +338,9 @@ class Router:
                     return "the kernel needs tensors that are dense or better aligned"
                 if not self._race:
                     return library
-                turns = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
+                tensors = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
                 run = door(route)
-                both = (lambda: run(*next(turns)), lambda: torchs(*next(turns)))
+                both = (lambda: run(*next(tensors)), lambda: torchs(*next(tensors)))
                 raced = race_for_cores(*both) if _crowds(choice.entry, device, lent) else race(*both, device)
         except DeepgenError as error:
             return f"the kernel cannot be called: {error}"

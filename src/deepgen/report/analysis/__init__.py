@@ -21,7 +21,7 @@ MOST = 4000  # trials; of more, a random choice is taken
 
 
 @dataclass(frozen=True)
-class Group:
+class NumberGroup:
     """How many numbers of a kind there are, how many of them relate to the time, and the one that does most."""
 
     name: str
@@ -54,13 +54,13 @@ class Report:
         return tuple(one for one in self.knobs if one.p <= LEVEL and one.share > 0)
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[NumberGroup, ...]:
         names = dict.fromkeys(one.group for one in self.relations)
         groups = []
         for name in names:
             related = [one.name for one in self.findings if one.group == name]
             count = sum(one.group == name for one in self.relations)
-            groups.append(Group(name, count, len(related), related[0] if related else None))
+            groups.append(NumberGroup(name, count, len(related), related[0] if related else None))
         return tuple(sorted(groups, key=lambda group: -group.related))
 
     def to_json(self) -> JsonObject:
@@ -172,8 +172,8 @@ __all__ = [
     "LEVEL",
     "THRESHOLD",
     "Estimate",
-    "Group",
     "Importance",
+    "NumberGroup",
     "Relation",
     "Report",
     "analyze",

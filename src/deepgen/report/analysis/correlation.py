@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.report.analysis.numbers import KNOB, Column, Floats, design, group_of, pulled_in
+from deepgen.report.analysis.numbers import KNOB, Floats, NumberColumn, design, group_of, pulled_in
 
 SHUFFLES = 999
 _AT_A_TIME = 100  # shuffles, so that memory stays small
@@ -49,12 +49,12 @@ class Relation:
 
 
 def relations(
-    columns: Sequence[Column], log_time: Floats, knobs: Mapping[str, Sequence[Any]], seed: int = 0
+    columns: Sequence[NumberColumn], log_time: Floats, knobs: Mapping[str, Sequence[Any]], seed: int = 0
 ) -> list[Relation]:
     """One for each column, in their order."""
     keys = np.random.default_rng(seed).random((SHUFFLES, len(log_time)))
     largest = np.zeros(SHUFFLES)
-    parts: list[tuple[Column, list[_Score | None]]] = []
+    parts: list[tuple[NumberColumn, list[_Score | None]]] = []
     for mask, some in _by_presence(columns).items():
         chosen = np.frombuffer(mask, dtype=np.bool_)
         tests = _tests(some, chosen, log_time, knobs)
@@ -105,16 +105,16 @@ class _Test:
         return np.asarray(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)) * np.sqrt(max(freedom - 1, 1)))
 
 
-def _by_presence(columns: Sequence[Column]) -> dict[bytes, list[Column]]:
+def _by_presence(columns: Sequence[NumberColumn]) -> dict[bytes, list[NumberColumn]]:
     """Columns that the same trials have."""
-    groups: dict[bytes, list[Column]] = {}
+    groups: dict[bytes, list[NumberColumn]] = {}
     for column in columns:
         groups.setdefault(column.present.tobytes(), []).append(column)
     return groups
 
 
 def _tests(
-    columns: Sequence[Column],
+    columns: Sequence[NumberColumn],
     chosen: npt.NDArray[np.bool_],
     log_time: Floats,
     knobs: Mapping[str, Sequence[Any]],
@@ -172,7 +172,7 @@ def ranks(values: Floats) -> Floats:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
 
 
-def _relation(column: Column, scores: Sequence[_Score | None], largest: Floats) -> Relation:
+def _relation(column: NumberColumn, scores: Sequence[_Score | None], largest: Floats) -> Relation:
     pearson, spearman, partial = (_estimate(score, largest) for score in scores)
     nothing = Estimate(0.0, 1.0)
     of = (column.name, group_of(column.name), int(column.present.sum()))

@@ -50,7 +50,7 @@ def importances(
     if not knobs or time.std() == 0.0:
         return [], 0.0
     parts = {name: _part(distances([values[i] for i in chosen])) for name, values in knobs.items()}
-    model, time = _Model(parts, rng), time / time.std()
+    model, time = _KnobModel(parts, rng), time / time.std()
     every = frozenset(parts)
     fit = model.fit(time[:, None])
     whole = float(fit.errors(every)[0])
@@ -67,7 +67,7 @@ def importances(
     return _with_partners(shares, fit, whole, level), explained
 
 
-def _p_values(model: _Model, time: Floats, level: float, rng: np.random.Generator) -> dict[str, float]:
+def _p_values(model: _KnobModel, time: Floats, level: float, rng: np.random.Generator) -> dict[str, float]:
     """Adjusted: the share of shuffles in which any knob that is not yet found explains as much as this one."""
     every = frozenset(model.parts)
     p_values: dict[str, float] = {}
@@ -109,7 +109,7 @@ def _with_partners(knobs: list[Importance], fit: _Fit, whole: float, level: floa
     return named
 
 
-class _Model:
+class _KnobModel:
     """Predicts each fold of the trials from the others."""
 
     def __init__(self, parts: Mapping[str, Floats], rng: np.random.Generator) -> None:
@@ -150,7 +150,7 @@ class _Fit:
     """A model fitted to many columns of times at once; the ridge is chosen for each column."""
 
     def __init__(
-        self, model: _Model, times: Floats, means: list[Floats], weights: Mapping[float, list[Floats]]
+        self, model: _KnobModel, times: Floats, means: list[Floats], weights: Mapping[float, list[Floats]]
     ) -> None:
         self._model, self._times, self._means, self._weights = model, times, means, weights
         every = model.kernel(frozenset(model.parts))

@@ -24,7 +24,7 @@ _OF_THE_BUILD = frozenset({"fact.build_seconds", "fact.cpu_seconds"})
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class NumberColumn:
     """A number of each trial, NaN where a trial does not have it: its logarithm, where all are positive."""
 
     name: str
@@ -55,12 +55,12 @@ def pulled_in(log_time: Floats) -> Floats:
     return np.clip(log_time, middle - reach, middle + reach) if reach > 0 else log_time
 
 
-def columns_of(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
+def columns_of(rows: Sequence[Row]) -> tuple[list[NumberColumn], list[str]]:
     """The numbers that differ among the trials, and the names of those that too few trials have.
 
     A column that says exactly what an earlier one says is left out.
     """
-    distinct: dict[bytes, Column] = {}
+    distinct: dict[bytes, NumberColumn] = {}
     scarce = []
     for name in _names(rows, KINDS):
         cells = [row.get(name) for row in rows]
@@ -74,7 +74,7 @@ def columns_of(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
             scarce.append(name)
             continue
         scaled = np.log(values) if present.min() > 0 else values / np.abs(present).max()
-        distinct.setdefault(np.round(scaled, 12).tobytes(), Column(name, scaled))
+        distinct.setdefault(np.round(scaled, 12).tobytes(), NumberColumn(name, scaled))
     return list(distinct.values()), scarce
 
 

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from deepgen.report.page import policy
-from deepgen.report.serve.gate import POLICY, Gate, Rules
+from deepgen.report.serve.gate import POLICY, Gate, GateRules
 from deepgen.report.serve.hub import Hub
 from deepgen.report.serve.pages import Pages
 from deepgen.report.serve.places import Runs, run_of
@@ -47,7 +47,7 @@ class Means:
     stop: Callable[[Path], str] | None = None
 
 
-def make(root: Path, means: Means, rules: Rules) -> tuple[ASGIApp, Hub]:
+def make(root: Path, means: Means, rules: GateRules) -> tuple[ASGIApp, Hub]:
     """The application for a folder, and its hub, which whoever runs the application closes at the end."""
     hub = Hub(root, means.runs)
     views = _Views(hub, means)
@@ -165,4 +165,4 @@ def _file(name: str) -> str:
     return (files(package) / place / name).read_text(encoding="utf-8")
 
 
-__all__ = ["Means", "Rules", "make"]
+__all__ = ["GateRules", "Means", "make"]

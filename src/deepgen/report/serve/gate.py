@@ -40,7 +40,7 @@ _CLOSED = "; form-action 'none'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """Whom a gate lets in. Names in `hosts` are allowed beside addresses of this machine itself."""
 
     token: str
@@ -67,7 +67,7 @@ class Rules:
 class Gate:
     """Around the application: no request reaches it that these rules do not allow."""
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, rules: GateRules) -> None:
         self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deepgen.report.serve import looks
-from deepgen.report.serve.looks import Seen, State, Trials
+from deepgen.report.serve.looks import FolderState, Seen, Trials
 from deepgen.report.serve.places import Runs
 from deepgen.report.view.text import note
 
@@ -32,7 +32,7 @@ class Hub:
 
     def __init__(self, root: Path, runs: Runs) -> None:
         self.root = root
-        self.state = State()
+        self.state = FolderState()
         self._runs = runs
         self._version = 0  # of the state; another state of the same version differs in nothing that is shown
         self._viewers = 0
@@ -116,7 +116,7 @@ class Hub:
             async for now in self._states():
                 if sent is None:
                     folder = json.dumps(str(self.root))
-                    yield event("all", f'{{"folder": {folder}, {rows(now, State(), recent(now))}}}')
+                    yield event("all", f'{{"folder": {folder}, {rows(now, FolderState(), recent(now))}}}')
                 elif now is sent:
                     yield HERE
                 else:
@@ -149,7 +149,7 @@ class Hub:
                     yield "".join(parts) or HERE
                 before = now
 
-    async def _states(self) -> AsyncIterator[State]:
+    async def _states(self) -> AsyncIterator[FolderState]:
         """The state now and whenever it has changed; the same again where nothing did for a while."""
         version, latest = -1, self.state
         while not self.ended:
@@ -185,7 +185,7 @@ def event(kind: str, data: str, number: str | None = None) -> str:
     return f"event: {kind}\n{mark}data: {data}\n\n"
 
 
-def rows(now: State, before: State, trials: Iterable[tuple[str, str]]) -> str:
+def rows(now: FolderState, before: FolderState, trials: Iterable[tuple[str, str]]) -> str:
     """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
     parts = []
     for kind in ("studies", "runs", "bundles"):
@@ -197,11 +197,11 @@ def rows(now: State, before: State, trials: Iterable[tuple[str, str]]) -> str:
     return ", ".join([*parts, f'"trials": [{ended}]'])
 
 
-def _texts(state: State, kind: str) -> Mapping[str, str]:
+def _texts(state: FolderState, kind: str) -> Mapping[str, str]:
     return {name: seen.row for name, seen in state.studies.items()} if kind == "studies" else getattr(state, kind)
 
 
-def fresh(now: State, before: State) -> Iterator[tuple[str, str]]:
+def fresh(now: FolderState, before: FolderState) -> Iterator[tuple[str, str]]:
     """The trials that ended between two states; the latest of studies that were not followed before."""
     for id, seen in now.studies.items():
         old = before.studies.get(id)
@@ -213,7 +213,7 @@ def fresh(now: State, before: State) -> Iterator[tuple[str, str]]:
             yield from _latest(seen)
 
 
-def recent(state: State) -> Iterator[tuple[str, str]]:
+def recent(state: FolderState) -> Iterator[tuple[str, str]]:
     for seen in state.studies.values():
         if seen.running:
             yield from _latest(seen)

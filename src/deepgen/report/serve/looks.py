@@ -31,7 +31,7 @@ _RUNNING = ("running", "starting")
 
 
 @dataclass(frozen=True)
-class Device:
+class SeenDevice:
     """Where trials of a study were measured, and the last one there."""
 
     host: str
@@ -52,7 +52,7 @@ class Trials:
     texts: tuple[str, ...] = ()
     first: int = 0  # the lowest id that has not ended
     beyond: frozenset[int] = frozenset()  # ended ids above it
-    devices: Mapping[tuple[str, str], Device] = field(default_factory=dict)
+    devices: Mapping[tuple[str, str], SeenDevice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _with(before: Trials, ended: list[tuple[Trial, float]], words: Any) -> Trial
     for trial, at in fresh:
         where = _device(trial)
         count = devices[where].trials if where in devices else 0
-        devices[where] = Device(*where, count + 1, trial.id, at)
+        devices[where] = SeenDevice(*where, count + 1, trial.id, at)
     beyond = set(before.beyond) | {trial.id for trial, _ in fresh}
     first = before.first
     while first in beyond:
@@ -204,7 +204,7 @@ def _text(row: JsonObject) -> str:
 
 
 @dataclass(frozen=True)
-class State:
+class FolderState:
     """Everything that is known at one moment. Rows are JSON texts by the ids that addresses use."""
 
     studies: Mapping[str, Seen] = field(default_factory=dict)
@@ -214,7 +214,7 @@ class State:
     marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, by their paths
 
 
-def look_around(root: Path, runs: Runs, before: State, followed: frozenset[str]) -> State:
+def look_around(root: Path, runs: Runs, before: FolderState, followed: frozenset[str]) -> FolderState:
     """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
     there = places.find(root, runs)
     studies = {
@@ -227,7 +227,7 @@ def look_around(root: Path, runs: Runs, before: State, followed: frozenset[str])
         seen = unchecked[0]
         studies[seen.id] = look(seen, seen.mark, whole=True, follow=seen.followed)
     marks = _marks(there, runs)
-    return State(
+    return FolderState(
         studies,
         _others(there.runs, before.runs, before.marks, marks, lambda path, n: run_row(path, n, runs.row)),
         _others(there.bundles, before.bundles, before.marks, marks, bundle_row),
@@ -236,7 +236,7 @@ def look_around(root: Path, runs: Runs, before: State, followed: frozenset[str])
     )
 
 
-def _study(new: Seen, before: State, followed: frozenset[str]) -> Seen:
+def _study(new: Seen, before: FolderState, followed: frozenset[str]) -> Seen:
     last = before.studies.get(new.id, new)
     mark = places.study_mark(new.folder)  # before it is read: what is written meanwhile is read next time
     follow = new.id in followed

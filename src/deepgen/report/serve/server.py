@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from deepgen.report.serve.app import Means, make
-from deepgen.report.serve.gate import Rules
+from deepgen.report.serve.gate import GateRules
 from deepgen.report.serve.hub import Hub
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
@@ -43,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: bool) -> Rules:
+def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: bool) -> GateRules:
     """The token is the same whenever the same user serves the same folder, so that open pages survive a restart.
 
     It comes from the key that only this user can read. Who has no place for a key gets a new token each time.
@@ -51,10 +51,10 @@ def rules_for(root: Path, listening: socket.socket, host: str, *, read_only: boo
     token = trust.sign(["deepgen serve", str(root), "to look" if read_only else "to look and to stop"])
     loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     names = () if loopback else (host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())
-    return Rules(token or secrets.token_hex(32), names, loopback)
+    return GateRules(token or secrets.token_hex(32), names, loopback)
 
 
-def address(listening: socket.socket, host: str, rules: Rules) -> str:
+def address(listening: socket.socket, host: str, rules: GateRules) -> str:
     """Where a browser finds it."""
     place, port = listening.getsockname()[:2]
     if ipaddress.ip_address(place).is_unspecified:
@@ -65,7 +65,7 @@ def address(listening: socket.socket, host: str, rules: Rules) -> str:
 def serve(
     root: Path,
     means: Means,
-    rules: Rules,
+    rules: GateRules,
     listening: socket.socket,
     ready: Callable[[], None],
     end: threading.Event | None = None,
