@@ -115,7 +115,7 @@ def test_what_is_impossible_is_refused_in_words(changes: dict[str, Any], says: s
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_words_and_json_lead_back_to_the_operator(layout: str) -> None:
     op = conv2d(2, 5, 6, 3, 4, 3, stride=2, pad=1, dtype="bf16", layout=layout)
-    assert Conv2d.make(op.said()) == op
+    assert Conv2d.make(op.parameters()) == op
     assert operators.from_json(op.to_json()) == op
     assert operators.record(op).tensors() == op.tensors()
 

@@ -94,14 +94,14 @@ def test_squares_and_cubes_are_products() -> None:
     x = dg.tensor("x", (8,))
     for power, product in ((2, lambda e: e * e), (3, lambda e: e * e * e)):
         made = dg.compute("y", (8,), lambda i, power=power: x[i] ** power)
-        assert made.made == dg.compute("y", (8,), lambda i, product=product: product(x[i])).made
+        assert made.definition == dg.compute("y", (8,), lambda i, product=product: product(x[i])).definition
     assert "**" in dg.text(dg.expression(dg.compute("y", (8,), lambda i: x[i] ** 2.5)))
 
 
 def test_guards_that_always_hold_are_left_out() -> None:
     x = dg.tensor("x", (8,))
     made = dg.compute("y", (8,), lambda i: dg.where((i >= 0) & (i < 8), x[i], 0))
-    assert made.made == dg.compute("y", (8,), lambda i: x[i]).made
+    assert made.definition == dg.compute("y", (8,), lambda i: x[i]).definition
 
 
 A, X, K = dg.tensor("A", (4, 3), "i8"), dg.tensor("X", (4, 3)), dg.reduce_axis("k", 3)

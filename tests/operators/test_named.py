@@ -145,7 +145,7 @@ def test_words_that_do_not_fit_are_told(name: str, words: dict[str, Any], says: 
 
 def test_an_epilogue_of_gemm_is_said_again() -> None:
     made = dg.operator("gemm", M=3, N=4, K=5, epilogue="bias,gelu")
-    assert dg.operator("gemm", **made.said()) == made and made == dg.gemm(3, 4, 5, bias=True, activation="gelu")
+    assert dg.operator("gemm", **made.parameters()) == made and made == dg.gemm(3, 4, 5, bias=True, activation="gelu")
 
 
 def test_every_named_operator_is_described_by_its_words() -> None:
@@ -153,4 +153,4 @@ def test_every_named_operator_is_described_by_its_words() -> None:
         if issubclass(kind, Named):
             sizes = {word.name: 8 if word.name != "k" else 1 for word in kind.words if word.needed}
             made = kind.make(sizes)
-            assert kind.make(made.said()) == made and made.describe().startswith(kind.name)
+            assert kind.make(made.parameters()) == made and made.describe().startswith(kind.name)

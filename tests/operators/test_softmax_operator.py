@@ -35,7 +35,7 @@ def plainly(operator: Softmax, probe: str = "normal", *, shift: bool = True) -> 
 def test_it_survives_files_and_words(rows: int, cols: int, dtype: str) -> None:
     operator = softmax(rows, cols, dtype=dtype)
     assert operators.from_json(operator.to_json()) == operator
-    assert Softmax.make(operator.said()) == operator
+    assert Softmax.make(operator.parameters()) == operator
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def centred() -> ExpressionOperator:
 
 
 def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
-    study = dg.tune(centred().told, target="sim", trials=6, out=tmp_path, progress=False)
+    study = dg.tune(centred().definition, target="sim", trials=6, out=tmp_path, progress=False)
     assert not (study.folder / "code").exists(), "nothing of the user's own is kept"
     command = [sys.executable, "-m", "deepgen", "resume", str(study.folder), "--trials", "9", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ def unfit(operator: Operator) -> str | None:
     """Why torch has no single call for it; None when it has."""
     if not (operator.name in _CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
         return f"torch has no single call for {operator.name} here"
-    words = operator.said()
+    words = operator.parameters()
     if words["dtype"] not in _FLOATS and operator.name != "scan":
         return f"torch computes {operator.name} of floats"
     epilogue = words.get("epilogue", "none")
@@ -32,7 +32,7 @@ def unfit(operator: Operator) -> str | None:
 
 def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
     """The call on these tensors, of an operator that torch is fit for."""
-    words = operator.said()
+    words = operator.parameters()
     if operator.name not in _CONVOLUTIONS:
         return _CALLS[operator.name](torch, words, t)
     weight = filters(operator.name, words, t["weight"])

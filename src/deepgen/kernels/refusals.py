@@ -50,7 +50,7 @@ def _sizes(operator: Operator) -> Iterator[tuple[str, int]]:
 
 
 def _serves(operator: Operator, word: str, value: str, target: Target, families: Sequence[Generator]) -> bool:
-    said = operator.said()
+    said = operator.parameters()
     if said.get(word) == value:
         return False
     try:
@@ -68,4 +68,4 @@ def _ask(operator: Operator, target: Target) -> str:
 
 
 def _said(operator: Operator) -> list[tuple[str, object]]:
-    return [(name, value) for name, value in operator.said().items() if value is not None]
+    return [(name, value) for name, value in operator.parameters().items() if value is not None]

@@ -207,29 +207,29 @@ class Operator(ABC):
         """Other names that `scalars` has for strides: what each stands for, over sizes and the strides' own names."""
         return {}
 
-    def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
+    def strided(self, arrays: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
         """The scalars for arrays with given strides."""
         out = dict(self.scalars())
         for tensor in self.tensors():
-            facts = given.get(tensor.name)
+            facts = arrays.get(tensor.name)
             if facts is not None and facts.strides is not None:
                 out.update(stride_scalars(tensor.name, broadcast_strides(facts.shape, facts.strides, tensor.shape)))
         return out
 
-    def bind(self: O, given: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
+    def bind(self: O, arrays: Mapping[str, TensorFacts], values: Mapping[str, int | float] | None = None) -> O:
         """The operator that fits a call's arrays and run-time scalars; errors name what does not fit."""
-        solved = self.solve(given)
+        solved = self.solve(arrays)
         return self.resized(solved.sizes, solved.dtypes, values or {})
 
-    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
+    def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
         """The sizes and formats of a call's arrays. Sizes may be zero, although no operator has such sizes."""
-        return self.signature().solve(given, self.sizes())
+        return self.signature().solve(arrays, self.sizes())
 
     def resized(self: O, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> O:
         """The same operator with other sizes, formats and scalars: fields of the same names."""
         assert is_dataclass(self), "an operator is a frozen dataclass"
-        known = {f.name for f in fields(self)}
-        return replace(self, **{k: v for k, v in {**sizes, **dtypes, **values}.items() if k in known})
+        names = {f.name for f in fields(self)}
+        return replace(self, **{k: v for k, v in {**sizes, **dtypes, **values}.items() if k in names})
 
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finalists are verified on; "normal" is the first and the one that is timed."""
@@ -266,8 +266,8 @@ class Operator(ABC):
     @classmethod
     def from_json(cls: type[O], data: Mapping[str, Any]) -> O:
         assert is_dataclass(cls), "an operator is a frozen dataclass"
-        known = {f.name for f in fields(cls)}
-        return cls(**{k: v for k, v in data.items() if k in known})
+        names = {f.name for f in fields(cls)}
+        return cls(**{k: v for k, v in data.items() if k in names})
 
     @classmethod
     def examples(cls: type[O]) -> tuple[O, ...]:
@@ -275,11 +275,11 @@ class Operator(ABC):
         return ()
 
     @classmethod
-    def make(cls: type[O], given: Mapping[str, Any]) -> O:
+    def make(cls: type[O], parameters: Mapping[str, Any]) -> O:
         """The operator that the words of a command line or a config file describe."""
-        return cls(**given)
+        return cls(**parameters)
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         """The words that describe it, as `make` takes them: fields of the same names, unless it says otherwise."""
         return {name: getattr(self, name) for name in words_of(type(self))}
 
@@ -308,8 +308,8 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
     """One input from a seed of its own."""
     import numpy as np
 
-    if probe not in (known := ("normal", "zeros", *EXTREMES)):
-        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
+    if probe not in (probes := ("normal", "zeros", *EXTREMES)):
+        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(probes))
     rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
     of = tensor.dtype
     low, high = bounds(param, of, sizes)

@@ -55,18 +55,18 @@ def flat_scale(answer: Answer) -> Array:
     return np.broadcast_to(answer.scale, answer.values.shape).reshape(-1)
 
 
-def explain(name: str, got: Array, want: Array, dtype: DType, found: Comparison, poison: int | None) -> str:
+def explain(name: str, got: Array, want: Array, dtype: DType, comparison: Comparison, poison: int | None) -> str:
     """One sentence on the first wrong element. `poison`: the byte that the output was filled with before the run."""
-    assert found.first is not None
-    index = tuple(int(i) for i in np.unravel_index(found.first, got.shape))
-    element = got.reshape(-1)[found.first : found.first + 1]
+    assert comparison.first is not None
+    index = tuple(int(i) for i in np.unravel_index(comparison.first, got.shape))
+    element = got.reshape(-1)[comparison.first : comparison.first + 1]
     place = f"{name}[{', '.join(map(str, index))}]"
-    count = f"{found.wrong} of {found.size} elements wrong"
+    count = f"{comparison.wrong} of {comparison.size} elements wrong"
     if poison is not None and bool((np.ascontiguousarray(element).view(np.uint8) == poison).all()):
         return f"{place} was never written ({count})"
     value = widen(element, dtype)[0]
-    worst = f", the largest error {found.error:.3g} times the tolerance" if np.isfinite(found.error) else ""
-    return f"{place} is {value:.9g}, should be {want.reshape(-1)[found.first]:.9g} ({count}{worst})"
+    worst = f", the largest error {comparison.error:.3g} times the tolerance" if np.isfinite(comparison.error) else ""
+    return f"{place} is {value:.9g}, should be {want.reshape(-1)[comparison.first]:.9g} ({count}{worst})"
 
 
 def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tolerance) -> Array:

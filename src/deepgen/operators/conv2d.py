@@ -130,15 +130,15 @@ class Conv2d(Operator):
             "pad": self.pad,
         }
 
-    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
+    def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
         """A filter that fits nowhere is an error, not an empty result, even if some size is zero."""
-        solved = super().solve(given)
+        solved = super().solve(arrays)
         _check_filter(solved.sizes)
         return solved
 
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Conv2d:
-        told: dict[str, Any] = {word.lower(): size for word, size in sizes.items()}
-        return replace(self, **told)
+        new: dict[str, Any] = {word.lower(): size for word, size in sizes.items()}
+        return replace(self, **new)
 
     def work(self) -> Work:
         """Counts products with real pixels, and pixels that some output needs: a stride beyond k skips others."""
@@ -174,18 +174,18 @@ class Conv2d(Operator):
         if probe == "exact":
             return self._exact_inputs(seed)
         of = self.dtypes[0]
-        given = super().inputs(seed, "normal" if probe in ("large", "denormal", "special") else probe)
+        drawn_inputs = super().inputs(seed, "normal" if probe in ("large", "denormal", "special") else probe)
         if probe == "large":
-            return {name: narrow(widen(x, of) * _LARGE.get(of.name, 2.0**40), of) for name, x in given.items()}
+            return {name: narrow(widen(x, of) * _LARGE.get(of.name, 2.0**40), of) for name, x in drawn_inputs.items()}
         if probe == "special":
-            flat = given["x"].reshape(-1)
+            flat = drawn_inputs["x"].reshape(-1)
             special = narrow(np.array([np.nan, np.inf, -np.inf]), of)[: flat.size]
             flat[np.random.default_rng(seed).choice(flat.size, special.size, replace=False)] = special
         if probe == "denormal":  # one filter, for the reasons that GEMM has
-            given["x"][:] = given["x"][:1]
-            filters = given["weight"] if self.layout == "nhwc" else np.moveaxis(given["weight"], 0, -1)
+            drawn_inputs["x"][:] = drawn_inputs["x"][:1]
+            filters = drawn_inputs["weight"] if self.layout == "nhwc" else np.moveaxis(drawn_inputs["weight"], 0, -1)
             filters[..., -1] = narrow(widen(filters[..., -1], of) * TINY[of.name], of)
-        return given
+        return drawn_inputs
 
     def _exact_inputs(self, seed: int) -> dict[str, Array]:
         """All products are 1 or -1, and those of most channels cancel: see `cancelling`. This holds at the border too,
@@ -211,18 +211,18 @@ class Conv2d(Operator):
     def expression(self) -> Expression:
         from deepgen.operators.named.convolutions import DilatedConv2d
 
-        said = {**self.said(), "dilation": 1}
-        return replace(DilatedConv2d.make(said).expression(), name=self.name)
+        parameters = {**self.parameters(), "dilation": 1}
+        return replace(DilatedConv2d.make(parameters).expression(), name=self.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
         """That of a GEMM whose K is the number of products of one output: the sums are the same."""
         return gemm(1, 1, self.reduced, dtype=self.dtype).tolerance(probe=probe)
 
     @classmethod
-    def make(cls, given: Mapping[str, Any]) -> Conv2d:
-        return conv2d(**{word.lower(): value for word, value in given.items()})
+    def make(cls, parameters: Mapping[str, Any]) -> Conv2d:
+        return conv2d(**{word.lower(): value for word, value in parameters.items()})
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         return {**self.sizes(), "dtype": self.dtype, "layout": self.layout}
 
 

@@ -143,8 +143,8 @@ class Gemm(Operator):
         """Strides have their BLAS names in addition to the general ones."""
         return self._with_aliases({**super().scalars(), "alpha": self.alpha, "beta": self.beta})
 
-    def strided(self, given: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
-        return self._with_aliases(super().strided(given))
+    def strided(self, arrays: Mapping[str, TensorFacts]) -> Mapping[str, int | float]:
+        return self._with_aliases(super().strided(arrays))
 
     def aliases(self) -> Mapping[str, str]:
         """The strides of rows and of batches; a single matrix is a batch of one, with any stride."""
@@ -156,16 +156,16 @@ class Gemm(Operator):
         return out
 
     def _with_aliases(self, scalars: Mapping[str, int | float]) -> Mapping[str, int | float]:
-        known: Any = scalars
-        return {**scalars, **{alias: number(meant, known) for alias, meant in self.aliases().items()}}
+        values: Any = scalars
+        return {**scalars, **{alias: number(meant, values) for alias, meant in self.aliases().items()}}
 
-    def solve(self, given: Mapping[str, TensorFacts]) -> Solved:
+    def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
         """Accepts matrices and batches of them, whichever the kernel was tuned for."""
-        dims = [len(given[name].shape) for name in ("A", "B") if name in given]
+        dims = [len(arrays[name].shape) for name in ("A", "B") if name in arrays]
         if len(set(dims)) != 1 or dims[0] not in (2, 3):
             raise BadInput(f"A has {dims[0]} and B {dims[-1]} dimensions", allowed="2 each, or 3 with a batch")
         shaped = replace(self, batch=2 if dims[0] == 3 else 1)
-        return shaped.signature().solve(given, shaped.sizes())
+        return shaped.signature().solve(arrays, shaped.sizes())
 
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Gemm:
         return replace(self, m=sizes["M"], n=sizes["N"], k=sizes["K"], batch=sizes["batch"])
@@ -236,14 +236,14 @@ class Gemm(Operator):
 
     def to_json(self) -> JsonObject:
         """`fast_sums` is included only where there is a choice, so that studies of other formats keep their names."""
-        told = asdict(self)
+        values = asdict(self)
         if not self._eight_bit_floats:
-            del told["fast_sums"]
-        return {"name": self.name, **told}
+            del values["fast_sums"]
+        return {"name": self.name, **values}
 
     @classmethod
-    def make(cls, given: Mapping[str, Any]) -> Gemm:
-        arguments = {_FIELDS.get(word, word): value for word, value in given.items()}
+    def make(cls, parameters: Mapping[str, Any]) -> Gemm:
+        arguments = {_FIELDS.get(word, word): value for word, value in parameters.items()}
         if "epilogue" in arguments:
             follows = _follows(arguments.pop("epilogue"))
             if both := sorted(follows.keys() & arguments.keys()):
@@ -251,7 +251,7 @@ class Gemm(Operator):
             arguments.update(follows)
         return gemm(**arguments)
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         batch = {"B": self.batch} if self.batch > 1 else {}
         sums = {"fast_sums": True} if self.fast_sums else {}
         steps = [*(["bias"] if self.bias else []), *([self.activation] if self.activation != "none" else [])]
@@ -296,7 +296,7 @@ def gemm(
     wide = {"i8": "i32", "u8": "i32", "f64": "f64"}.get(dtype, "f32")
     result = {"i8": "i32", "u8": "i32", "f8e4m3": "bf16", "f8e5m2": "bf16"}.get(dtype, dtype)
     formats = ((a, dtype), (b, dtype), (c, result), (acc, wide))
-    a, b, c, acc = (implied if given is None else our_name(given) for given, implied in formats)
+    a, b, c, acc = (implied if name is None else our_name(name) for name, implied in formats)
     layout = layout.lower() if isinstance(layout, str) else layout
     return Gemm(m, n, k, batch, a, b, c, acc, layout, alpha, beta, bias, activation, scales, fast_sums)
 

@@ -33,19 +33,19 @@ def probes(gemm: Gemm) -> tuple[str, ...]:
 
 
 def inputs(gemm: Gemm, seed: int, probe: str) -> dict[str, Array]:
-    if probe not in (known := probes(gemm)):
-        raise BadInput(f"gemm: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
+    if probe not in (names := probes(gemm)):
+        raise BadInput(f"gemm: unknown probe {probe!r}", allowed="one of " + ", ".join(names))
     if probe == "exact":
         return _exact(gemm, seed)
     signature, sizes = gemm.signature(), gemm.sizes()
-    given = {
+    drawn_inputs = {
         tensor.name: drawn(tensor, signature[tensor.name], sizes, seed, probe)
         if tensor.dtype.integer
         else _fill(tensor, seed, probe, _size(gemm, tensor, probe))
         for tensor in gemm.tensors()
         if tensor.role != OUTPUT
     }
-    return _with_a_tiny_row(gemm, given) if probe == "denormal" else given
+    return _with_a_tiny_row(gemm, drawn_inputs) if probe == "denormal" else drawn_inputs
 
 
 def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
@@ -65,7 +65,7 @@ def ranges(gemm: Gemm) -> dict[str, tuple[int, int]]:
         quarter = int(min(exact) / (4.0 * max(1.0, abs(gemm.beta))))
         sizes.update({name: (c, quarter) for name, there in added.items() if there})
     every = {name: integer_range(of, size) for name, (of, size) in sizes.items()}
-    return {name: found for name, found in every.items() if found is not None}
+    return {name: range_of for name, range_of in every.items() if range_of is not None}
 
 
 def _size(gemm: Gemm, tensor: Tensor, probe: str) -> float:
@@ -95,7 +95,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     return narrow(normal, tensor.dtype)
 
 
-def _with_a_tiny_row(gemm: Gemm, given: dict[str, Array]) -> dict[str, Array]:
+def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Array]:
     """The last row of A, and of C with it, is tiny.
 
     Only one: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
@@ -104,12 +104,12 @@ def _with_a_tiny_row(gemm: Gemm, given: dict[str, Array]) -> dict[str, Array]:
     import numpy as np
 
     of = gemm.dtypes[0]
-    rows = given["A"] if gemm.layout[0] == "n" else np.swapaxes(given["A"], -1, -2)
+    rows = drawn_inputs["A"] if gemm.layout[0] == "n" else np.swapaxes(drawn_inputs["A"], -1, -2)
     rows[..., :-1, :] = rows[..., :1, :]
     rows[..., -1, :] = narrow(widen(rows[..., -1, :], of) * TINY[gemm.a], of)
-    if "scale" in given:
-        given["scale"] = np.resize(np.array(_POWERS, np.float32), given["scale"].shape)
-    return given
+    if "scale" in drawn_inputs:
+        drawn_inputs["scale"] = np.resize(np.array(_POWERS, np.float32), drawn_inputs["scale"].shape)
+    return drawn_inputs
 
 
 def _exact(gemm: Gemm, seed: int) -> dict[str, Array]:
@@ -132,14 +132,14 @@ def _exact(gemm: Gemm, seed: int) -> dict[str, Array]:
         left[:, pairs.free] = left[0, pairs.free]
         right[:, pairs.free] = (left[0, pairs.free] ^ (gemm.alpha < 0.0))[:, None]
     rows = left[rng.integers(_EXACT_ROWS, size=(gemm.batch, gemm.m))]
-    given = {}
+    drawn_inputs = {}
     for tensor in gemm.tensors():
         if tensor.name in ("A", "B"):
             negative, of, letter = (rows, a, gemm.layout[0]) if tensor.name == "A" else (right, b, gemm.layout[1])
             laid = negative if letter == "n" else np.swapaxes(negative, -1, -2)
-            given[tensor.name] = signs(laid, of).reshape(tensor.shape)
+            drawn_inputs[tensor.name] = signs(laid, of).reshape(tensor.shape)
         elif tensor.name == "scale":
-            given[tensor.name] = rng.choice(np.array(_POWERS, np.float32), tensor.shape)
+            drawn_inputs[tensor.name] = rng.choice(np.array(_POWERS, np.float32), tensor.shape)
         elif tensor.role != OUTPUT:
-            given[tensor.name] = np.zeros(tensor.shape, tensor.dtype.numpy())
-    return given
+            drawn_inputs[tensor.name] = np.zeros(tensor.shape, tensor.dtype.numpy())
+    return drawn_inputs

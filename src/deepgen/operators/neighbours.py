@@ -21,15 +21,15 @@ def neighbours(operator: O) -> tuple[O, ...]:
     Large sizes are reduced first: errors near a shape occur at its edges, and references take time.
     """
     own = dict(operator.sizes())
-    found: dict[tuple[int, ...], O] = {}
+    results: dict[tuple[int, ...], O] = {}
     for sizes in _candidates(own, whole=operator.flops() <= _WHOLE):
         key = tuple(sizes.values())
-        if sizes == own or key in found or min(key, default=0) < 1:
+        if sizes == own or key in results or min(key, default=0) < 1:
             continue
-        made = _resized(operator, sizes)
-        if made is not None:
-            found[key] = made
-    return tuple(found.values())
+        resized = _resized(operator, sizes)
+        if resized is not None:
+            results[key] = resized
+    return tuple(results.values())
 
 
 def _candidates(own: Mapping[str, int], *, whole: bool) -> Iterator[dict[str, int]]:
@@ -48,7 +48,7 @@ def _cut(size: int) -> int:
 def _resized(operator: O, sizes: Mapping[str, int]) -> O | None:
     """The operator with that shape, if possible: some sizes follow from others or are fixed."""
     try:
-        made = operator.resized(sizes, {}, {})
-        return made if dict(made.sizes()) == dict(sizes) and made.tensors() and made.flops() >= 0 else None
+        resized = operator.resized(sizes, {}, {})
+        return resized if dict(resized.sizes()) == dict(sizes) and resized.tensors() and resized.flops() >= 0 else None
     except Exception:  # a user's own operator may refuse a shape in any way
         return None

@@ -71,7 +71,7 @@ def distinct(rows: Array) -> tuple[Array, Array]:
 
     seen: dict[bytes, int] = {}
     digests = (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
-    first = np.array([seen.setdefault(told, place) for place, told in enumerate(digests)])
+    first = np.array([seen.setdefault(digest, place) for place, digest in enumerate(digests)])
     kept, kind = np.unique(first, return_inverse=True)
     return kept, kind.reshape(-1)
 

@@ -25,8 +25,8 @@ class Recorded(Operator):
     @property
     def operator(self) -> Mapping[str, Any]:
         """The JSON of the operator itself."""
-        found: Mapping[str, Any] = self.data["operator"]
-        return found
+        described: Mapping[str, Any] = self.data["operator"]
+        return described
 
     def checked(self, *, glance: bool = False) -> Recorded:
         """The record itself, if it is complete; otherwise raises KeyError, TypeError or ValueError.
@@ -70,10 +70,10 @@ class Recorded(Operator):
         return Tolerance(*self.data["tolerances"][probe][output])
 
     def judge(self) -> str | None:
-        told = self.data.get("judge")
-        return None if told is None else str(told)
+        judge = self.data.get("judge")
+        return None if judge is None else str(judge)
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         raise self._elsewhere()
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:

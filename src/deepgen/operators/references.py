@@ -31,8 +31,8 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
         old = widen(inputs["C"], c).reshape(shape) if gemm.beta != 0.0 else None
         bias = widen(inputs["bias"], c) if gemm.bias else None
         answer = _finished(gemm, product, size, factors, old, bias)
-    told = gemm.tensors()[-1].shape
-    return {"C": Answer(answer.values.reshape(told), answer.scale.reshape(told if answer.scale.size > 1 else ()))}
+    full = gemm.tensors()[-1].shape
+    return {"C": Answer(answer.values.reshape(full), answer.scale.reshape(full if answer.scale.size > 1 else ()))}
 
 
 def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
@@ -152,12 +152,12 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
         "BIAS": int(gemm.bias),
         "WHOLE": whole,
     }
-    given = {t.name for t in gemm.tensors()}
+    names = {t.name for t in gemm.tensors()}
     absent = ScalarArg("i64", 0)  # a null pointer
     step = Step(
         "gemm_reference",
         (
-            *(TensorArg(name) if name in given else absent for name in ("A", "B", "C", "bias", "scale")),
+            *(TensorArg(name) if name in names else absent for name in ("A", "B", "C", "bias", "scale")),
             TensorArg("want_C"),
             absent if whole == 2 else TensorArg("scale_C"),
             *(ScalarArg("i32", size) for size in ("M", "N", "K")),

@@ -71,13 +71,13 @@ class Param:
     def to_json(self) -> JsonObject:
         """Only what differs from the defaults: old files stay readable when fields are added."""
         plain = {f: v for f, v in asdict(self).items() if v != getattr(_PLAIN, f)}
-        told: JsonObject = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
-        return {"name": self.name, "role": self.role, "dtype": self.dtype, **told}
+        changed: JsonObject = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
+        return {"name": self.name, "role": self.role, "dtype": self.dtype, **changed}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Param:
-        told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return Param(**told)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return Param(**values)
 
 
 _PLAIN = Param("", INPUT, "")
@@ -175,9 +175,9 @@ class Signature:
         """All tensors with numbers for their sizes. Raises BadInput where one would be negative."""
         return tuple(Tensor(p.name, _numbers(p, sizes), dtype(self.dtype_of(p)), p.role) for p in self.tensors)
 
-    def solve(self, given: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
+    def solve(self, arrays: Mapping[str, TensorFacts], otherwise: Mapping[str, int]) -> Solved:
         """Solve the symbols from these arrays; `otherwise`: sizes that no shape determines. Errors name the array."""
-        for name in given:
+        for name in arrays:
             self[name]
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
@@ -185,18 +185,18 @@ class Signature:
         stretched: dict[
             str, int
         ] = {}  # symbols that broadcast tensors leave open: 1 unless another tensor determines them
-        present = [(p, given[p.name]) for p in self.tensors if p.name in given]
+        present = [(p, arrays[p.name]) for p in self.tensors if p.name in arrays]
         for param, facts in present:
             self._solve_dtype(param, facts, dtypes)
             pairs = _pairs(param, facts)
             if param.broadcast:
                 stretched.update(dict.fromkeys(_symbols(param.shape), 1))
-            for place, (size, found) in enumerate(pairs):
-                if not isinstance(size, str) or not size.isidentifier() or (found == 1 and param.broadcast):
+            for place, (size, actual) in enumerate(pairs):
+                if not isinstance(size, str) or not size.isidentifier() or (actual == 1 and param.broadcast):
                     continue
-                if sizes.setdefault(size, found) != found:
+                if sizes.setdefault(size, actual) != actual:
                     raise BadInput(
-                        f"{param.name} has {size}={found} (dimension {place} of {_shape(facts)}), but "
+                        f"{param.name} has {size}={actual} (dimension {place} of {_shape(facts)}), but "
                         f"{origin[size]} has {size}={sizes[size]}",
                         allowed=f"the same {size} in both",
                     )
@@ -265,9 +265,9 @@ def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], whole: t
     missing = len(whole) - len(shape)
     if missing < 0:
         return broadcast_strides(shape[-missing:], strides[-missing:], whole)
-    found = (*(1,) * missing, *shape)
+    padded = (*(1,) * missing, *shape)
     steps = (*(0,) * missing, *strides)
-    return tuple(0 if f == 1 and w > 1 else step for step, f, w in zip(steps, found, whole, strict=True))
+    return tuple(0 if f == 1 and w > 1 else step for step, f, w in zip(steps, padded, whole, strict=True))
 
 
 def stride_scalars(name: str, strides: tuple[int, ...]) -> dict[str, int]:
@@ -282,24 +282,24 @@ def stored(name: str) -> str:
 
 def _pairs(param: Param, facts: TensorFacts) -> list[tuple[Size, int]]:
     """Each size of a shape with the array's own size there."""
-    shape, found = param.shape, facts.shape
-    if len(found) > len(shape) or (len(found) < len(shape) and not param.broadcast):
+    shape, actual = param.shape, facts.shape
+    if len(actual) > len(shape) or (len(actual) < len(shape) and not param.broadcast):
         words = " x ".join(map(str, shape)) or "none"
-        raise BadInput(f"{param.name} has {len(found)} dimensions, {_shape(facts)}", allowed=f"{len(shape)}: {words}")
-    return list(zip(shape[len(shape) - len(found) :], found, strict=True))
+        raise BadInput(f"{param.name} has {len(actual)} dimensions, {_shape(facts)}", allowed=f"{len(shape)}: {words}")
+    return list(zip(shape[len(shape) - len(actual) :], actual, strict=True))
 
 
 def _check_shape(param: Param, facts: TensorFacts, sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
     """Raises BadInput if an array's size contradicts the others; `origin`: the array that determined it."""
     shape, missing = _numbers(param, sizes), len(param.shape) - len(facts.shape)
-    for size, wanted, found in zip(param.shape[missing:], shape[missing:], facts.shape, strict=True):
-        if wanted == found or (param.broadcast and found == 1):
+    for size, wanted, actual in zip(param.shape[missing:], shape[missing:], facts.shape, strict=True):
+        if wanted == actual or (param.broadcast and actual == 1):
             continue
-        told, words = "x".join(map(str, shape)), " x ".join(map(str, param.shape))
-        meant = "" if words.replace(" ", "") == told else f": {words}"
+        numbers, words = "x".join(map(str, shape)), " x ".join(map(str, param.shape))
+        meant = "" if words.replace(" ", "") == numbers else f": {words}"
         read = sorted(_parsed(size).knobs()) if isinstance(size, str) else ()
         others = "".join(f", and {origin[name]} has {name}={sizes[name]}" for name in read if name in origin)
-        raise BadInput(f"{param.name} has the shape {_shape(facts)}{others}", allowed=f"{told}{meant}")
+        raise BadInput(f"{param.name} has the shape {_shape(facts)}{others}", allowed=f"{numbers}{meant}")
 
 
 def _shape(facts: TensorFacts) -> str:

@@ -98,15 +98,15 @@ def short_example(words: Iterable[Word]) -> str:
 def _from_fields(operator: type[Any]) -> list[Word]:
     """A word for every field; lists and tables have none."""
     kinds = {"int": "size", "float": "number", "bool": "flag", "str": "choice"}
-    found = []
+    words = []
     for field in fields(operator):
         kind = kinds.get(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", ""))
         if kind is not None:
             needed = field.default is MISSING and field.default_factory is MISSING
             choices = tuple(DTYPES) if field.name == "dtype" else ()
             default = None if field.default is MISSING else field.default
-            found.append(Word(field.name, "", kind, default, needed, choices))
-    return found
+            words.append(Word(field.name, "", kind, default, needed, choices))
+    return words
 
 
 def _whole(text: str) -> int | None:

@@ -56,7 +56,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
 
 def _words(operator: Operator) -> list[str]:
     """NAME=VALUE for each parameter; raises ValueError where these do not describe the whole operator."""
-    parameters = {name: value for name, value in operator.said().items() if value is not None}
+    parameters = {name: value for name, value in operator.parameters().items() if value is not None}
     if type(operator).make(parameters) != operator:
         raise ValueError(operator.describe())
     return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in parameters.items()]

@@ -36,10 +36,12 @@ _FEW = 12
 _DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
 
-def evaluate_arrays(nodes: Nodes, expr: Expr, places: dict[str, Array], known: dict[int, Array] | None = None) -> Array:
+def evaluate_arrays(
+    nodes: Nodes, expr: Expr, places: dict[str, Array], cached: dict[int, Array] | None = None
+) -> Array:
     """The value for arrays of places, one for each knob in scope, that broadcast together.
 
-    `known` gives the values of nodes that need not be computed, by the node's id.
+    `cached` gives the values of nodes that need not be computed, by the node's id.
     """
     objects = nodes.needs_objects(expr)
 
@@ -47,7 +49,7 @@ def evaluate_arrays(nodes: Nodes, expr: Expr, places: dict[str, Array], known: d
         values = nodes.variables[name].values
         return (values.astype(object) if objects else values)[places[name]]
 
-    done: dict[int, Array] = dict(known or {})
+    done: dict[int, Array] = dict(cached or {})
     try:
         with np.errstate(all="ignore"):
             for node in _needed(nodes, expr, done):
@@ -188,8 +190,8 @@ def _one_by_one(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
         entries = dict(pairs)
 
         def look_up(*values: Any) -> Any:
-            found = entries.get(values if many else values[0], default)
-            return found is not None if node.op == "defined" else (0 if found is None else found)
+            value = entries.get(values if many else values[0], default)
+            return value is not None if node.op == "defined" else (0 if value is None else value)
 
         scalar = look_up
     elif wanted.op not in STRICT:
@@ -202,7 +204,7 @@ def _one_by_one(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
 
 def _points(nodes: Nodes, node: Expr, places: dict[str, Array]) -> Array:
     names, rows = node.data
-    known = set(rows)
+    points = set(rows)
     fixed = nodes.fixed
     shape = np.broadcast_shapes(*(p.shape for p in places.values()))
     columns = []
@@ -213,7 +215,7 @@ def _points(nodes: Nodes, node: Expr, places: dict[str, Array]) -> Array:
         variable = nodes.variables[name]
         listed = [v if p else None for v, p in zip(variable.values.tolist(), variable.present.tolist(), strict=True)]
         columns.append([listed[i] for i in np.broadcast_to(places[name], shape).ravel().tolist()])
-    return np.array([row in known for row in zip(*columns, strict=True)], dtype=np.bool_).reshape(shape)
+    return np.array([row in points for row in zip(*columns, strict=True)], dtype=np.bool_).reshape(shape)
 
 
 Objects = npt.NDArray[np.object_]
@@ -228,8 +230,8 @@ def evaluate_many(exprs: Mapping[str, Expr], columns: Mapping[str, Objects]) -> 
 def _many(expr: Expr, columns: Mapping[str, Objects], done: dict[int, Objects]) -> list[Any]:
     """Operation by operation, each on a whole column, or one by one where some configs have no value."""
     try:
-        found: list[Any] = _column(expr, columns, done).tolist()
-        return found
+        values: list[Any] = _column(expr, columns, done).tolist()
+        return values
     except (_OneByOne, ArithmeticError, LookupError, TypeError, ValueError):
         names = sorted(expr.knobs())
         rows = zip(*(columns[name].tolist() for name in names), strict=True)
@@ -242,25 +244,25 @@ class _OneByOne(Exception):
 
 
 def _column(expr: Expr, columns: Mapping[str, Objects], done: dict[int, Objects]) -> Objects:
-    known = done.get(id(expr))
-    if known is not None:
-        return known
+    cached = done.get(id(expr))
+    if cached is not None:
+        return cached
     op = expr.op
     length = len(next(iter(columns.values())))
     if op == "const":
-        found = np.empty(length, dtype=object)
-        found[:] = [expr.data] * length
+        values = np.empty(length, dtype=object)
+        values[:] = [expr.data] * length
     elif op == "knob":
-        found = columns[expr.data]
-        if None in found.tolist():
+        values = columns[expr.data]
+        if None in values.tolist():
             raise _OneByOne
     elif op == "named":
-        found = _column(expr.args[0], columns, done)
+        values = _column(expr.args[0], columns, done)
     elif op in STRICT or op == "where":
         operands = [_column(a, columns, done) for a in expr.args]
         apply = STRICT.get(op, lambda condition, then, otherwise: then if condition else otherwise)
-        found = np.frompyfunc(apply, len(operands), 1)(*operands)
+        values = np.frompyfunc(apply, len(operands), 1)(*operands)
     else:
         raise _OneByOne
-    done[id(expr)] = found
-    return found
+    done[id(expr)] = values
+    return values

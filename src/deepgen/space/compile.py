@@ -51,8 +51,8 @@ def compile_space(
 class Compiler:
     def __init__(self, knobs: Sequence[Knob], memory: int, orders: Sequence[Sequence[str]]) -> None:
         self.knobs, self.memory = knobs, memory
-        self.known = {frozenset(order): list(order) for order in orders}
-        self.found: list[tuple[str, ...]] = []  # orders that are worth to be known next time
+        self.orders = {frozenset(order): list(order) for order in orders}
+        self.new_orders: list[tuple[str, ...]] = []  # orders that are worth to be known next time
         self.index = {k.name: i for i, k in enumerate(knobs)}
         fixed = {k.name: k.values[0] if k.values else None for k in knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in knobs if k.places > 1}, fixed)
@@ -80,7 +80,7 @@ class Compiler:
         for name, places in self.allowed.items():
             if len(places) == 1 and self.index[name] not in held:
                 fixed.append((self.index[name], int(places[0])))
-        return Diagram(tuple(chains), len(self.knobs), tuple(fixed), tuple(self.found))
+        return Diagram(tuple(chains), len(self.knobs), tuple(fixed), tuple(self.new_orders))
 
     def narrowed(self, requirements: Sequence[Requirement]) -> list[Constraint] | None:
         """The constraints on several knobs, those on one being settled; None if no config can meet all of them."""
@@ -106,11 +106,11 @@ class Compiler:
         if any(e.op == "points" for e in exprs):
             return self.chain(list(allowed), own, self.memory)  # points are as wide as they are, in any order
         used = self.used
-        known = self.known.get(frozenset(allowed), [])
-        if len(known) == len(allowed):
+        cached = self.orders.get(frozenset(allowed), [])
+        if len(cached) == len(allowed):
             sharp_combinations(self.nodes, allowed, exprs)  # as the search for the order did
             try:
-                return self._planned(known, own, self.memory)
+                return self._planned(cached, own, self.memory)
             except TooWide:
                 self.used = used
         if not any(self.nodes.needs_objects(e) for e in exprs):
@@ -130,7 +130,7 @@ class Compiler:
 
     def _planned(self, order: list[str], own: list[Constraint], memory: int) -> Chain:
         chain = self.chain(order, own, memory)
-        self.found.append(tuple(order))
+        self.new_orders.append(tuple(order))
         return chain
 
     def chain(self, order: list[str], constraints: list[Constraint], memory: int) -> Chain:

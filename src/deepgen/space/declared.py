@@ -205,8 +205,8 @@ class Declared:
             raise BadInput(f"space {name!r} needs at least one point", allowed="at least one config")
         space = cls(name)
         for knob in names:
-            found = list(dict.fromkeys(c[knob] for c in listed if knob in c))
-            space.knob(knob, _sorted(found))
+            values = list(dict.fromkeys(c[knob] for c in listed if knob in c))
+            space.knob(knob, _sorted(values))
             space._knobs[knob] = replace(space._knobs[knob], optional=any(knob not in c for c in listed))
         rows = dict.fromkeys(tuple(c.get(n) for n in names) for c in listed)
         space.add(Requirement("is one of the points", points(names, rows)))

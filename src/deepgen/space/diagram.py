@@ -191,14 +191,14 @@ class Diagram:
         """The valid row with the fewest changes, and how many these are."""
         if self.empty():
             return None
-        found = self._blank.copy()
+        near = self._blank.copy()
         changes = sum(place not in (row[v], absent[v]) and row[v] != absent[v] for v, place in self.fixed)
         for chain in self.chains:
             fewest, places = nearest(chain.layers, row, absent)
             changes += fewest
             for variable, place in places.items():
-                found[variable] = place
-        return changes, found
+                near[variable] = place
+        return changes, near
 
     def within(self, allowed: Mapping[int, Collection[int]]) -> Diagram | None:
         """The part in which some variables take only these places; None if that is empty. Its ranks are its own.

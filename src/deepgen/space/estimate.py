@@ -50,7 +50,7 @@ class Sample:
         configs = _walk(nodes, self.groups, constraints, rng)
         self.places, self.segment = _vary(self.groups, configs, rng)
         self.rows = len(self.segment)
-        self._known: dict[tuple[int, int], tuple[Array | None, Array]] = {}
+        self._cache: dict[tuple[int, int], tuple[Array | None, Array]] = {}
 
     @property
     def cost(self) -> int:
@@ -78,15 +78,15 @@ class Sample:
 
     def _state(self, index: int, own: int) -> tuple[Array | None, Array]:
         key = (index, own)
-        if key not in self._known:
+        if key not in self._cache:
             scope = [n for n in self.names if self.bits[n] & self.scopes[index]]
             ahead = [n for n in scope if self.bits[n] & own]
             staged = Staged(self.nodes, self.constraints[index], ahead + [n for n in scope if n not in ahead])
             self.budget.spend(staged.cost(self.rows))
             slots, ok = staged.advance({}, 0, len(ahead), {n: self.places[n] for n in ahead})
             column = merge(list(slots.values()), self.rows)[0] if slots else None
-            self._known[key] = (column, np.broadcast_to(ok, (self.rows,)))
-        return self._known[key]
+            self._cache[key] = (column, np.broadcast_to(ok, (self.rows,)))
+        return self._cache[key]
 
 
 def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Sequence[Expr]) -> Combinations:
@@ -94,7 +94,7 @@ def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
 
     From then on the nodes' bounds are taken from them.
     """
-    found, tables = [], []
+    combinations, tables = [], []
     for expr in sorted(constraints, key=lambda c: -len(nodes.scope(c))):
         names = sorted(nodes.scope(expr))
         sizes = [len(allowed[n]) for n in names]
@@ -103,10 +103,10 @@ def sharp_combinations(nodes: Nodes, allowed: dict[str, Array], constraints: Seq
         grid = {n: allowed[n].reshape([-1 if a == b else 1 for b in range(len(names))]) for a, n in enumerate(names)}
         met = np.nonzero(np.broadcast_to(evaluate_arrays(nodes, expr, grid), sizes))
         if len(met[0]):
-            found.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
+            combinations.append((nodes.scope(expr), {n: allowed[n][m] for n, m in zip(names, met, strict=True)}))
             tables.append(expr)
-    nodes.sharpen(found, tables, constraints)
-    return found
+    nodes.sharpen(combinations, tables, constraints)
+    return combinations
 
 
 def _groups(allowed: dict[str, Array], combinations: Combinations) -> list[Group]:

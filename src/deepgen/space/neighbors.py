@@ -49,7 +49,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
     ahead = _cheapest_ahead(layers, prices)
     behind: Ints = np.zeros(1, dtype=np.int64)
     came: list[Ints] = []  # by layer and state: the edge by which the cheapest walk arrives
-    found: list[dict[int, int]] = []
+    results: list[dict[int, int]] = []
     for level, layer in enumerate(layers):
         parents = np.repeat(np.arange(len(layer.first) - 1), np.diff(layer.first))
         here = behind[parents] + prices[level]
@@ -59,7 +59,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
             if place != row[variable] and place != absent[variable]:
                 edges = np.flatnonzero(layer.place == place)
                 best = int(edges[np.argmin(through[edges])])
-                found.append(_trace(layers, row, level, best, int(parents[best]), came, prices, ahead))
+                results.append(_trace(layers, row, level, best, int(parents[best]), came, prices, ahead))
         states = int(layer.child.max()) + 1
         order = np.lexsort((here, layer.child))
         _, at = np.unique(layer.child[order], return_index=True)
@@ -68,7 +68,7 @@ def repairs(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) 
         came.append(arrival)
         behind = np.full(states, _FAR)
         behind[layer.child[order[at]]] = here[order[at]]
-    return found
+    return results
 
 
 def nearest(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) -> tuple[int, dict[int, int]]:

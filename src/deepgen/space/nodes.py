@@ -29,7 +29,7 @@ class Nodes:
 
     def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
         self.variables, self.fixed = variables, fixed
-        self._made: dict[Any, Expr] = {}
+        self._shared: dict[Any, Expr] = {}
         self._totals: dict[int, tuple[Expr, Expr, Expr, Expr]] = {}
         self._facts: dict[int, tuple[str, Bounds | None]] = {}
         self._rows: list[tuple[frozenset[str], dict[str, Array]]] = []
@@ -51,7 +51,7 @@ class Nodes:
                 # What cannot be computed is never looked at: the condition beside it says so.
                 op, args, data = "const", (), False if folded is UNDEFINED else folded
         identity = (op, id(data) if op == "points" else _data_key_of(op, data), *map(id, args))
-        return self._made.setdefault(identity, Expr(op, args, data))
+        return self._shared.setdefault(identity, Expr(op, args, data))
 
     def true(self) -> Expr:
         return self.make("const", (), True)
@@ -108,11 +108,11 @@ class Nodes:
 
     def total(self, expr: Expr) -> tuple[Expr, Expr, Expr]:
         """The value, and the conditions under which it is absent and undefined."""
-        known = self._totals.get(id(expr))
-        if known is None:
+        cached = self._totals.get(id(expr))
+        if cached is None:
             # The key is an address: keep the expression alive as long as the entry.
-            known = self._totals[id(expr)] = (*self._total(expr), expr)
-        return known[:3]
+            cached = self._totals[id(expr)] = (*self._total(expr), expr)
+        return cached[:3]
 
     def _total(self, expr: Expr) -> tuple[Expr, Expr, Expr]:
         op, no = expr.op, self.false()
@@ -218,16 +218,16 @@ class Nodes:
 
     def scope(self, expr: Expr) -> frozenset[str]:
         """The knobs that it reads."""
-        known = self._scopes.get(id(expr))
-        if known is None:
+        cached = self._scopes.get(id(expr))
+        if cached is None:
             if expr.op in ("knob", "present"):
-                known = frozenset((expr.data,))
+                cached = frozenset((expr.data,))
             elif expr.op == "points":
-                known = frozenset(n for n in expr.data[0] if n not in self.fixed)
+                cached = frozenset(n for n in expr.data[0] if n not in self.fixed)
             else:
-                known = frozenset().union(*(self.scope(a) for a in expr.args))
-            self._scopes[id(expr)] = known
-        return known
+                cached = frozenset().union(*(self.scope(a) for a in expr.args))
+            self._scopes[id(expr)] = cached
+        return cached
 
     def kind(self, expr: Expr) -> str:
         return self.facts(expr)[0]
@@ -237,13 +237,13 @@ class Nodes:
         return self.facts(expr)[1]
 
     def facts(self, expr: Expr) -> tuple[str, Bounds | None]:
-        known = self._facts.get(id(expr))
-        if known is None:
+        cached = self._facts.get(id(expr))
+        if cached is None:
             from deepgen.space.bounds import facts_of
 
-            known = self._facts[id(expr)] = facts_of(self, expr)
-            known = self._facts[id(expr)] = self._sharper(expr, *known)
-        return known
+            cached = self._facts[id(expr)] = facts_of(self, expr)
+            cached = self._facts[id(expr)] = self._sharper(expr, *cached)
+        return cached
 
     def sharpen(
         self, rows: list[tuple[frozenset[str], dict[str, Array]]], tables: Sequence[Expr], conditions: Sequence[Expr]
@@ -276,16 +276,16 @@ class Nodes:
             own = self.variables[expr.data]
             return [expr.data] if own.kind == "int" and own.values.min() >= 1 else []
         parts = [self._factors(a) for a in expr.args] if expr.op == "*" else [[]]
-        found = [name for part in parts for name in part]
-        return found if all(parts) and len(set(found)) == len(found) else []
+        names = [name for part in parts for name in part]
+        return names if all(parts) and len(set(names)) == len(names) else []
 
     def _largest_product(self, names: list[str]) -> int:
         largest = {name: int(self.variables[name].values.max()) for name in names}
-        found = 1
+        result = 1
         for split, number in self._splits:
             own = [largest.pop(name) for name in split if name in largest]
-            found *= min(number, prod(own))
-        return found * prod(largest.values())
+            result *= min(number, prod(own))
+        return result * prod(largest.values())
 
     def _sharper(self, expr: Expr, kind: str, bounds: Bounds | None) -> tuple[str, Bounds | None]:
         if self._splits and expr.op == "*" and bounds is not None and (factors := self._factors(expr)):
@@ -304,34 +304,34 @@ class Nodes:
     def _on_rows(self, expr: Expr, part: int) -> Array:
         from deepgen.space.arrays import apply, constant
 
-        known = self._row_values.get((id(expr), part))
-        if known is None:
+        cached = self._row_values.get((id(expr), part))
+        if cached is None:
             if expr.op == "const":
-                known = constant(expr.data)
+                cached = constant(expr.data)
             elif expr.op in ("knob", "present"):
                 own = self.variables[expr.data]
-                known = (own.values if expr.op == "knob" else own.present)[self._rows[part][1][expr.data]]
+                cached = (own.values if expr.op == "knob" else own.present)[self._rows[part][1][expr.data]]
             else:
-                known = apply(self, expr, [self._on_rows(a, part) for a in expr.args])
-            self._row_values[id(expr), part] = known
-        return known
+                cached = apply(self, expr, [self._on_rows(a, part) for a in expr.args])
+            self._row_values[id(expr), part] = cached
+        return cached
 
     def needs_objects(self, expr: Expr) -> bool:
         """Whether 64-bit integers could overflow somewhere inside, so that Python's own must be used."""
-        known = self._exact.get(id(expr))
-        if known is None:
+        cached = self._exact.get(id(expr))
+        if cached is None:
             sizes: dict[int, int] = {}
             for node in self.walked(expr):
                 sizes[id(node)] = self._size(node, [sizes[id(a)] for a in node.args])
-            known = self._exact[id(expr)] = max(sizes.values()) >= _LONG
-        return known
+            cached = self._exact[id(expr)] = max(sizes.values()) >= _LONG
+        return cached
 
     def walked(self, expr: Expr) -> list[Expr]:
         """Its nodes, operands before the operations on them."""
-        known = self._walked.get(id(expr))
-        if known is None:
-            known = self._walked[id(expr)] = list(walk(expr))
-        return known
+        cached = self._walked.get(id(expr))
+        if cached is None:
+            cached = self._walked[id(expr)] = list(walk(expr))
+        return cached
 
     def _size(self, node: Expr, parts: list[int]) -> int:
         """No number met on the way to a whole-number node is larger, whatever the order of a sum or product."""

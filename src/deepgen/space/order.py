@@ -120,14 +120,14 @@ class _Search:
         self._open_states = open_states
         self._estimates: dict[int, float] = {}
         self._learned: dict[int, float] = {}  # by set of knobs, the logarithm by which its estimate was too small
-        self._known: dict[int, float] = {}
+        self._states: dict[int, float] = {}
         self._weight = [sum(s >> i & 1 for s in scopes) for i in range(n)]
 
     def states(self, assigned: int) -> float:
-        known = self._known.get(assigned)
-        if known is None:
-            known = self._known[assigned] = 2 ** (self._estimate(assigned) + self._correction(assigned))
-        return known
+        cached = self._states.get(assigned)
+        if cached is None:
+            cached = self._states[assigned] = 2 ** (self._estimate(assigned) + self._correction(assigned))
+        return cached
 
     def _estimate(self, assigned: int) -> float:
         if assigned not in self._estimates:
@@ -137,8 +137,8 @@ class _Search:
     def _correction(self, assigned: int) -> float:
         corrections = [
             error * (1 - apart / _NEAR)
-            for known, error in self._learned.items()
-            if (apart := (known ^ assigned).bit_count()) < _NEAR
+            for learned, error in self._learned.items()
+            if (apart := (learned ^ assigned).bit_count()) < _NEAR
         ]
         return max(corrections, default=0.0)
 
@@ -147,7 +147,7 @@ class _Search:
         for knob, met in zip(order, states, strict=False):
             assigned |= 1 << knob
             self._learned[assigned] = log2(max(met, 1)) - self._estimate(assigned)
-        self._known.clear()
+        self._states.clear()
 
     def cost(self, order: list[int]) -> float:
         assigned, states = 0, 0.0
@@ -161,9 +161,9 @@ class _Search:
         best: list[int] = []
         bound = float("inf")
         for start in range(self.n) if starts is None else self._busiest(starts):
-            found = self._greedy(start, bound)
-            if found is not None:
-                best, bound = found
+            order = self._greedy(start, bound)
+            if order is not None:
+                best, bound = order
         return best
 
     def by_blocks(self, blocks: list[Block]) -> list[int]:
@@ -194,8 +194,8 @@ class _Search:
 
     def from_busiest(self, n: int) -> list[list[int]]:
         """The greedy orders from the knobs that the most requirements read."""
-        found = [self._greedy(i, float("inf")) for i in self._busiest(n)]
-        return [f[0] for f in found if f is not None]
+        orders = [self._greedy(i, float("inf")) for i in self._busiest(n)]
+        return [f[0] for f in orders if f is not None]
 
     def _busiest(self, n: int) -> list[int]:
         return sorted(range(self.n), key=lambda i: -self._weight[i])[:n]

@@ -32,8 +32,8 @@ def explain(
     knobs: Sequence[Knob], derived: Mapping[str, Expr], requirements: Sequence[Requirement], config: Mapping[str, Value]
 ) -> list[Broken]:
     """What is wrong with a config: its knobs and their values first, the requirements if those are in order."""
-    known = {k.name for k in knobs}
-    broken = [Broken(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in known]
+    names = {k.name for k in knobs}
+    broken = [Broken(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in names]
     for knob in knobs:
         broken.extend(_misplaced(knob, config))
     if broken:
@@ -46,12 +46,12 @@ def _misplaced(knob: Knob, config: Mapping[str, Value]) -> list[Broken]:
     exists = knob.when is None or _sure(evaluate(knob.when, config))
     if value is None:
         return [Broken(f"knob {knob.name} has no value", {})] if exists and not knob.optional else []
-    found = []
+    results = []
     if value not in knob.values:
-        found.append(Broken(f"knob {knob.name} takes only {', '.join(map(repr, knob.values))}", {knob.name: value}))
+        results.append(Broken(f"knob {knob.name} takes only {', '.join(map(repr, knob.values))}", {knob.name: value}))
     if not exists:
-        found.append(Broken(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
-    return found
+        results.append(Broken(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
+    return results
 
 
 def _sure(truth: object) -> bool:

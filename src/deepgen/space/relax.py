@@ -219,11 +219,11 @@ class Partial:
         return self.diagram.rows(self.drawn_ranks(n, rng))
 
     def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
-        found: list[int] = []
-        while len(found) < n:
-            ranks = self.diagram.drawn_ranks(self._needed(n - len(found)), rng)
-            found += [rank for rank, fits in zip(ranks, self.valid(ranks), strict=True) if fits]
-        return found[:n]
+        results: list[int] = []
+        while len(results) < n:
+            ranks = self.diagram.drawn_ranks(self._needed(n - len(results)), rng)
+            results += [rank for rank, fits in zip(ranks, self.valid(ranks), strict=True) if fits]
+        return results[:n]
 
     def _needed(self, n: int) -> int:
         """About how many rows must be drawn for n valid ones."""
@@ -238,8 +238,8 @@ class Partial:
 
     def nearest(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int]] | None:
         """As far as the diagram tells: None where the nearest of its rows is not valid."""
-        found = self.diagram.nearest(row, absent)
-        return found if found is not None and self._fits(found[1]) else None
+        near = self.diagram.nearest(row, absent)
+        return near if near is not None and self._fits(near[1]) else None
 
     def _fits(self, row: Sequence[int]) -> bool:
         return bool(self.check(np.array([row]))[0])

@@ -101,11 +101,11 @@ class Solver:
     def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
         """All rows, in the order in which the solver finds them: each one found is forbidden from then on."""
         model = _Model(self)
-        found = 0
+        count = 0
         while (row := self._solve(model, seed=0)) is not None:
             model.forbid(row)
-            found += 1
-            if found > start:
+            count += 1
+            if count > start:
                 yield np.array([row], dtype=np.int32)
 
     def all_rows(self) -> npt.NDArray[Any]:
@@ -138,7 +138,7 @@ class Solver:
         return [r for r in changed if self.contains(r)]
 
     def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
-        found = []
+        results = []
         for i, knob in enumerate(self.knobs):
             for place in range(len(knob.values)):
                 if place != row[i]:
@@ -146,8 +146,8 @@ class Solver:
                     model.fix(i, place)
                     model.stay_near(row)
                     nearest = self._solve(model, seed=0)
-                    found += [] if nearest is None else [nearest]
-        return found
+                    results += [] if nearest is None else [nearest]
+        return results
 
     def _solve(self, model: _Model, seed: int) -> list[int] | None:
         solver = self.cp.CpSolver()
@@ -180,7 +180,7 @@ class _Model:
         self.by_name = {k.name: p for k, p in zip(of.knobs, self.places, strict=True)}
         fixed = {k.name: k.values[0] for k in of.knobs if k.places == 1}
         self.nodes = Nodes({k.name: variable(k) for k in of.knobs if k.places > 1}, fixed)
-        self._made: dict[int, Any] = {}
+        self._translated: dict[int, Any] = {}
         parts = condition_parts(self.nodes, of.knobs, of.requirements)
         # A product of factors that multiply to an extent is no larger than that: without this, numbers seem too large.
         sharp_combinations(self.nodes, {n: np.arange(v.size) for n, v in self.nodes.variables.items()}, parts)
@@ -240,9 +240,9 @@ class _Model:
     # Larger expressions, one integer variable a node ------------------------------------------------------------
 
     def _number(self, node: Expr) -> Any:
-        if id(node) not in self._made:
-            self._made[id(node)] = self._translate(node)
-        return self._made[id(node)]
+        if id(node) not in self._translated:
+            self._translated[id(node)] = self._translate(node)
+        return self._translated[id(node)]
 
     def _translate(self, node: Expr) -> Any:
         kind, bounds = self.nodes.facts(node)

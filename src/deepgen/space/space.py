@@ -172,10 +172,10 @@ class Space(Declared):
         if kind not in ("adjacent", "any", "repair"):
             raise BadInput(f"unknown kind of neighbor {kind!r}", allowed="adjacent, any or repair")
         absent = rows.absent
-        found = engine.repaired(row, absent) if kind == "repair" else engine.one_knob_away(row, absent)
+        near = engine.repaired(row, absent) if kind == "repair" else engine.one_knob_away(row, absent)
         if kind == "adjacent":
-            found = [f for f in found if rows.adjacent(row, f)]
-        return [rows.config(f) for f in found]
+            near = [f for f in near if rows.adjacent(row, f)]
+        return [rows.config(f) for f in near]
 
     def draw_within(self, values: Mapping[str, Collection[Value]], seed: int) -> Config | None:
         """One random config of the part that `restrict` would give; None if none is found there.
@@ -205,18 +205,20 @@ class Space(Declared):
 
     def derived_columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, list[Value | None]]:
         """The derived values of many configs or ranks, a list each; None where one rests on an absent knob."""
-        found = evaluate_many(self._derived, self._ready()[1].objects(self._rows_of(which)))
-        return {name: [None if v is ABSENT or v is UNDEFINED else v for v in values] for name, values in found.items()}
+        derived = evaluate_many(self._derived, self._ready()[1].objects(self._rows_of(which)))
+        return {
+            name: [None if v is ABSENT or v is UNDEFINED else v for v in values] for name, values in derived.items()
+        }
 
     def why_empty(self) -> list[str]:
         """The names of a smallest set of requirements that together leave nothing; none if the space is not empty."""
         if not self._ready()[0].empty():
             return []
         own = self._requirements
-        found = smallest_conflict(
+        conflict = smallest_conflict(
             len(own), lambda some: not self._with([own[i] for i in sorted(some)])._ready()[0].empty()
         )
-        return [own[i].name for i in found]
+        return [own[i].name for i in conflict]
 
     def removed_by(self) -> list[Removal]:
         """For each requirement, how many points it removes alone, and how many that all others would leave."""

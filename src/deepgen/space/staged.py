@@ -61,8 +61,8 @@ class Staged:
         step = _Step(self, slots, cut, to, places)
         if to == len(self.order):
             return {}, step.value(self.root).astype(np.bool_)
-        found = step.kept()
-        return found, found[("verdict", id(self.root))] != 0
+        kept = step.kept()
+        return kept, kept[("verdict", id(self.root))] != 0
 
     def finish(self, slots: Slots, cut: int, places: dict[str, Array]) -> Array:
         """The truth for arrays of all knobs that are left, which broadcast with the slots."""
@@ -81,10 +81,10 @@ class _Step:
 
     def value(self, node: Expr) -> Array:
         """The value of a node that is finished after this step."""
-        known = self._values.get(id(node))
-        if known is None:
-            known = self._values[id(node)] = self._value(node)
-        return known
+        cached = self._values.get(id(node))
+        if cached is None:
+            cached = self._values[id(node)] = self._value(node)
+        return cached
 
     def _value(self, node: Expr) -> Array:
         old = self.old.get(("value", id(node)))
@@ -153,13 +153,13 @@ class _Step:
         parts = [self.interval(a) for a in self._open_args(node)]
         if any(p is None for p in parts):
             return None
-        known = [p for p in parts if p is not None]
+        intervals = [p for p in parts if p is not None]
         if self.of._is_total(node):
             total = self._total(node)
             if total is not None:
-                known.append((total, total))
-            return _fold(node.op, known)
-        return combine(node.op, known, ARRAYS)
+                intervals.append((total, total))
+            return _fold(node.op, intervals)
+        return combine(node.op, intervals, ARRAYS)
 
     def _open_args(self, node: Expr) -> list[Expr]:
         """The operands that a running total does not hold."""

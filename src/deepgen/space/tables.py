@@ -30,8 +30,8 @@ def merge(columns: Sequence[Ints], rows: int) -> tuple[Ints, Ints]:
     """Number the distinct rows of several columns: (the number of each row, one row of each number)."""
     key: Ints = np.zeros(rows, dtype=np.int64)
     span = 1
-    for given in columns if rows else ():
-        column = given if given.dtype.kind in "bi" else np.unique(given, return_inverse=True)[1].reshape(-1)
+    for values in columns if rows else ():
+        column = values if values.dtype.kind in "bi" else np.unique(values, return_inverse=True)[1].reshape(-1)
         low, width = _range(column)
         if width == 1:
             continue

@@ -75,8 +75,8 @@ class Alternative:
         return np.stack([table[rows[:, i]] for i, table in enumerate(self._tables)], axis=1)
 
     def inward(self, row: Sequence[int]) -> list[int] | None:
-        found = [back.get(place, _OTHER) for back, place in zip(self._back, row, strict=True)]
-        return None if _OTHER in found else found
+        places = [back.get(place, _OTHER) for back, place in zip(self._back, row, strict=True)]
+        return None if _OTHER in places else places
 
     def allowed(self, places: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
         """By variable, the own places among these of the union."""
@@ -148,11 +148,11 @@ class Union:
         return rows
 
     def valid(self, ranks: Sequence[int]) -> list[bool]:
-        found = [False] * len(ranks)
+        results = [False] * len(ranks)
         for part, at, own in self._grouped(ranks):
             for i, fits in zip(at, self.parts[part].engine.valid(own), strict=True):
-                found[i] = fits
-        return found
+                results[i] = fits
+        return results
 
     def _grouped(self, ranks: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
         """By alternative: which of the ranks are its own, and as what."""
@@ -172,23 +172,23 @@ class Union:
         return self.rows(self.drawn_ranks(n, rng))
 
     def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
-        found: list[int] = []
+        results: list[int] = []
         share = min(self.size().count / self.ranks, 1.0)
-        while len(found) < n:
-            wanted = n - len(found)
+        while len(results) < n:
+            wanted = n - len(results)
             ranks = uniform_below(wanted if share == 1.0 else min(int(wanted / share) + 64, _TOGETHER), self.ranks, rng)
-            found += [rank for rank, fits in zip(ranks.tolist(), self.valid(ranks.tolist()), strict=True) if fits]
-        return found[:n]
+            results += [rank for rank, fits in zip(ranks.tolist(), self.valid(ranks.tolist()), strict=True) if fits]
+        return results[:n]
 
     def one_knob_away(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         part, own, free = self._here(row, absent)
         near = self._outward(part, self.parts[part].engine.one_knob_away(own, free))
-        return near + [found for changes, found in self._across(row, absent) if changes == 0]
+        return near + [near_row for changes, near_row in self._across(row, absent) if changes == 0]
 
     def repaired(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
         part, own, free = self._here(row, absent)
         near = self._outward(part, self.parts[part].engine.repaired(own, free))
-        return near + [found for _, found in self._across(row, absent)]
+        return near + [near_row for _, near_row in self._across(row, absent)]
 
     def _here(self, row: Sequence[int], absent: Sequence[int]) -> tuple[int, list[int], list[int]]:
         part = row[self.by]
@@ -223,11 +223,11 @@ def open_engine(
     try:
         if by is None:
             return _without_solver(name, knobs, requirements, memory, orders)
-        found = []
+        result = []
         for mark, own, places in alternatives(knobs, by):
-            known = [order[1:] for order in orders if order[0] == mark]
-            found.append(Alternative(mark, _without_solver(name, own, requirements, memory, known), places))
-        return Union(tuple(found), [k.name for k in knobs].index(by))
+            own_orders = [order[1:] for order in orders if order[0] == mark]
+            result.append(Alternative(mark, _without_solver(name, own, requirements, memory, own_orders), places))
+        return Union(tuple(result), [k.name for k in knobs].index(by))
     except TooWide as error:
         from deepgen.space.solver import Solver
 
@@ -271,27 +271,27 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
     n = _DRAWN if any(isinstance(part.engine, Partial) for part in parts) else 1
     for _ in range(0, _MOST, n):
         picked = rng.choice(len(parts), size=n, p=odds)
-        found: dict[int, list[int]] = {}  # by place among those picked: the first is taken, so that none is preferred
+        results: dict[int, list[int]] = {}  # by place among those picked: the first is taken, so that none is preferred
         for which in np.unique(picked).tolist():
             at = np.flatnonzero(picked == which)
             valid, rows = parts[which].valid_rows(len(at), rng)
             if valid.any():
                 first = int(np.argmax(valid))
-                found[int(at[first])] = rows[first].tolist()
-        if found:
-            return found[min(found)]
+                results[int(at[first])] = rows[first].tolist()
+        if results:
+            return results[min(results)]
     return None
 
 
 def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_Part]:
     """What is left of each alternative, or of the space where it has none."""
     if isinstance(engine, Union):
-        told: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
+        parts: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
             (a.engine, a.allowed(allowed), a) for a in engine.parts
         ]
     else:
-        told = [(engine, allowed, None)]
-    for own, places, alternative in told:
+        parts = [(engine, allowed, None)]
+    for own, places, alternative in parts:
         narrowed = (own.diagram if isinstance(own, Partial) else own).within(places)
         if narrowed is not None:
             yield _Part(narrowed, own, alternative)

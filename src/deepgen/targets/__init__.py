@@ -38,8 +38,8 @@ def resolve(name: str | None = None) -> Target:
         return narrowed(host.processor(), arch or "native")
     if kind not in KINDS:
         raise BadInput(f"unknown target {name!r}", allowed="kind:arch with a kind of cpu, " + ", ".join(KINDS.names()))
-    found = KINDS.get(kind)()
-    return found.look() if found.look is not None and arch in ("", "native") else found.parse(arch)
+    entry = KINDS.get(kind)()
+    return entry.look() if entry.look is not None and arch in ("", "native") else entry.parse(arch)
 
 
 def on_host(target: Target, host: str) -> Target:
@@ -57,14 +57,14 @@ def best() -> str:
 
 def devices() -> list[Target]:
     """All kinds of devices that this machine has, one of each."""
-    found = []
+    results = []
     for kind in KINDS.working():
         look = kind().look
         try:
-            found += [] if look is None else [look()]
+            results += [] if look is None else [look()]
         except DeepgenError:  # there is none, or a card that no table lists
             continue
-    return found
+    return results
 
 
 def device_for(target: Target) -> Target:
@@ -73,12 +73,12 @@ def device_for(target: Target) -> Target:
     if look is None:
         return target
     try:
-        found = look()
+        device = look()
     except Missing as error:
         raise Elsewhere(target, "this machine has none") from error
-    if not target.runs_on(found):
-        raise Elsewhere(target, f"this machine has {found.describe().partition(': ')[2]}")
-    return found
+    if not target.runs_on(device):
+        raise Elsewhere(target, f"this machine has {device.describe().partition(': ')[2]}")
+    return device
 
 
 def from_json(data: Mapping[str, Any]) -> Target:
@@ -86,12 +86,12 @@ def from_json(data: Mapping[str, Any]) -> Target:
     kind = str(data.get("name", "")).partition(":")[0]
     if kind not in KINDS:
         raise BadInput(f"unknown target {data.get('name')!r:.60}", allowed="a kind of " + ", ".join(KINDS.names()))
-    found = KINDS.get(kind)().from_json(data)
-    for field in fields(found):
-        value = getattr(found, field.name)
+    target = KINDS.get(kind)().from_json(data)
+    for field in fields(target):
+        value = getattr(target, field.name)
         if not _KINDS_OF_FACTS.get(str(field.type), lambda value: True)(value):
             raise BadInput(f"target {kind}: {field.name} is {value!r:.60}", allowed=str(field.type))
-    return found
+    return target
 
 
 def _word(value: object) -> bool:

@@ -75,9 +75,9 @@ class Target:
         """GFLOP/s in a number format from the datasheet; None if it has to be measured or does not exist."""
         return None
 
-    def runs_on(self, found: Target) -> bool:
+    def runs_on(self, device: Target) -> bool:
         """Whether code built for this target runs on a device that was found."""
-        return self == found
+        return self == device
 
     def limited_to(self, cores: int | None) -> Target:
         """The target as seen by a kernel that may use this many of the host's cores; None: all."""

@@ -38,8 +38,8 @@ class Cpu(Target):
     def has(self, *features: str) -> bool:
         return set(features) <= set(self.isa)
 
-    def runs_on(self, found: Target) -> bool:
-        return isinstance(found, type(self)) and found.has(*self.isa)
+    def runs_on(self, device: Target) -> bool:
+        return isinstance(device, type(self)) and device.has(*self.isa)
 
     @property
     def built_for(self) -> str:
@@ -113,8 +113,8 @@ def narrowed(cpu: C, arch: str) -> C:
 
 def field(cpuinfo: str, key: str) -> str:
     """The first line of that name in /proc/cpuinfo's text; empty when there is none."""
-    found = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    return found.group(1).strip() if found else ""
+    match = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
+    return match.group(1).strip() if match else ""
 
 
 def _ordered(cls: type[Cpu], features: Iterable[str]) -> tuple[str, ...]:
@@ -215,5 +215,5 @@ def _model(cpuinfo: str) -> str:
     implementer, part = field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")
     if not part:
         return ""
-    known = _CORES.get(int(part, 16)) if implementer == "0x41" else None
-    return known or f"64-bit Arm, implementer {implementer}, part {part}"
+    model = _CORES.get(int(part, 16)) if implementer == "0x41" else None
+    return model or f"64-bit Arm, implementer {implementer}, part {part}"

@@ -72,8 +72,8 @@ class Gpu(Target):
         """GFLOP/s without matrix units."""
         return dict(self.vector_peaks).get(dtype)
 
-    def runs_on(self, found: Target) -> bool:
-        return isinstance(found, type(self)) and self.arch == found.arch
+    def runs_on(self, device: Target) -> bool:
+        return isinstance(device, type(self)) and self.arch == device.arch
 
     def describe(self) -> str:
         return f"{self.name}: {self.model} ({self.arch}), {self.multiprocessors} multiprocessors"
@@ -139,12 +139,12 @@ class Cuda(Gpu):
         """The compute capability as a number: 90 for sm_90a."""
         return int(self.arch[len("sm_") :].rstrip("a"))
 
-    def runs_on(self, found: Target) -> bool:
-        if not isinstance(found, Cuda):
+    def runs_on(self, device: Target) -> bool:
+        if not isinstance(device, Cuda):
             return False
         if self.arch.endswith("a"):
-            return self.sm == found.sm
-        return self.sm // 10 == found.sm // 10 and self.sm <= found.sm
+            return self.sm == device.sm
+        return self.sm // 10 == device.sm // 10 and self.sm <= device.sm
 
 
 def parse_cuda(word: str) -> Cuda:

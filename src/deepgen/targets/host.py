@@ -44,8 +44,8 @@ def arm() -> Arm:
 
 def like(kind: type[C]) -> C:
     """This machine's processor if it is of that kind; otherwise a typical one, to build for."""
-    found = processor() if machine() in _MACHINES else None
-    return found if isinstance(found, kind) else common(kind, usable_cores())
+    here = processor() if machine() in _MACHINES else None
+    return here if isinstance(here, kind) else common(kind, usable_cores())
 
 
 def _require(kind: type[Cpu], words: str) -> None:
@@ -156,10 +156,10 @@ def gpu_memory_bytes(target: Target, device: int = 0, nodes: Path | None = None)
     """The memory of the card that such kernels run on here; None if there is no card or it does not report it."""
     if isinstance(target, Cuda):
         driver, size = _driver(), ctypes.c_size_t()
-        told = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0
-        return size.value if told else None
-    found = _kfd(nodes or _KFD_NODES) if isinstance(target, Hip) else []
-    return found[device].get("memory_bytes") if device < len(found) else None
+        answered = driver is not None and driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) == 0
+        return size.value if answered else None
+    cards = _kfd(nodes or _KFD_NODES) if isinstance(target, Hip) else []
+    return cards[device].get("memory_bytes") if device < len(cards) else None
 
 
 def has_hip(nodes: Path = _KFD_NODES) -> bool:
@@ -168,14 +168,14 @@ def has_hip(nodes: Path = _KFD_NODES) -> bool:
 
 def hip(device: int = 0, nodes: Path = _KFD_NODES) -> Hip:
     """The card of that number, as the kernel's driver describes it."""
-    found = _kfd(nodes)
-    if device >= len(found):
+    cards = _kfd(nodes)
+    if device >= len(cards):
         raise Missing(
             "an AMD GPU or a Hygon DCU",
             blocks="the kernel's amdkfd driver finds none, so HIP kernels can be built here but not measured",
             remedy="Name an architecture (--target hip:gfx90a) to build for it.",
         )
-    facts = found[device]
+    facts = cards[device]
     version = facts["gfx_target_version"]
     arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
     vendor = "Hygon DCU" if facts.get("vendor_id") == _HYGON else "AMD GPU"

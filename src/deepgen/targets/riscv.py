@@ -125,8 +125,8 @@ class Riscv(Cpu):
         """The architecture as compilers are told."""
         return "_".join((_BASE, *(feature for feature in self.isa if feature != "v")))
 
-    def runs_on(self, found: Target) -> bool:
-        return isinstance(found, Riscv) and found.vlen >= self.vlen and set(self._optional()) <= set(found.isa)
+    def runs_on(self, device: Target) -> bool:
+        return isinstance(device, Riscv) and device.vlen >= self.vlen and set(self._optional()) <= set(device.isa)
 
     def build_facts(self) -> JsonObject:
         # The same programs run in every place.

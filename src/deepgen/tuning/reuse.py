@@ -66,7 +66,7 @@ def as_config(study: Study, count: int) -> JsonObject:
 
 def _as_words(operator: Operator) -> tuple[JsonObject, JsonObject]:
     """The operator in the words of a config file: those of its shape, and the others."""
-    parameters = operator.said()
+    parameters = operator.parameters()
     if type(operator).make(parameters) != operator:
         raise BadInput(
             f"{operator.describe()} cannot be expressed as a tuning config",

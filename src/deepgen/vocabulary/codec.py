@@ -24,7 +24,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -177,7 +176,14 @@ class _Plan:
             raise _WrongError(f"has the key {unknown[0]!r:.60}", "one of " + ", ".join(sorted(self._keys)))
 
 
-_plan = lru_cache(maxsize=None)(_Plan)
+_PLANS: dict[type[Any], _Plan] = {}
+
+
+def _plan(cls: type[Any]) -> _Plan:
+    plan = _PLANS.get(cls)
+    if plan is None:
+        plan = _PLANS[cls] = _Plan(cls)
+    return plan
 
 
 def _field(cls: type[Any], field: Any) -> _Field:

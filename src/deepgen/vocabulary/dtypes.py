@@ -92,10 +92,10 @@ def dtype(name: str | DType) -> DType:
     """Look a format up by name."""
     if isinstance(name, DType):
         return name
-    known = our_name(name)
-    if known not in DTYPES:
+    ours = our_name(name)
+    if ours not in DTYPES:
         raise BadInput(f"unknown dtype {name!r}", allowed="one of " + ", ".join(DTYPES))
-    return DTYPES[known]
+    return DTYPES[ours]
 
 
 def our_name(name: str) -> str:

@@ -40,12 +40,12 @@ class CodeRef:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> CodeRef:
         try:
-            found = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
+            ref = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
         except (KeyError, TypeError) as error:
             raise BadInput(f"{data!r} does not say where the code is", allowed="by, ref and sha256") from error
-        if found.by not in (NAME, MODULE, FILE):
-            raise BadInput(f"code is found by {found.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
-        return found
+        if ref.by not in (NAME, MODULE, FILE):
+            raise BadInput(f"code is found by {ref.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
+        return ref
 
     @property
     def attribute(self) -> str:
@@ -70,10 +70,10 @@ class Source:
     def load(self) -> Any:
         """The object itself, from where it was found."""
         module = _loaded(self.file) if self.ref.by == FILE and self.file is not None else _from_module(self.ref)
-        found = getattr(module, self.ref.attribute, None)
-        if found is None:
+        value = getattr(module, self.ref.attribute, None)
+        if value is None:
             raise BadInput(f"{self.ref.ref} is not there: {_name(self.ref)} has no {self.ref.attribute!r}")
-        return found
+        return value
 
 
 def source_of(thing: type) -> Source | None:
@@ -99,10 +99,10 @@ def keep(sources: Mapping[str, Source], folder: Path) -> None:
 def load(ref: CodeRef, folder: Path) -> Any:
     """The object of a reference by module or file, in the study's `folder`. The caller has checked the trust."""
     module = _from_file(ref, folder / FOLDER) if ref.by == FILE else _from_module(ref)
-    found = getattr(module, ref.attribute, None)
-    if found is None:
+    value = getattr(module, ref.attribute, None)
+    if value is None:
         raise BadInput(f"{ref.ref} is not there: {_name(ref)} has no {ref.attribute!r}", where=str(folder))
-    return found
+    return value
 
 
 def module_at(path: Path) -> ModuleType:

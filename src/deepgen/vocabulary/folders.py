@@ -34,11 +34,11 @@ def user_folder(variable: str, otherwise: str) -> Path | None:
 
 def default_cache_folder() -> Path:
     """Where caches belong on this system."""
-    found = user_folder("XDG_CACHE_HOME", ".cache")
-    if found is None:
+    folder = user_folder("XDG_CACHE_HOME", ".cache")
+    if folder is None:
         remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
         raise BadInput("there is no home folder to keep the cache in", allowed=remedy)
-    return found
+    return folder
 
 
 _PREFIX = "deepgen-"
@@ -81,13 +81,13 @@ def sweep() -> None:
 
 def left_behind() -> list[Path]:
     """This user's folders that have no owner any more."""
-    found = []
+    results = []
     for folder in [folder for place in _places() for folder in sorted(place.glob(f"{_PREFIX}*"))]:
         lock = _claim(folder)
         if lock is not None:
             os.close(lock)
-            found.append(folder)
-    return found
+            results.append(folder)
+    return results
 
 
 def remove(folder: Path) -> bool:
@@ -112,8 +112,8 @@ def _places() -> list[Path]:
 def _claim(folder: Path) -> int | None:
     """The lock of a folder of this user that nobody holds; None for any other. Links are not followed."""
     try:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return None
         lock = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

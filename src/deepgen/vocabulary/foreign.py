@@ -112,8 +112,8 @@ def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[Non
     try:
         yield
     except _SHAPE as error:
-        told = f"{error!s:.200}" or type(error).__name__
-        raise BadInput(f"{what}: {told}", where=where, allowed=allowed) from error
+        words = f"{error!s:.200}" or type(error).__name__
+        raise BadInput(f"{what}: {words}", where=where, allowed=allowed) from error
 
 
 def _check_structure(data: bytes, where: str) -> None:
@@ -131,12 +131,12 @@ def _check_structure(data: bytes, where: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {twice[:60]!r} stands there twice")
-    return found
+    return result
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -59,7 +59,7 @@ class WorkspaceArg:
 
 
 @dataclass(frozen=True)
-class TensorMapSpec:
+class TensorMapSpec(Serializable):
     """A tensor map: how the bulk tensor copy engine of NVIDIA's GPUs finds the tiles of a tensor.
 
     `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, how many
@@ -200,7 +200,7 @@ class TritonUnit:
             _VERSION + self.version,
             _KEY + self.key,
             _ENTRY + self.entry,
-            *(f"{_PARAMETER}{name}:{json.dumps(list(told))}" for name, told in self.parameters.items()),
+            *(f"{_PARAMETER}{name}:{json.dumps(list(types))}" for name, types in self.parameters.items()),
             *(f"{_CONSTANT}{name}:{json.dumps(value)}" for name, value in self.constants.items()),
             *(f"{_OPTION}{name}:{json.dumps(value)}" for name, value in self.options.items()),
         )
@@ -208,7 +208,7 @@ class TritonUnit:
     def to_json(self) -> JsonObject:
         return {
             "entry": self.entry,
-            "parameters": {name: list(told) for name, told in self.parameters.items()},
+            "parameters": {name: list(types) for name, types in self.parameters.items()},
             "constants": dict(self.constants),
             "options": dict(self.options),
         }

@@ -76,7 +76,7 @@ def test_what_an_operator_does_not_know_is_said_with_what_it_does(
 @given(rows=st.integers(1, 10**MOST_DIGITS - 1), cols=st.integers(1, 4096), dtype=st.sampled_from(["f32", "f64"]))
 def test_what_is_said_makes_the_same_operator(rows: int, cols: int, dtype: str) -> None:
     for operator in (RowNorms(rows, cols, dtype), Plain(rows, cols, dtype), gemm(rows, cols, 7, dtype=dtype)):
-        said = operator.said()
+        said = operator.parameters()
         assert type(operator).make(said) == operator
         known = words_of(type(operator))
         assert {name: known[name].read(str(value)) for name, value in said.items()} == said

@@ -70,7 +70,7 @@ def another_shape(of: Operator, text: str) -> Operator:
     for word in text.split():
         key, _, value = word.partition("=")
         fields.say(key, value, partial(_read, text=value, word=word))
-    return type(of).make({**of.said(), **fields.values})
+    return type(of).make({**of.parameters(), **fields.values})
 
 
 def operator(kind: type[Operator], *tables: Mapping[str, Any]) -> Operator:

@@ -129,7 +129,7 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
     if isinstance(operator, Gemm):
         return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
     if isinstance(operator, ExpressionOperator):
-        return (operator.told.name,) if elements.size_of(operator) else ()
+        return (operator.definition.name,) if elements.size_of(operator) else ()
     return (operator.name,) if operator.name in KINDS else ()
 
 

@@ -107,7 +107,7 @@ ATEN: Mapping[Any, Reads] = {
 
 def size_of(operator: ExpressionOperator) -> int:
     """How many elements the result has of an operator that a call may be; 0 of others."""
-    spec = operator.told
+    spec = operator.definition
     return prod(spec.shape_of(spec.outputs[0])) if spec.name in KINDS else 0
 
 

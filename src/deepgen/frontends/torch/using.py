@@ -132,7 +132,7 @@ class Use:
                 _restore(owner, name, before)
 
     def _is_given_up(self, operator: Any) -> bool:
-        return isinstance(operator, ExpressionOperator) and operator.told.name in self._given_up
+        return isinstance(operator, ExpressionOperator) and operator.definition.name in self._given_up
 
     def _captured(self, *, begin: bool) -> None:
         """A CUDA graph is captured from now on, or is so no longer."""
@@ -252,9 +252,9 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
     worth_a_look: dict[str, set[int]] = {}
     for entry in listed():
         if isinstance(entry.operator, ExpressionOperator) and (size := size_of(entry.operator)):
-            sizes.setdefault(entry.operator.told.name, set()).add(size)
+            sizes.setdefault(entry.operator.definition.name, set()).add(size)
             if entry.target.runner == "cpu" or size >= LARGE:
-                worth_a_look.setdefault(entry.operator.told.name, set()).add(size)
+                worth_a_look.setdefault(entry.operator.definition.name, set()).add(size)
     return {kind: (every, every - worth_a_look.get(kind, set())) for kind, every in sizes.items()}
 
 

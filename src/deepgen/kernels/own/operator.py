@@ -82,7 +82,7 @@ class KernelOperator(Operator):
         if self.judge() is None:
             return None
         other: Any = self.compared_with
-        judge = self if other is None else other.operator(**self.said())
+        judge = self if other is None else other.operator(**self.parameters())
         family = judge.family
         if (reason := family.refuses(judge, target)) is not None:
             raise BadInput(f"{judge.describe()} cannot be the reference on {target.name}", allowed=reason)
@@ -194,7 +194,7 @@ class KernelOperator(Operator):
         scalars = tuple((s.name, given.get(s.name, s.value)) for s in cls.described.scalars)
         return cls(numbers, scalars)
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         return {**self.sizes(), **self.values()}
 
 

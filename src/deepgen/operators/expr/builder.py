@@ -67,10 +67,12 @@ def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Oper
         _collect(output, seen, tensors, stages)
     order = list(tensors.values())
     if inputs is not None:
-        told = [one.made for one in inputs]
-        if sorted(one.name for one in told) != sorted(tensors) or any(tensors[one.name] != one for one in told):
-            raise BadInput(f"the inputs are told as {', '.join(one.name for one in told)}", allowed=", ".join(tensors))
-        order = [tensors[one.name] for one in told]
+        listed = [one.definition for one in inputs]
+        if sorted(one.name for one in listed) != sorted(tensors) or any(tensors[one.name] != one for one in listed):
+            raise BadInput(
+                f"the inputs are told as {', '.join(one.name for one in listed)}", allowed=", ".join(tensors)
+            )
+        order = [tensors[one.name] for one in listed]
     results = tuple(one.name for one in outputs)
     return check.check(Expression(name or "_".join(results), tuple(order), tuple(stages.values()), results))
 
@@ -79,12 +81,12 @@ def _called(name: str, shape: Sequence[int], value: Callable[..., Any]) -> tuple
     check.name(name, "a stage")
     axes = tuple(Axis(f"i{n}#{next(_serial)}", size) for n, size in enumerate(_shape(name, shape)))
     try:
-        given = value(*(Position(iterator(axis.name)) for axis in axes))
+        element = value(*(Position(iterator(axis.name)) for axis in axes))
     except TypeError as error:
         raise BadInput(f"{name}: {error}", allowed=f"a function of {len(axes)} indices") from error
-    if not isinstance(given, Element):
-        raise BadInput(f"{name}: its element is {given!r}", allowed="made of elements of tensors, such as A[i, j]")
-    return axes, given
+    if not isinstance(element, Element):
+        raise BadInput(f"{name}: its element is {element!r}", allowed="made of elements of tensors, such as A[i, j]")
+    return axes, element
 
 
 def _stage(
@@ -95,12 +97,12 @@ def _stage(
     scan: tuple[str, int] | None = None,
 ) -> Operand:
     stages = stages_of(name, axes, value, frozenset(sources), scan)
-    known = {one.name: one.made for one in sources.values()}
+    defined = {one.name: one.definition for one in sources.values()}
     for stage in stages:
-        if stage.name in known:
+        if stage.name in defined:
             raise BadInput(f"{name} reads a tensor or stage of the same name", allowed="a name each")
-        check.check_stage(stage, known)
-        known[stage.name] = stage
+        check.check_stage(stage, defined)
+        defined[stage.name] = stage
     read = [one.tensor for stage in stages for one in reads(stage.value)]
     return Operand(stages[-1], {one: sources[one] for one in dict.fromkeys(read) if one in sources}, stages[:-1])
 
@@ -113,10 +115,10 @@ def _collect(one: Operand, seen: dict[str, Operand], tensors: dict[str, TensorSp
         return
     for before in one.before.values():
         _collect(before, seen, tensors, stages)
-    if isinstance(one.made, TensorSpec):
-        tensors[one.name] = one.made
+    if isinstance(one.definition, TensorSpec):
+        tensors[one.name] = one.definition
         return
-    for stage in (*one.lifted, one.made):
+    for stage in (*one.lifted, one.definition):
         if stage.name in stages or stage.name in tensors:
             raise BadInput(f"two tensors or stages are named {stage.name}", allowed="a name each")
         stages[stage.name] = stage

@@ -57,20 +57,20 @@ def check(expression: Expression) -> Expression:
         raise BadInput(f"{expression.name} reads no tensor", allowed="one or more")
     if len(expression.stages) > MOST_STAGES:
         raise BadInput(f"{expression.name} has {len(expression.stages)} stages", allowed=f"at most {MOST_STAGES}")
-    known: dict[str, TensorSpec | Stage] = {}
+    defined: dict[str, TensorSpec | Stage] = {}
     read: set[str] = set()
     for tensor in expression.tensors:
         check_tensor(tensor)
-        known[_new(tensor.name, known)] = tensor
+        defined[_new(tensor.name, defined)] = tensor
     for stage in expression.stages:
-        check_stage(stage, known)
-        known[_new(stage.name, known)] = stage
+        check_stage(stage, defined)
+        defined[_new(stage.name, defined)] = stage
         read |= {one.tensor for one in reads(stage.value)}
     stages = [stage.name for stage in expression.stages]
     for place, output in enumerate(expression.outputs):
         if output not in stages or output in expression.outputs[:place]:
             raise BadInput(f"{expression.name}: {output} cannot be an output", allowed="each a stage of its own")
-    for one in known:
+    for one in defined:
         if one not in read and one not in expression.outputs:
             raise BadInput(f"{expression.name}: nothing reads {one}", allowed="leave it out")
     return expression
@@ -82,7 +82,7 @@ def check_tensor(tensor: TensorSpec) -> None:
     _check_shape(tensor.name, tensor.shape)
 
 
-def check_stage(stage: Stage, known: Known) -> None:
+def check_stage(stage: Stage, defined: Known) -> None:
     """Raises BadInput where the stage cannot be computed from what is known before it."""
     name(stage.name, "a stage")
     _check_shape(stage.name, stage.shape)
@@ -94,21 +94,21 @@ def check_stage(stage: Stage, known: Known) -> None:
     _check_reduction(stage)
     if depth(stage.value) > MOST_DEPTH or size(stage.value) > MOST_NODES:
         raise too_long(stage.name)
-    _check_value(stage.value, stage.name, of_axes(axes), known)
+    _check_value(stage.value, stage.name, of_axes(axes), defined)
     if stage.dtype == BOOL:
         raise BadInput(f"{stage.name} is a condition", allowed="a number, such as dg.where(condition, 1.0, 0.0)")
 
 
-def name(given: object, what: str) -> str:
-    if not isinstance(given, str) or not _NAME.fullmatch(given):
-        raise BadInput(f"{given!r} cannot name {what}", allowed="letters, digits and _, not a digit first, at most 64")
-    return given
+def name(text: object, what: str) -> str:
+    if not isinstance(text, str) or not _NAME.fullmatch(text):
+        raise BadInput(f"{text!r} cannot name {what}", allowed="letters, digits and _, not a digit first, at most 64")
+    return text
 
 
-def check_format(given: object, where: str) -> DType:
-    if given not in FORMATS:
-        raise BadInput(f"{where}: dtype {given!r}", allowed="one of " + ", ".join(FORMATS))
-    return dtype(str(given))
+def check_format(name: object, where: str) -> DType:
+    if name not in FORMATS:
+        raise BadInput(f"{where}: dtype {name!r}", allowed="one of " + ", ".join(FORMATS))
+    return dtype(str(name))
 
 
 def too_long(where: str) -> BadInput:
@@ -125,10 +125,10 @@ def size(value: Value) -> int:
 
 
 def depth(value: Value) -> int:
-    level, found = [value], 0
-    while level and found <= MOST_DEPTH and len(level) <= MOST_NODES:
-        level, found = [child for one in level for child in children(one)], found + 1
-    return found
+    level, levels = [value], 0
+    while level and levels <= MOST_DEPTH and len(level) <= MOST_NODES:
+        level, levels = [child for one in level for child in children(one)], levels + 1
+    return levels
 
 
 def check_unary(op: str, of: str, where: str) -> None:
@@ -168,19 +168,19 @@ def check_constant(value: object, of: str, where: str) -> None:
         raise BadInput(f"{where}: {value!r} as {of}", allowed="a number")
 
 
-def _new(given: str, known: Known) -> str:
-    if given in known:
-        raise BadInput(f"two tensors or stages are named {given}", allowed="a name each")
-    return given
+def _new(name: str, defined: Known) -> str:
+    if name in defined:
+        raise BadInput(f"two tensors or stages are named {name}", allowed="a name each")
+    return name
 
 
 def _check_shape(of: str, shape: Sequence[object], most: int = MOST_DIMENSIONS) -> None:
-    told = "x".join(map(str, shape))
+    text = "x".join(map(str, shape))
     if not 1 <= len(shape) <= most:
         raise BadInput(f"{of} has {len(shape)} dimensions", allowed=f"1 to {most}")
     sizes = [one for one in shape if type(one) is int and one >= 1]
     if len(sizes) < len(shape) or prod(sizes) > MOST_ELEMENTS:
-        raise BadInput(f"{of} has the shape {told}", allowed="whole numbers from 1 up, whose product is at most 2**48")
+        raise BadInput(f"{of} has the shape {text}", allowed="whole numbers from 1 up, whose product is at most 2**48")
 
 
 def _check_reduction(stage: Stage) -> None:
@@ -193,18 +193,18 @@ def _check_reduction(stage: Stage) -> None:
         raise BadInput(f"{stage.name}: a reduction over nothing, or axes without one", allowed="both, or neither")
 
 
-def _check_value(value: Value, where: str, facts: Facts, known: Known) -> None:
+def _check_value(value: Value, where: str, facts: Facts, defined: Known) -> None:
     if isinstance(value, Select):
-        _check_value(value.condition, where, facts, known)
-        _check_value(value.then, where, facts.given(value.condition), known)
-        _check_value(value.otherwise, where, facts.given(value.condition, holds=False), known)
+        _check_value(value.condition, where, facts, defined)
+        _check_value(value.then, where, facts.assuming(value.condition), defined)
+        _check_value(value.otherwise, where, facts.assuming(value.condition, holds=False), defined)
     else:
         for child in children(value):
-            _check_value(child, where, facts, known)
-    _check_node(value, where, facts, known)
+            _check_value(child, where, facts, defined)
+    _check_node(value, where, facts, defined)
 
 
-def _check_node(value: Value, where: str, facts: Facts, known: Known) -> None:
+def _check_node(value: Value, where: str, facts: Facts, defined: Known) -> None:
     if isinstance(value, Const):
         check_constant(value.value, value.dtype, where)
     elif isinstance(value, Place):
@@ -212,7 +212,7 @@ def _check_node(value: Value, where: str, facts: Facts, known: Known) -> None:
         if value.dtype != "i64":
             raise BadInput(f"{where}: an index as {value.dtype}", allowed="i64, and a cast of it")
     elif isinstance(value, Read):
-        _check_read(value, where, facts, known)
+        _check_read(value, where, facts, defined)
     elif isinstance(value, Cast):
         check_cast(value.value.dtype, value.dtype, where)
     elif isinstance(value, Unary):
@@ -232,10 +232,10 @@ def _check_node(value: Value, where: str, facts: Facts, known: Known) -> None:
         check_same(value.then.dtype, value.otherwise.dtype, where, "a choice")
 
 
-def _check_read(read: Read, where: str, facts: Facts, known: Known) -> None:
-    if read.tensor not in known:
+def _check_read(read: Read, where: str, facts: Facts, defined: Known) -> None:
+    if read.tensor not in defined:
         raise BadInput(f"{where} reads {read.tensor}", allowed="a tensor, or a stage before it")
-    of = known[read.tensor]
+    of = defined[read.tensor]
     check_rank(read.tensor, of.shape, len(read.indices), where)
     if read.dtype != of.dtype:
         raise BadInput(f"{where} reads {read.tensor} as {read.dtype}", allowed=of.dtype)
@@ -243,29 +243,27 @@ def _check_read(read: Read, where: str, facts: Facts, known: Known) -> None:
         _check_iterators(index.iterators, where, facts)
         low, high = facts.bounds(index)
         if low <= high and not facts.never and (low < 0 or high >= extent):
-            told = f"{where}: index {place} of {read.tensor}, {index}, is from {low} to {high}"
-            raise BadInput(told, allowed=f"from 0 to {extent - 1}; dg.where can keep it there")
+            words = f"{where}: index {place} of {read.tensor}, {index}, is from {low} to {high}"
+            raise BadInput(words, allowed=f"from 0 to {extent - 1}; dg.where can keep it there")
 
 
-def check_rank(of: str, shape: Sequence[int], found: int, where: str) -> None:
-    if found != len(shape):
-        told = "x".join(map(str, shape))
+def check_rank(of: str, shape: Sequence[int], indices: int, where: str) -> None:
+    if indices != len(shape):
+        sizes = "x".join(map(str, shape))
         raise BadInput(
-            f"{where}: {of} is read with {found} indices", allowed=f"{len(shape)}, one a dimension of {told}"
+            f"{where}: {of} is read with {indices} indices", allowed=f"{len(shape)}, one a dimension of {sizes}"
         )
 
 
-def _check_iterators(found: frozenset[str], where: str, facts: Facts) -> None:
-    for one in sorted(found):
+def _check_iterators(names: frozenset[str], where: str, facts: Facts) -> None:
+    for one in sorted(names):
         if one not in facts.ranges:
             what = f"{where}: axis {shown(one)} is unknown here"
             raise BadInput(what, allowed="its own axes, and within a reduction the axes that it runs over")
 
 
-def axis(given: str, extent: object, where: str) -> Axis:
+def axis(name: str, extent: object, where: str) -> Axis:
     """An axis whose extent is checked."""
     if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
-        raise BadInput(
-            f"{where}: the axis {shown(given)} has the extent {extent!r}", allowed="a whole number from 1 up"
-        )
-    return Axis(given, extent.__index__())
+        raise BadInput(f"{where}: the axis {shown(name)} has the extent {extent!r}", allowed="a whole number from 1 up")
+    return Axis(name, extent.__index__())

@@ -70,11 +70,11 @@ def factor(expression: Expression, value: Value) -> Factor | None:
     while isinstance(inner, Cast):
         inner = inner.value
     if isinstance(inner, Select) and isinstance(inner.otherwise, Const) and inner.otherwise.value == 0:
-        found = factor(expression, inner.then)
-        if found is None or isinstance(inner.then, Select):
+        inside = factor(expression, inner.then)
+        if inside is None or isinstance(inner.then, Select):
             return None
-        exact = _is_padding(inner.condition, found.read, expression.shape_of(found.read.tensor))
-        return Factor(value, found.read, exact)
+        exact = _is_padding(inner.condition, inside.read, expression.shape_of(inside.read.tensor))
+        return Factor(value, inside.read, exact)
     return Factor(value, inner) if isinstance(inner, Read) else None
 
 
@@ -87,18 +87,18 @@ def plain_contraction(expression: Expression, output: str) -> Contraction | None
     if stage.reduce is None and isinstance(inner, Read) and _reads_all(inner, stage):
         staged = any(one.name == inner.tensor for one in expression.stages)
         return plain_contraction(expression, inner.tensor) if staged else None
-    found = contraction(expression, stage)
-    if found is None or not all(copies(expression, one.read.tensor) for one in (found.left, found.right)):
+    product = contraction(expression, stage)
+    if product is None or not all(copies(expression, one.read.tensor) for one in (product.left, product.right)):
         return None
-    return found
+    return product
 
 
 def copies(expression: Expression, name: str) -> bool:
     """Whether a tensor is given, or a stage that only moves numbers: padding, another layout, a wider format."""
-    found = next((stage for stage in expression.stages if stage.name == name), None)
-    if found is None:
+    named = next((stage for stage in expression.stages if stage.name == name), None)
+    if named is None:
         return True
-    return found.reduce is None and all(_moves(expression, node) for node in walk(found.value))
+    return named.reduce is None and all(_moves(expression, node) for node in walk(named.value))
 
 
 def _moves(expression: Expression, node: Value) -> bool:
@@ -129,11 +129,11 @@ def _is_padding(condition: Value, read: Read, shape: tuple[int, ...]) -> bool:
         ends[bare] = (-index.constant, extent - 1 - index.constant)
         ends[-bare] = (index.constant - extent + 1, index.constant)
     for part in parts(condition):
-        told = limits(part, holds=True)
-        if told is None or told[0] not in ends:
+        limit = limits(part, holds=True)
+        if limit is None or limit[0] not in ends:
             return False
-        low, high = ends[told[0]]
-        if (told[1], told[2]) not in ((low, inf), (-inf, high), (low, high)):
+        low, high = ends[limit[0]]
+        if (limit[1], limit[2]) not in ((low, inf), (-inf, high), (low, high)):
             return False
     return all(map(affine, read.indices))
 

@@ -34,23 +34,25 @@ from deepgen.vocabulary.errors import BadInput
 class Operand:
     """A tensor that is given, or the result of a stage: `A[i, k]` is an element of it."""
 
-    def __init__(self, made: TensorSpec | Stage, before: Mapping[str, Operand], lifted: Sequence[Stage] = ()) -> None:
-        self.made, self.before, self.lifted = made, before, tuple(lifted)
+    def __init__(
+        self, definition: TensorSpec | Stage, before: Mapping[str, Operand], lifted: Sequence[Stage] = ()
+    ) -> None:
+        self.definition, self.before, self.lifted = definition, before, tuple(lifted)
 
     @property
     def name(self) -> str:
-        return self.made.name
+        return self.definition.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.made.shape
+        return self.definition.shape
 
     @property
     def dtype(self) -> str:
-        return self.made.dtype
+        return self.definition.dtype
 
-    def __getitem__(self, given: Any) -> Element:
-        places = given if isinstance(given, tuple) else (given,)
+    def __getitem__(self, indices: Any) -> Element:
+        places = indices if isinstance(indices, tuple) else (indices,)
         check.check_rank(self.name, self.shape, len(places), self.name)
         return Element(Read(self.name, tuple(map(_index, places)), self.dtype), {self.name: self})
 
@@ -148,7 +150,7 @@ class Element:
     def cast(self, dtype: str) -> Element:
         to = our_name(dtype)
         check.check_cast(self.dtype, to, "cast")
-        return self if to == self.dtype else made(Cast(self.value, to), self)
+        return self if to == self.dtype else combined(Cast(self.value, to), self)
 
     def __add__(self, other: Any) -> Element:
         return binary("add", self, other)
@@ -225,7 +227,7 @@ class Element:
         raise BadInput("an element cannot be iterated over", allowed="it is one number")
 
 
-def made(value: Any, *of: Element) -> Element:
+def combined(value: Any, *of: Element) -> Element:
     sources: dict[str, Operand] = {}
     size = 1
     for element in of:
@@ -240,7 +242,7 @@ def unary(op: str, value: Any) -> Element:
     if not isinstance(value, Element):
         raise BadInput(f"dg.{op} of {value!r}", allowed="an element; Python's math is for numbers")
     check.check_unary(op, value.dtype, f"dg.{op}")
-    return made(Unary(op, value.value), value)
+    return combined(Unary(op, value.value), value)
 
 
 def binary(op: str, left: Any, right: Any, whole: bool | None = None) -> Element:
@@ -248,19 +250,19 @@ def binary(op: str, left: Any, right: Any, whole: bool | None = None) -> Element
     check.check_binary(op, first.dtype, second.dtype, op)
     if whole is not None and check.check_format(first.dtype, op).integer != whole:
         raise BadInput(f"{'//' if whole else '/'} of {first.dtype}", allowed="// of integers, / of floats")
-    return made(Binary(op, first.value, second.value), first, second)
+    return combined(Binary(op, first.value, second.value), first, second)
 
 
 def _compare(op: str, left: Any, right: Any) -> Element:
     first, second = pair(left, right, op)
     check.check_same(first.dtype, second.dtype, op, "a comparison")
-    return made(Compare(op, first.value, second.value), first, second)
+    return combined(Compare(op, first.value, second.value), first, second)
 
 
 def _logic(op: str, left: Any, right: Any) -> Element:
     if not (isinstance(left, Element) and isinstance(right, Element) and left.dtype == right.dtype == BOOL):
         raise BadInput(f"{op} of what is not a condition", allowed="comparisons, each in brackets: (i >= 1) & (i < 9)")
-    return made(Logic(op, left.value, right.value), left, right)
+    return combined(Logic(op, left.value, right.value), left, right)
 
 
 def pair(left: Any, right: Any, what: str) -> tuple[Element, Element]:
@@ -306,16 +308,16 @@ def _equal(op: str, difference: Index) -> Element:
     return Element(Compare(op, Place(bare), Const(value, "i64")), {}, 3)
 
 
-def _index(given: Any) -> Index:
-    if isinstance(given, Position):
-        return given.index
-    if isinstance(given, Element):
+def _index(value: Any) -> Index:
+    if isinstance(value, Position):
+        return value.index
+    if isinstance(value, Element):
         raise BadInput("an element is used as an index", allowed="axes and whole numbers: no index depends on data")
-    return index(given)
+    return index(value)
 
 
-def whole(given: Any) -> Any:
-    return given.__index__() if hasattr(given, "__index__") and not isinstance(given, bool) else given
+def whole(value: Any) -> Any:
+    return value.__index__() if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 def _undecided(what: str) -> BadInput:

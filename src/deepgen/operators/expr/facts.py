@@ -41,7 +41,7 @@ class Facts:
     """`ranges`: the least and greatest value of each iterator. `known`: the same of other indices, as far as known."""
 
     ranges: Mapping[str, tuple[int, int]]
-    known: tuple[tuple[Index, float, float], ...] = ()
+    conditions: tuple[tuple[Index, float, float], ...] = ()
     never: bool = False  # whether the conditions contradict each other
 
     def bounds(self, of: Index) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class Facts:
         for atom, times in of.terms:
             ends = [times * end for end in self._atom(atom)]
             low, high = low + min(ends), high + max(ends)
-        for index, least, greatest in self.known:
+        for index, least, greatest in self.conditions:
             for sign in (1, -1):
                 rest = of - index * sign
                 if len(rest.terms) + len(index.terms) == len(of.terms):
@@ -60,19 +60,19 @@ class Facts:
                     low, high = max(low, around[0] + ends_known[0]), min(high, around[1] + ends_known[1])
         return int(low), int(high)
 
-    def given(self, condition: Value, *, holds: bool = True) -> Facts:
+    def assuming(self, condition: Value, *, holds: bool = True) -> Facts:
         """What is known where a condition holds, or where it does not."""
         if isinstance(condition, Logic) and (condition.op == "and") == holds:
-            return self.given(condition.left, holds=holds).given(condition.right, holds=holds)
-        told = limits(condition, holds=holds)
-        if told is None:
+            return self.assuming(condition.left, holds=holds).assuming(condition.right, holds=holds)
+        limit = limits(condition, holds=holds)
+        if limit is None:
             return self
-        index, least, greatest = told
+        index, least, greatest = limit
         if len(index.terms) == 1 and isinstance(index.terms[0][0], Iter) and index.terms[0][1] == 1:
             name = index.terms[0][0].name
             low, high = int(max(self.ranges[name][0], least)), int(min(self.ranges[name][1], greatest))
             return replace(self, never=True) if low > high else replace(self, ranges={**self.ranges, name: (low, high)})
-        return replace(self, known=(*self.known, (index, least, greatest)))
+        return replace(self, conditions=(*self.conditions, (index, least, greatest)))
 
     def decided(self, condition: Value) -> bool | None:
         """Whether a condition always holds, or never; None: it depends."""
@@ -81,10 +81,10 @@ class Facts:
             if condition.op == "and":
                 return False if left is False or right is False else (True if left and right else None)
             return True if left or right else (False if left is False and right is False else None)
-        told = _difference(condition)
-        if told is None:
+        difference = _difference(condition)
+        if difference is None:
             return None
-        low, high = self.bounds(told)
+        low, high = self.bounds(difference)
         assert isinstance(condition, Compare)
         if condition.op in _GREATEST:
             limit = _GREATEST[condition.op]
@@ -115,8 +115,8 @@ def simplified(value: Value, facts: Facts) -> Value:
         condition = _without_decided(value.condition, facts)
         return Select(
             condition,
-            simplified(value.then, facts.given(condition)),
-            simplified(value.otherwise, facts.given(condition, holds=False)),
+            simplified(value.then, facts.assuming(condition)),
+            simplified(value.otherwise, facts.assuming(condition, holds=False)),
         )
     return with_children(value, [simplified(child, facts) for child in children(value)])
 
@@ -193,18 +193,18 @@ def _cut(whole: dict[str, tuple[int, int]], most: int) -> dict[str, tuple[int, i
     return {name: (max(low, -most), min(high, most)) for name, (low, high) in whole.items()}
 
 
-def _fits(expression: Expression, given: dict[str, tuple[int, int]]) -> bool:
-    known = dict(given)
+def _fits(expression: Expression, ranges: dict[str, tuple[int, int]]) -> bool:
+    intervals = dict(ranges)
     try:
         for stage in expression.stages:
-            known[stage.name] = _stage(stage, known)
+            intervals[stage.name] = _stage(stage, intervals)
     except _Overflow:
         return False
     return True
 
 
-def _stage(stage: Stage, known: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    low, high = _value(stage.value, stage, known)
+def _stage(stage: Stage, intervals: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    low, high = _value(stage.value, stage, intervals)
     count = prod(axis.extent for axis in stage.reduced)
     if stage.scan is not None:
         count = next(axis.extent for axis in stage.axes if axis.name == stage.scan)
@@ -227,8 +227,8 @@ def _within(name: str, low: int, high: int) -> tuple[int, int]:
     return low, high
 
 
-def _value(value: Value, stage: Stage, known: dict[str, tuple[int, int]]) -> tuple[int, int]:
-    below = [_value(child, stage, known) for child in children(value)]
+def _value(value: Value, stage: Stage, intervals: dict[str, tuple[int, int]]) -> tuple[int, int]:
+    below = [_value(child, stage, intervals) for child in children(value)]
     if value.dtype == BOOL or not dtype(value.dtype).integer:
         return _NONE
     if isinstance(value, Const):
@@ -236,7 +236,7 @@ def _value(value: Value, stage: Stage, known: dict[str, tuple[int, int]]) -> tup
     if isinstance(value, Place):
         return of_axes((*stage.axes, *stage.reduced)).bounds(value.index)
     if isinstance(value, Read):
-        return known[value.tensor]
+        return intervals[value.tensor]
     if isinstance(value, Select):
         return min(below[1][0], below[2][0]), max(below[1][1], below[2][1])
     if isinstance(value, Cast):

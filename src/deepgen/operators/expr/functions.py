@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deepgen.operators.expr.elements import Element, ReduceAxis, binary, made, pair, unary
+from deepgen.operators.expr.elements import Element, ReduceAxis, binary, combined, pair, unary
 from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.lift import Reduction
 from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, Value, walk
@@ -21,7 +21,7 @@ def where(condition: Element, then: Any, otherwise: Any) -> Element:
     decided = Facts({}).decided(condition.value) if not _depends(condition.value) else None
     if decided is not None:
         return left if decided else right
-    return made(Select(condition.value, left.value, right.value), condition, left, right)
+    return combined(Select(condition.value, left.value, right.value), condition, left, right)
 
 
 def sum(value: Element, *axes: ReduceAxis) -> Element:
@@ -106,7 +106,7 @@ def _reduction(op: str, value: Any, axes: tuple[Any, ...]) -> Element:
     over = tuple(axis.axis for axis in axes)
     if len({axis.name for axis in over}) < len(over):
         raise BadInput(f"dg.{op} over one axis twice", allowed="each once")
-    return made(Reduction(op, value.value, over), value)
+    return combined(Reduction(op, value.value, over), value)
 
 
 def _depends(condition: Value) -> bool:

@@ -102,7 +102,7 @@ class Index:
             signed.append((self.constant, str(abs(self.constant))))
         first, *others = signed
         head = ("-" if first[0] < 0 else "") + first[1]
-        return head + "".join(f" {'-' if sign < 0 else '+'} {told}" for sign, told in others)
+        return head + "".join(f" {'-' if sign < 0 else '+'} {text}" for sign, text in others)
 
     @property
     def iterators(self) -> frozenset[str]:
@@ -113,9 +113,9 @@ class Index:
         terms: list[tuple[Atom, int]] = []
         constant = self.constant
         for atom, times in self.terms:
-            given = _substituted(atom, by)
-            terms += [(inner, c * times) for inner, c in given.terms]
-            constant += given.constant * times
+            inner_index = _substituted(atom, by)
+            terms += [(inner, c * times) for inner, c in inner_index.terms]
+            constant += inner_index.constant * times
         return _sum(terms, constant)
 
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
@@ -146,13 +146,13 @@ def shown(of: Index | str) -> str:
     return re.sub(r"#\d+", "", str(of))
 
 
-def index(given: Index | int) -> Index:
+def index(value: Index | int) -> Index:
     """A whole number as an index; an index as it is."""
-    if isinstance(given, Index):
-        return given
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise BadInput(f"{given!r} cannot be an index", allowed="an axis, a whole number, or sums and products of them")
-    return Index((), given.__index__())
+    if isinstance(value, Index):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise BadInput(f"{value!r} cannot be an index", allowed="an axis, a whole number, or sums and products of them")
+    return Index((), value.__index__())
 
 
 def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:

@@ -81,8 +81,8 @@ def interpret(expression: Expression, inputs: Mapping[str, Array]) -> Computed:
     done = Computed(expression, {name: Numbers(values) for name, values in inputs.items()})
     with np.errstate(all="ignore"):
         for stage in expression.stages:
-            found = contraction(expression, stage)
-            done.held[stage.name] = _contracted(found, done) if found is not None else _stage(stage, done)
+            product = contraction(expression, stage)
+            done.held[stage.name] = _contracted(product, done) if product is not None else _stage(stage, done)
     return done
 
 
@@ -94,12 +94,12 @@ def _stage(stage: Stage, done: Computed) -> Numbers:
     reduced = prod(axis.extent for axis in stage.reduced)
     whole = () if along is None else (along,)
     for part in blocks(stage.axes, max(1, _POINTS // reduced), whole):
-        found = _reduced(stage, part, done) if stage.reduced else evaluate(stage.value, part, done)
+        numbers = _reduced(stage, part, done) if stage.reduced else evaluate(stage.value, part, done)
         if along is not None:
-            found = scanned(str(stage.reduce), _broadcast(found, part.shape), along, stage.dtype)
-        values[part.slices] = found.values
+            numbers = scanned(str(stage.reduce), _broadcast(numbers, part.shape), along, stage.dtype)
+        values[part.slices] = numbers.values
         if error.ndim:
-            error[part.slices] = found.error
+            error[part.slices] = numbers.error
     return Numbers(values, error if error.ndim and error.any() else NONE)
 
 
@@ -113,29 +113,29 @@ def _reduced(stage: Stage, part: Block, done: Computed) -> Numbers:
     return reduction.finished(prod(axis.extent for axis in stage.reduced))
 
 
-def _contracted(found: Contraction, done: Computed) -> Numbers:
+def _contracted(product: Contraction, done: Computed) -> Numbers:
     """A sum of products by matrix multiplication."""
-    stage, sums = found.stage, dtype(found.stage.dtype)
+    stage, sums = product.stage, dtype(product.stage.dtype)
     values = np.empty(stage.shape, np.int64 if sums.integer else np.float64)
     error = np.zeros(() if sums.integer else stage.shape)
     size = np.zeros(() if sums.integer else stage.shape, np.float64 if sums.name == "f64" else np.float32)
     reduced = tuple(axis.extent for axis in stage.reduced)
-    absolute, relative = rounding.sum_share(found.products, sums, tuple(map(dtype, found.formats)))
-    for part in _product_blocks(found):
+    absolute, relative = rounding.sum_share(product.products, sums, tuple(map(dtype, product.formats)))
+    for part in _product_blocks(product):
         points = Block((*stage.axes, *stage.reduced), (*part.start, *(0 for _ in reduced)), (*part.stop, *reduced))
-        left, right = (_factor(one, points, done) for one in (found.left, found.right))
+        left, right = (_factor(one, points, done) for one in (product.left, product.right))
         product_of = multiplied(left.values, right.values, points.shape, len(stage.axes))
         values[part.slices] = product_of
         if sums.integer:
             continue
         sized = norms(left.values, points.shape, len(stage.axes)) * norms(right.values, points.shape, len(stage.axes))
-        own = sized * (absolute / found.products) + np.abs(product_of) * relative
+        own = sized * (absolute / product.products) + np.abs(product_of) * relative
         for one, other in ((left, right), (right, left)):
             if not one.exact:
                 off = np.broadcast_to(one.error, one.values.shape)
                 own = own + multiplied(off, np.abs(other.values) + other.error, points.shape, len(stage.axes))
         error[part.slices] = own
-        size[part.slices] = sized / found.products
+        size[part.slices] = sized / product.products
     if not sums.integer:
         done.sizes[stage.name] = size
     return Numbers(values, error)
@@ -157,16 +157,16 @@ def _factor(factor: Factor, points: Block, done: Computed) -> Numbers:
         done.padded[key] = np.pad(source.values, around)
     error = NONE if source.exact else _viewed(np.pad(np.broadcast_to(source.error, source.values.shape), around),
                                               shifted, points)  # fmt: skip
-    found = Numbers(_viewed(done.padded[key], shifted, points), error)
-    return rounding.cast(found, read.dtype, factor.value.dtype) if factor.value.dtype != read.dtype else found
+    numbers = Numbers(_viewed(done.padded[key], shifted, points), error)
+    return rounding.cast(numbers, read.dtype, factor.value.dtype) if factor.value.dtype != read.dtype else numbers
 
 
-def _product_blocks(found: Contraction) -> Iterator[Block]:
+def _product_blocks(sums: Contraction) -> Iterator[Block]:
     """Parts of a product whose factors are not too large: an axis of the largest is halved until they are not."""
-    stage = found.stage
+    stage = sums.stage
     shape = [axis.extent for axis in stage.axes]
     reduced = {axis.name: axis.extent for axis in stage.reduced}
-    used = [frozenset().union(*(i.iterators for i in one.read.indices)) for one in (found.left, found.right)]
+    used = [frozenset().union(*(i.iterators for i in one.read.indices)) for one in (sums.left, sums.right)]
     used.append(frozenset(axis.name for axis in stage.axes))
     while True:
         sizes = [
@@ -249,11 +249,11 @@ def _places(index: Index, points: Block) -> Array:
             place, start, stop = points.along(atom.name)
             shape = [1] * len(points.axes)
             shape[place] = stop - start
-            found = np.arange(start, stop).reshape(shape)
+            values = np.arange(start, stop).reshape(shape)
         else:
             inner = _places(atom.of, points)
-            found = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
-        total = total + times * found
+            values = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+        total = total + times * values
     return total
 
 
@@ -281,16 +281,16 @@ def _broadcast(numbers: Numbers, shape: tuple[int, ...]) -> Numbers:
 
 def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, Answer]:
     done = interpret(expression, inputs)
-    found = {}
+    results = {}
     for name in expression.outputs:
         of, values = dtype(expression.dtype_of(name)), done.held[name].values
         if of.integer:
-            found[name] = Answer(values)
+            results[name] = Answer(values)
             continue
         product = plain_contraction(expression, name)
         scale = done.held[name].error if product is None else done.sizes[product.stage.name]
-        found[name] = Answer(values, _scale(scale, values, wide=of.name == "f64"))
-    return found
+        results[name] = Answer(values, _scale(scale, values, wide=of.name == "f64"))
+    return results
 
 
 def _scale(scale: Array, values: Array, *, wide: bool) -> Array:
@@ -300,5 +300,5 @@ def _scale(scale: Array, values: Array, *, wide: bool) -> Array:
     with np.errstate(all="ignore"):
         unknown = np.where(np.isfinite(values), limits.max, 0.0)
         finite = np.where(np.isfinite(scale), np.minimum(scale, limits.max), unknown)
-        found: Array = np.where(np.isfinite(values), finite, 0.0).astype(kind)
-    return found
+        scales: Array = np.where(np.isfinite(values), finite, 0.0).astype(kind)
+    return scales

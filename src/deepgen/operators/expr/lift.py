@@ -46,10 +46,10 @@ class _Lifting:
         used = _iterators(inner) - bound
         kept = [axis for axis in around if axis.name in used and axis.name not in bound]
         axes = tuple(kept) or (Axis("one", 1),)
-        made = _named("", axes, inner, reduction.op, reduction.axes)
-        same = next((stage for stage in self.stages if _same(stage, made)), None)
+        built = _named("", axes, inner, reduction.op, reduction.axes)
+        same = next((stage for stage in self.stages if _same(stage, built)), None)
         if same is None:
-            same = Stage(self._free(reduction.op), made.axes, made.value, made.reduce, made.reduced)
+            same = Stage(self._free(reduction.op), built.axes, built.value, built.reduce, built.reduced)
             self.stages.append(same)
         places = tuple(iterator(axis.name) for axis in kept) or (Index(),)
         return Read(same.name, places, inner.dtype)
@@ -57,9 +57,9 @@ class _Lifting:
     def _free(self, op: str) -> str:
         """A name such as C_sum, with a number where that is taken."""
         names = (f"{self.name}_{op}{n or ''}" for n in range(1 << 16))
-        found = next(name for name in names if name not in self.taken)
-        self.taken.add(found)
-        return found
+        result = next(name for name in names if name not in self.taken)
+        self.taken.add(result)
+        return result
 
 
 def stages_of(
@@ -69,12 +69,12 @@ def stages_of(
     lifting = _Lifting(name, {name, *sources})
     if scan is None and isinstance(value, Reduction):
         inner = lifting.lifted(value.value, (*axes, *value.axes))
-        made = _named(name, axes, inner, value.op, value.axes)
+        stage = _named(name, axes, inner, value.op, value.axes)
     else:
-        made = _named(name, axes, lifting.lifted(value, axes))
+        stage = _named(name, axes, lifting.lifted(value, axes))
     if scan is not None:
-        made = Stage(name, made.axes, made.value, scan[0], (), made.axes[scan[1]].name)
-    return _needed(lifting.stages, made)
+        stage = Stage(name, stage.axes, stage.value, scan[0], (), stage.axes[scan[1]].name)
+    return _needed(lifting.stages, stage)
 
 
 def _needed(lifted: list[Stage], last: Stage) -> list[Stage]:
@@ -95,8 +95,8 @@ def _named(
     # What a reduction runs over hides an axis of the same name around it.
     renamed = {old.name: iterator(new.name) for old, new in zip((*axes, *reduced), (*own, *over), strict=True)}
     value = substituted(value, renamed)
-    known = {axis.name for axis in (*own, *over)}
-    if _iterators(value) <= known:  # otherwise the check of the stage says what is unknown
+    names = {axis.name for axis in (*own, *over)}
+    if _iterators(value) <= names:  # otherwise the check of the stage says what is unknown
         value = facts.simplified(value, facts.of_axes((*own, *over)))
     return Stage(name, own, value, reduce, over)
 

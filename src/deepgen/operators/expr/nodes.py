@@ -192,15 +192,15 @@ def children(value: Value) -> tuple[Value, ...]:
     return (value.left, value.right)
 
 
-def with_children(value: Value, made: Sequence[Value]) -> Value:
+def with_children(value: Value, parts: Sequence[Value]) -> Value:
     """The same node made of other operands."""
     if isinstance(value, (Const, Place, Read)):
         return value
     if isinstance(value, (Cast, Unary)):
-        return replace(value, value=made[0])
+        return replace(value, value=parts[0])
     if isinstance(value, Select):
-        return Select(*made)
-    return replace(value, left=made[0], right=made[1])
+        return Select(*parts)
+    return replace(value, left=parts[0], right=parts[1])
 
 
 def substituted(value: Value, by: Mapping[str, Index | int]) -> Value:

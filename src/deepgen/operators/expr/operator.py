@@ -50,22 +50,22 @@ class Expressed(Operator):
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         from deepgen.operators.expr.interpret import answers
 
-        told = self.expression()
-        return answers(told, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in told.tensors})
+        expression = self.expression()
+        return answers(expression, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors})
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         """Where an output is a sum of products, that of a GEMM. Otherwise the answer's scale is all that errors may be:
         they were carried along through every operation (`rounding.py`)."""
-        told = self.expression()
-        of = dtype(told.dtype_of(output))
+        expression = self.expression()
+        of = dtype(expression.dtype_of(output))
         if of.integer:
             return Tolerance(0.0, 0.0)
-        product = plain_contraction(told, output)
+        product = plain_contraction(expression, output)
         if product is None:
             return Tolerance(1.0, 0.5 * of.epsilon)
         if probe == "exact":
             return Tolerance(EXACT_SHARE, 0.0)
-        return _of_products(product, output, told)
+        return _of_products(product, output, expression)
 
 
 @dataclass(frozen=True)
@@ -74,71 +74,73 @@ class ExpressionOperator(Expressed):
 
     name: ClassVar[str] = "expression"
 
-    told: Expression
+    definition: Expression
 
     def __post_init__(self) -> None:
-        integer_ranges(self.told)
+        integer_ranges(self.definition)
 
     def expression(self) -> Expression:
-        return self.told
+        return self.definition
 
     def sizes(self) -> Mapping[str, int]:
         return {}
 
     def describe(self) -> str:
-        shapes = ", ".join(f"{n} {'x'.join(map(str, self.told.shape_of(n)))}" for n in self.told.outputs)
-        return f"{self.told.name} {self._formats()} to {shapes} ({expression_digest(self.told, 8)})"
+        shapes = ", ".join(f"{n} {'x'.join(map(str, self.definition.shape_of(n)))}" for n in self.definition.outputs)
+        return f"{self.definition.name} {self._formats()} to {shapes} ({expression_digest(self.definition, 8)})"
 
     def slug(self) -> str:
-        shape = "x".join(map(str, self.told.shape_of(self.told.outputs[0])))
-        return f"{self.told.name}-{self._formats()}-{shape}-{expression_digest(self.told, 8)}"
+        shape = "x".join(map(str, self.definition.shape_of(self.definition.outputs[0])))
+        return f"{self.definition.name}-{self._formats()}-{shape}-{expression_digest(self.definition, 8)}"
 
     def to_json(self) -> JsonObject:
-        return {"name": self.name, "expression": to_json(self.told)}
+        return {"name": self.name, "expression": to_json(self.definition)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExpressionOperator:
         return cls(from_json(data["expression"]))
 
     @classmethod
-    def make(cls, given: Mapping[str, Any]) -> ExpressionOperator:
+    def make(cls, parameters: Mapping[str, Any]) -> ExpressionOperator:
         raise BadInput("an expression has no words", allowed="deepgen tune FILE.py:NAME, or dg.tune(...) in Python")
 
-    def said(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:
         raise BadInput(f"{self.describe()} has no words", allowed="it is written in Python, by dg.compute")
 
 
-def is_expression(given: Any) -> bool:
+def is_expression(value: Any) -> bool:
     """Whether `as_operator` makes an operator of it: a tensor that is only given is none."""
-    return isinstance(given, Expression) or (isinstance(given, Operand) and isinstance(given.made, Stage))
+    return isinstance(value, Expression) or (isinstance(value, Operand) and isinstance(value.definition, Stage))
 
 
-def as_operator(given: Any) -> Any:
+def as_operator(value: Any) -> Any:
     """The operator of an expression, or of what dg.compute gave; anything else as it is."""
-    if isinstance(given, Operand):
-        given = expression_of(given)
-    return ExpressionOperator(given) if isinstance(given, Expression) else given
+    if isinstance(value, Operand):
+        value = expression_of(value)
+    return ExpressionOperator(value) if isinstance(value, Expression) else value
 
 
 @lru_cache(maxsize=256)
-def _signature(told: Expression) -> Signature:
-    ranges = integer_ranges(told)
-    given = [Param(t.name, INPUT, t.dtype, t.shape, range=ranges.get(t.name)) for t in told.tensors]
-    return Signature((*given, *(Param(n, OUTPUT, told.dtype_of(n), told.shape_of(n)) for n in told.outputs)))
+def _signature(expression: Expression) -> Signature:
+    ranges = integer_ranges(expression)
+    params = [Param(t.name, INPUT, t.dtype, t.shape, range=ranges.get(t.name)) for t in expression.tensors]
+    return Signature(
+        (*params, *(Param(n, OUTPUT, expression.dtype_of(n), expression.shape_of(n)) for n in expression.outputs))
+    )
 
 
 @lru_cache(maxsize=256)
-def _work(told: Expression) -> Work:
+def _work(expression: Expression) -> Work:
     from deepgen.operators.expr.work import work
 
-    return work(told)
+    return work(expression)
 
 
-def _of_products(product: Contraction, output: str, told: Expression) -> Tolerance:
+def _of_products(product: Contraction, output: str, expression: Expression) -> Tolerance:
     from deepgen.operators.expr.rounding import sum_share
 
     left, right = map(dtype, product.formats)
-    sums, result = dtype(product.stage.dtype), dtype(told.dtype_of(output))
+    sums, result = dtype(product.stage.dtype), dtype(expression.dtype_of(output))
     absolute, relative = sum_share(product.products, sums, (left, right))
     floor = tiny_floor(product.products, 1.0, (left, right), sums, result)
     return Tolerance(absolute, 2.0 * result.epsilon + relative, floor)

@@ -36,44 +36,44 @@ def probes(expression: Expression) -> tuple[str, ...]:
 def inputs(
     operator: Operator, expression: Expression, seed: int, probe: str, usual: Callable[[int, str], dict[str, Array]]
 ) -> dict[str, Array]:
-    if probe not in (known := probes(expression)):
-        raise BadInput(f"{operator.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(known))
+    if probe not in (names := probes(expression)):
+        raise BadInput(f"{operator.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(names))
     if probe in ("normal", "zeros", *EXTREMES):
         return usual(seed, probe)
     product = _product(expression)
     assert product is not None, "only sums of products have these probes"
     if probe == "exact":
         return _exact(expression, product, seed)
-    given = usual(seed, "normal")
+    drawn_inputs = usual(seed, "normal")
     if probe == "large":
         size = min(_LARGE.get(t.dtype, 2.0**40) for t in expression.tensors)
-        return {name: _scaled(x, expression.dtype_of(name), size) for name, x in given.items()}
+        return {name: _scaled(x, expression.dtype_of(name), size) for name, x in drawn_inputs.items()}
     if probe == "special":
         name = _odd(expression, product)
         assert name is not None
-        flat, rng = given[name].reshape(-1), np.random.default_rng([seed, zlib.crc32(b"special")])
+        flat, rng = drawn_inputs[name].reshape(-1), np.random.default_rng([seed, zlib.crc32(b"special")])
         of = dtype(expression.dtype_of(name))
         special = narrow(np.array(_SPECIAL.get(of.name, (nan, inf, -inf))), of)
         places = rng.choice(flat.size, min(flat.size, special.size), replace=False)
         flat[places] = special[: places.size]
-        return given
-    found = _tiny(expression, product)
-    assert found is not None
-    name, dimension = found
-    last = np.moveaxis(given[name], dimension, 0)
+        return drawn_inputs
+    tiny = _tiny(expression, product)
+    assert tiny is not None
+    name, dimension = tiny
+    last = np.moveaxis(drawn_inputs[name], dimension, 0)
     last[-1] = _scaled(last[-1], expression.dtype_of(name), TINY[expression.dtype_of(name)])
-    return given
+    return drawn_inputs
 
 
 def _product(expression: Expression) -> Contraction | None:
     """The one sum of products of two tensors that an expression is."""
     if len(expression.outputs) != 1:
         return None
-    found = plain_contraction(expression, expression.outputs[0])
-    given = [t.name for t in expression.tensors]
-    if found is None or sorted((found.left.read.tensor, found.right.read.tensor)) != sorted(given):
+    product = plain_contraction(expression, expression.outputs[0])
+    names = [t.name for t in expression.tensors]
+    if product is None or sorted((product.left.read.tensor, product.right.read.tensor)) != sorted(names):
         return None
-    return found
+    return product
 
 
 def _tiny(expression: Expression, product: Contraction) -> tuple[str, int] | None:

@@ -57,8 +57,8 @@ class _Extreme:
         self.name, self.choose, self.total, self.error = name, choose, None, NONE
 
     def add(self, terms: Numbers, dimensions: tuple[int, ...]) -> None:
-        found = self.choose.reduce(terms.values, axis=dimensions)
-        self.total = found if self.total is None else self.choose(self.total, found)
+        chosen = self.choose.reduce(terms.values, axis=dimensions)
+        self.total = chosen if self.total is None else self.choose(self.total, chosen)
         if not terms.exact:
             self.error = np.maximum(self.error, terms.error.max(axis=dimensions))
 
@@ -133,10 +133,10 @@ def multiplied(left: Array, right: Array, shape: tuple[int, ...], kept: int) -> 
     summed = list(rest)
     a = _matrix(left, both, rows, summed, columns)
     b = _matrix(right, both, summed, columns, rows)
-    found = times * _matrix_product(a, b)
+    products = times * _matrix_product(a, b)
     sizes = [left.shape[d] for d in both] + [left.shape[d] for d in rows] + [right.shape[d] for d in columns]
     order = [*both, *rows, *columns]
-    laid = found.reshape(sizes).transpose([order.index(d) for d in range(kept)])
+    laid = products.reshape(sizes).transpose([order.index(d) for d in range(kept)])
     return np.broadcast_to(laid, shape[:kept])
 
 
@@ -145,8 +145,8 @@ def norms(of: Array, shape: tuple[int, ...], kept: int) -> Array:
     places = list(range(of.ndim))
     squares = np.einsum(of, places, of, places, places[:kept])
     times = prod([n for d, n in enumerate(shape) if d >= kept and of.shape[d] == 1])
-    found: Array = np.sqrt(squares * times)
-    return found
+    result: Array = np.sqrt(squares * times)
+    return result
 
 
 def _matrix(of: Array, batch: list[int], first: list[int], second: list[int], absent: list[int]) -> Array:
@@ -156,10 +156,10 @@ def _matrix(of: Array, batch: list[int], first: list[int], second: list[int], ab
 
 
 def _matrix_product(a: Array, b: Array) -> Array:
-    found: Array
+    result: Array
     largest = [float(np.abs(x).max(initial=0)) for x in (a, b)] if a.dtype.kind != "f" else []
     if largest and largest[0] * largest[1] * a.shape[-1] < _EXACT:
-        found = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+        result = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
     else:
-        found = np.matmul(a, b)
-    return found
+        result = np.matmul(a, b)
+    return result

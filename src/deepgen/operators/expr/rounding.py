@@ -40,8 +40,8 @@ def of_format(name: str) -> DType | None:
     """A format whose numbers are rounded; None for integers and conditions."""
     if name == "bool":
         return None
-    found = dtype(name)
-    return None if found.integer else found
+    of = dtype(name)
+    return None if of.integer else of
 
 
 def rounded(values: Array, error: Array, name: str, steps: float = _ONE) -> Numbers:
@@ -143,8 +143,8 @@ def _erf() -> Callable[[Any], Any]:
 
 def _sigmoid(x: Array) -> Array:
     # By tanh, which does not overflow.
-    found: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
-    return np.where(x < -30.0, np.exp(x), found)
+    usual: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return np.where(x < -30.0, np.exp(x), usual)
 
 
 _WHOLE: dict[str, Callable[..., Array]] = {

@@ -48,13 +48,13 @@ def to_json(expression: Expression) -> JsonObject:
 def from_json(data: Mapping[str, Any], where: str = "expression") -> Expression:
     """The expression that a value describes, checked like one that is built here."""
     with foreign.shaped(where, "is not an expression"):
-        made = Expression(
+        expression = Expression(
             _text(data["name"]),
             tuple(TensorSpec(_text(n), tuple(map(_whole, s)), _text(d)) for n, d, s in data["tensors"]),
             tuple(_read_stage(one) for one in data["stages"]),
             tuple(map(_text, data["outputs"])),
         )
-        return check.check(made)
+        return check.check(expression)
 
 
 def expression_digest(expression: Expression, length: int = 64) -> str:
@@ -65,14 +65,14 @@ def expression_digest(expression: Expression, length: int = 64) -> str:
 def _stage(stage: Stage) -> JsonObject:
     nodes: list[Json] = []
     _add(stage.value, nodes, {})
-    told: JsonObject = {"name": stage.name, "axes": _axes(stage.axes), "nodes": nodes}
+    row: JsonObject = {"name": stage.name, "axes": _axes(stage.axes), "nodes": nodes}
     if stage.reduce is not None:
-        told["reduce"] = stage.reduce
+        row["reduce"] = stage.reduce
     if stage.reduced:
-        told["reduced"] = _axes(stage.reduced)
+        row["reduced"] = _axes(stage.reduced)
     if stage.scan is not None:
-        told["scan"] = stage.scan
-    return told
+        row["scan"] = stage.scan
+    return row
 
 
 def _axes(axes: Sequence[Axis]) -> list[Json]:
@@ -119,11 +119,11 @@ def _read_stage(data: Mapping[str, Any]) -> Stage:
     sizes: list[int] = []
     name = _text(data["name"])
     for row in data["nodes"]:
-        made, used = _node(row, nodes)
+        node, used = _node(row, nodes)
         sizes.append(1 + sum(sizes[place] for place in used))
         if sizes[-1] > check.MOST_NODES:
             raise check.too_long(name)
-        nodes.append(made)
+        nodes.append(node)
     scan = data.get("scan")
     return Stage(
         name,
@@ -161,8 +161,8 @@ def _node(row: Sequence[Any], nodes: Sequence[Value]) -> tuple[Value, list[int]]
     if kind == "select":
         condition, then, otherwise = operands
         return Select(condition, then, otherwise), places
-    made: Value = _WITH_OP[kind](_text(row[1]), *operands)
-    return made, places
+    built: Value = _WITH_OP[kind](_text(row[1]), *operands)
+    return built, places
 
 
 def _read_index(data: Sequence[Any], depth: int = 0) -> Index:
@@ -206,8 +206,8 @@ _SUM, _ALONE = 5, 9
 
 
 def text(expression: Expression) -> str:
-    given = ", ".join(map(_tensor, expression.tensors))
-    head = f"{expression.name}({given}) -> {', '.join(expression.outputs)}"
+    tensors = ", ".join(map(_tensor, expression.tensors))
+    head = f"{expression.name}({tensors}) -> {', '.join(expression.outputs)}"
     return "\n".join([head, *(f"    {stage_text(stage)}" for stage in expression.stages)])
 
 
@@ -232,8 +232,8 @@ def _axes_text(axes: Iterable[Axis]) -> str:
 def _written(value: Value) -> tuple[str, int]:
     """The text, and how tightly its outermost sign binds."""
     if isinstance(value, Const):
-        told = repr(value.value)
-        return told, _SUM if told.startswith("-") else _ALONE
+        text = repr(value.value)
+        return text, _SUM if text.startswith("-") else _ALONE
     if isinstance(value, Place):
         return str(value.index), _ALONE if len(value.index.terms) <= 1 and not value.index.constant else _SUM
     if isinstance(value, Read):
@@ -253,5 +253,5 @@ def _written(value: Value) -> tuple[str, int]:
 
 
 def _within(value: Value, tight: int) -> str:
-    told, own = _written(value)
-    return told if own >= tight else f"({told})"
+    text, own = _written(value)
+    return text if own >= tight else f"({text})"

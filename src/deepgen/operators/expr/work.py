@@ -75,32 +75,32 @@ class _Look:
 
     def operations(self) -> Counter[str]:
         stage = self.stage
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         product = contraction(self.expression, stage)
         # A product is done by the arithmetic of what is multiplied, and so is adding it up.
         narrow = product.formats[0] if product is not None else None
-        self._count(stage.value, (), found, narrow)
+        self._count(stage.value, (), counts, narrow)
         if stage.reduce is not None:
-            found[narrow or stage.dtype] += self.points(_zero_unless(stage.value))
-        return found
+            counts[narrow or stage.dtype] += self.points(_zero_unless(stage.value))
+        return counts
 
-    def _count(self, value: Value, under: tuple[Value, ...], found: Counter[str], narrow: str | None) -> None:
+    def _count(self, value: Value, under: tuple[Value, ...], counts: Counter[str], narrow: str | None) -> None:
         if isinstance(value, Select) and _of_indices(value.condition):
             inside = (*under, *parts(value.condition))
-            self._count(value.then, inside, found, narrow)
+            self._count(value.then, inside, counts, narrow)
             other: Counter[str] = Counter()
             self._count(value.otherwise, under, other, narrow)
             if other:  # only where the condition does not hold
                 less: Counter[str] = Counter()
                 self._count(value.otherwise, inside, less, narrow)
-                found.update(other - less)
+                counts.update(other - less)
             return
         if isinstance(value, Binary) and value.op == "mul":
             under = (*under, *_zero_unless(value))
         for child in children(value):
-            self._count(child, under, found, None)
+            self._count(child, under, counts, None)
         if isinstance(value, (Unary, Binary)) and value.dtype != "bool":
-            found[narrow or value.dtype] += self.points(under)
+            counts[narrow or value.dtype] += self.points(under)
 
     def points(self, conditions: Sequence[Value]) -> int:
         """How many points of the stage all of these conditions leave."""

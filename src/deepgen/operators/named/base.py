@@ -88,15 +88,17 @@ EPILOGUE = Word("epilogue", f"what is done with the result, such as bias,relu: {
 class Named(Expressed):
     """An operator by its words: every word with its value, in the order of `words`."""
 
-    given: tuple[tuple[str, Any], ...]
+    arguments: tuple[tuple[str, Any], ...]
 
     def __post_init__(self) -> None:
-        if [name for name, _ in self.given] != [word.name for word in self.words]:
-            raise BadInput(f"{self.name} is given {', '.join(name for name, _ in self.given)}", allowed="all its words")
+        if [name for name, _ in self.arguments] != [word.name for word in self.words]:
+            raise BadInput(
+                f"{self.name} is given {', '.join(name for name, _ in self.arguments)}", allowed="all its words"
+            )
         self.expression()
 
     def __getitem__(self, word: str) -> Any:
-        return dict(self.given)[word]
+        return dict(self.arguments)[word]
 
     @abstractmethod
     def build(self) -> Operand:
@@ -112,46 +114,46 @@ class Named(Expressed):
 
     def finished(self, value: Element, result: Result) -> Element:
         """A sum with the epilogue, in the format of the result."""
-        steps = self["epilogue"] if "epilogue" in dict(self.given) else NONE
+        steps = self["epilogue"] if "epilogue" in dict(self.arguments) else NONE
         return applied(value, steps, result).cast(result.dtype)
 
     def sizes(self) -> Mapping[str, int]:
         return {word.name: self[word.name] for word in self.words if word.kind == "size"}
 
     def describe(self) -> str:
-        return " ".join([self.name, self._formats(), *(f"{n}={v}" for n, v in self._told())])
+        return " ".join([self.name, self._formats(), *(f"{n}={v}" for n, v in self._unusual())])
 
     def slug(self) -> str:
-        told = [f"{name}{value}".replace(",", "_") for name, value in self._told()]
-        return "-".join([self.name, self._formats(), *told])
+        texts = [f"{name}{value}".replace(",", "_") for name, value in self._unusual()]
+        return "-".join([self.name, self._formats(), *texts])
 
-    def _told(self) -> list[tuple[str, Any]]:
+    def _unusual(self) -> list[tuple[str, Any]]:
         """What is needed, and what differs from the usual."""
         unusual = {word.name for word in self.words if word.needed or self[word.name] != word.default}
-        return [(name, value) for name, value in self.given if name in unusual and name != "dtype"]
+        return [(name, value) for name, value in self.arguments if name in unusual and name != "dtype"]
 
-    def said(self) -> Mapping[str, Any]:
-        return dict(self.given)
+    def parameters(self) -> Mapping[str, Any]:
+        return dict(self.arguments)
 
     def to_json(self) -> JsonObject:
-        return {"name": self.name, **dict(self.given)}
+        return {"name": self.name, **dict(self.arguments)}
 
     @classmethod
     def from_json(cls: type[N], data: Mapping[str, Any]) -> N:
-        known = {word.name for word in cls.words}
-        return cls.make({name: value for name, value in data.items() if name in known})
+        names = {word.name for word in cls.words}
+        return cls.make({name: value for name, value in data.items() if name in names})
 
     @classmethod
-    def make(cls: type[N], given: Mapping[str, Any]) -> N:
-        known = {word.name: word for word in cls.words}
-        unknown = next((name for name in given if name not in known), None)
+    def make(cls: type[N], parameters: Mapping[str, Any]) -> N:
+        words = {word.name: word for word in cls.words}
+        unknown = next((name for name in parameters if name not in words), None)
         if unknown is not None:
-            raise BadInput(f"{cls.name} has no parameter {unknown!r}", allowed=", ".join(known))
-        missing = [name for name, word in known.items() if word.needed and name not in given]
+            raise BadInput(f"{cls.name} has no parameter {unknown!r}", allowed=", ".join(words))
+        missing = [name for name, word in words.items() if word.needed and name not in parameters]
         if missing:
-            raise BadInput(f"{cls.name} needs a value for {' and '.join(missing)}", allowed=", ".join(known))
-        every = ((name, plain(given.get(name, word.default))) for name, word in known.items())
-        return cls(tuple((name, known[name].check(value)) for name, value in every))
+            raise BadInput(f"{cls.name} needs a value for {' and '.join(missing)}", allowed=", ".join(words))
+        every = ((name, plain(parameters.get(name, word.default))) for name, word in words.items())
+        return cls(tuple((name, words[name].check(value)) for name, value in every))
 
 
 @lru_cache(maxsize=256)

@@ -97,7 +97,7 @@ class _Convolution(Named):
 
     def build(self) -> Operand:
         (of, wide, _), ci, co = self.formats, self["CI"], self["CO"]
-        groups = self["groups"] if "groups" in dict(self.given) else 1
+        groups = self["groups"] if "groups" in dict(self.arguments) else 1
         if ci % groups or co % groups:
             what = f"{self.name}: groups={groups} with CI={ci} and CO={co}"
             raise BadInput(what, allowed="a divisor of both")
@@ -165,11 +165,11 @@ class TransposedConv2d(_Convolution):
     @property
     def outputs(self) -> tuple[int, ...]:
         reach = (self["k"] - 1) * self["dilation"] + 1
-        found = tuple((size - 1) * self["stride"] - 2 * self["pad"] + reach + self["out_pad"] for size in self.space)
-        if min(found) < 1 or self["out_pad"] >= max(self["stride"], self["dilation"]):
-            what = f"{self.name}: a result of {'x'.join(map(str, found))} with out_pad={self['out_pad']}"
+        sizes = tuple((size - 1) * self["stride"] - 2 * self["pad"] + reach + self["out_pad"] for size in self.space)
+        if min(sizes) < 1 or self["out_pad"] >= max(self["stride"], self["dilation"]):
+            what = f"{self.name}: a result of {'x'.join(map(str, sizes))} with out_pad={self['out_pad']}"
             raise BadInput(what, allowed="sizes from 1 up, and out_pad below stride or dilation")
-        return found
+        return sizes
 
     def build(self) -> Operand:
         (of, wide, _), ci, co, stride = self.formats, self["CI"], self["CO"], self["stride"]

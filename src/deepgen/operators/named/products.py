@@ -74,24 +74,24 @@ def gemm_expression(gemm: Gemm) -> Expression:
     if "tf32" in (gemm.a, gemm.b, gemm.c):
         raise BadInput("gemm: tf32 is a way to multiply", allowed="f32 in an expression")
     shapes = {one.name: one.shape for one in gemm.tensors()}
-    given = {one.name: tensor(one.name, one.shape, one.dtype.name) for one in gemm.tensors() if one.name != "C"}
+    tensors = {one.name: tensor(one.name, one.shape, one.dtype.name) for one in gemm.tensors() if one.name != "C"}
     over = reduce_axis("k", gemm.k)
 
     def element(*at: Position) -> Element:
         *batch, row, column = at
-        left = given["A"][(*batch, row, over) if gemm.layout[0] == "n" else (*batch, over, row)]
-        right = given["B"][(*batch, over, column) if gemm.layout[1] == "n" else (*batch, column, over)]
+        left = tensors["A"][(*batch, row, over) if gemm.layout[0] == "n" else (*batch, over, row)]
+        right = tensors["B"][(*batch, over, column) if gemm.layout[1] == "n" else (*batch, column, over)]
         value = sum(left.cast(gemm.acc) * right.cast(gemm.acc), over)
         if gemm.alpha != 1.0:
             value = value * gemm.alpha
         if gemm.scales != "none":
-            value = value * given["scale"][{"row": row, "column": column}.get(gemm.scales, 0)].cast(gemm.acc)
+            value = value * tensors["scale"][{"row": row, "column": column}.get(gemm.scales, 0)].cast(gemm.acc)
         if gemm.bias:
-            value = value + given["bias"][column].cast(gemm.acc)
+            value = value + tensors["bias"][column].cast(gemm.acc)
         # Its gelu is the one by tanh.
         activation = {"gelu": "gelu_tanh"}.get(gemm.activation, gemm.activation)
         if activation in ACTIVATIONS:
             value = ACTIVATIONS[activation](value)
         return value.cast(gemm.c)
 
-    return expression(compute("C", shapes["C"], element), name="gemm", inputs=list(given.values()))
+    return expression(compute("C", shapes["C"], element), name="gemm", inputs=list(tensors.values()))
