@@ -166,8 +166,8 @@ def _glanced(folder: Path, original: Original) -> list[str]:
     """No time is told that was not measured."""
     best = glance(folder).get("best")
     times = {trial.seconds for trial in original.trials.values()}
-    finals = dg.Study.open(original.folder).finals() or {"finalists": []}
-    times |= {row["seconds"] for row in finals["finalists"]}
+    finals = dg.Study.open(original.folder).finals()
+    times |= {row.seconds for row in (finals.finalists if finals is not None else ())}
     return [f"a time of {best['seconds']} s"] if isinstance(best, dict) and best["seconds"] not in times else []
 
 

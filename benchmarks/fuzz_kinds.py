@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from deepgen import settings
 from deepgen.frontends.cli import requests
@@ -24,6 +25,7 @@ from deepgen.tuning import Study
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import runner as bundle_runner
 from deepgen.tuning.search import recorded
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
@@ -257,7 +259,7 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
         summary: dict[str, Any] = {
             "definition": journal.definition(),
             "run": journal.run(),
-            "finals": journal.finals(),
+            "finals": finals.to_json() if (finals := journal.finals()) is not None else None,
             "trials": [
                 {
                     "rank": t.rank,
@@ -283,7 +285,7 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
         rows = summary["trials"]
         journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
         journal.finish([_trial(i, row) for i, row in enumerate(rows)])
-        journal.add_finals(summary["finals"])
+        journal.add_finals(cast(Finals, SimpleNamespace(to_json=lambda: summary["finals"])))  # whatever it holds
 
 
 def _trial(number: int, row: dict[str, Any]) -> Trial:

@@ -62,13 +62,13 @@ def tuned(dtype: str, target: Target, kinds: tuple[str, ...], folder: Path) -> d
 def verdicts(dtype: str, target: Target, folder: Path) -> Iterator[Row]:
     """What became of each kernel: its trial's verdict, or that of the finals."""
     study = tuned(dtype, target, (*RIGHT, *faults(dtype)), folder)
-    finals: dict[str, Any] = dict(study.finals() or {})
-    dropped = {row["trial"]: row for row in finals.get("dropped", [])}
+    finals = study.finals()
+    dropped = {row.trial: row for row in (finals.dropped if finals is not None else ())}
     for trial in study.trials():
         kind, measured = trial.config["FAULT"], trial.measurement
         verdict, detail = str(measured.verdict), measured.detail
         if trial.id in dropped:
-            verdict, detail = dropped[trial.id]["verdict"], "finals: " + dropped[trial.id]["detail"]
+            verdict, detail = str(dropped[trial.id].verdict), "finals: " + dropped[trial.id].detail
         # Only a wrong result will do: that something crashed or did not build shows nothing of its fault.
         wanted = Verdict.CORRECT if kind in RIGHT else Verdict.WRONG
         yield Row(dtype, str(kind), verdict, detail, verdict == str(wanted))

@@ -12,13 +12,14 @@ from own_baseline import COPYING, Einsum, SlowCopy
 
 import deepgen as dg
 from deepgen.tuning import Study
+from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import BadInput
 
 FEW: dict[str, Any] = {"target": "cpu", "trials": 2, "keep_top": 1}
 
 
 def names(study: Study) -> list[str]:
-    return [row["name"] for row in (study.finals() or {})["baselines"]]
+    return [row.name for row in (study.finals() or Finals(None)).baselines]
 
 
 def test_it_races_beside_those_that_are_named(tmp_path: Path) -> None:
@@ -33,14 +34,14 @@ def test_it_races_beside_those_that_are_named(tmp_path: Path) -> None:
 
 def test_a_new_result_is_compared_and_its_copy_is_not_timed(tmp_path: Path) -> None:
     finals: Any = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=[SlowCopy]).finals()
-    [row] = finals["baselines"]
-    assert row["name"] == "slow_copy" and row["seconds"] < COPYING
+    [row] = finals.baselines
+    assert row.name == "slow_copy" and row.seconds < COPYING
 
 
 def test_one_that_cannot_run_is_told_of(tmp_path: Path) -> None:
     study = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=["numpy", "cublaslt"])
     finals: Any = study.finals()
-    assert names(study) == ["numpy"] and [row["name"] for row in finals["baselines_lost"]] == ["cublaslt"]
+    assert names(study) == ["numpy"] and [row.name for row in finals.baselines_lost] == ["cublaslt"]
 
 
 @pytest.mark.parametrize(

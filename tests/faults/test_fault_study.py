@@ -55,7 +55,7 @@ def test_the_fastest_good_kernel_wins_although_faulty_ones_are_faster(study: dg.
     assert study.best().trial.config == min(good, key=passes)
     finals = study.finals()
     assert finals is not None
-    assert all(fault_of(row["config"]) is None for row in finals["finalists"])
+    assert all(fault_of(row.config) is None for row in finals.finalists)
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def arrays(m: int, n: int, k: int) -> tuple[Any, Any]:
 def test_a_kernel_that_is_wrong_at_neighbours_serves_its_tuned_shape_only(fault: str, tmp_path: Path) -> None:
     text, why = FAULTS[fault]
     study = tuned(SmallGemm(text), tmp_path)
-    serves: Any = study.finals()["serves"]  # type: ignore[index]
+    serves: Any = study.finals().to_json()["serves"]  # type: ignore[union-attr]
     assert serves["only"] == [{"M": 16, "N": 32, "K": 8, "batch": 1}] and serves["why"].startswith(why)
     kernel = study.best().load()
     a, b = arrays(16, 32, 8)
@@ -102,7 +102,7 @@ def test_a_kernel_that_is_wrong_at_neighbours_serves_its_tuned_shape_only(fault:
 
 def test_a_kernel_that_is_right_there_serves_any_shape(tmp_path: Path) -> None:
     study = tuned(SmallGemm(""), tmp_path)
-    serves: Any = study.finals()["serves"]  # type: ignore[index]
+    serves: Any = study.finals().to_json()["serves"]  # type: ignore[union-attr]
     assert serves["only"] is None and "gemm f32 nn 16x31x8" in serves["right_at"]
     a, b = arrays(5, 7, 3)
     np.testing.assert_allclose(study.best().load()(a, b), a @ b, rtol=1e-5, atol=1e-5)
@@ -111,7 +111,7 @@ def test_a_kernel_that_is_right_there_serves_any_shape(tmp_path: Path) -> None:
 def test_shapes_that_a_kernel_does_not_claim_are_not_held_against_it(tmp_path: Path) -> None:
     text, _ = FAULTS["odd columns"]
     study = tuned(SmallGemm(text, (("N % 2 == 0", "an even number of columns"),)), tmp_path)
-    serves: Any = study.finals()["serves"]  # type: ignore[index]
+    serves: Any = study.finals().to_json()["serves"]  # type: ignore[union-attr]
     assert serves["only"] is None and serves["right_at"] and not any("x31x" in name for name in serves["right_at"])
 
 

@@ -33,8 +33,8 @@ def right_on(operator: Gemm, folder: Path, *faults: str) -> set[str]:
     )
     finals = study.finals()
     assert finals is not None
-    found = {row["config"]["FAULT"] for row in finals["finalists"]}
-    assert RIGHT in found, finals["dropped"]
+    found = {row.config["FAULT"] for row in finals.finalists}
+    assert RIGHT in found, finals.dropped
     assert study.best().trial.config["FAULT"] in (found if len(found) > 1 else {RIGHT})
     return found - {RIGHT}
 

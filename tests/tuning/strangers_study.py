@@ -12,6 +12,7 @@ from deepgen import targets
 from deepgen.toolchains import build_once
 from deepgen.tuning import Study
 from deepgen.tuning.request import Request, plan
+from deepgen.tuning.study.finals import Finals, RacedTrial, Slower
 from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.tuning.study.winner import WINNER, write_winner
 from deepgen.vocabulary import JsonObject, Kernel, Measurement, Trial, Verdict
@@ -33,13 +34,14 @@ def write(
     said = kernel(emitted)
     chosen = dict(config or planned.space.at(rank))
     measured = Measurement(Verdict.CORRECT, samples=(1e-5, 1.1e-5, 1.2e-5), error=0.1)
-    row: JsonObject = {"trial": 0, "rank": rank, "config": chosen, "kernel_id": said.id, "seconds": 1.1e-5}
+    samples, level = measured.samples, Slower(1.0, 1.0, 1.0)
+    row = RacedTrial(0, rank, chosen, True, said.id, 1.1e-5, samples, level)
     with Journal(folder, write=True) as journal:
         journal.define(definition(dict(planned.definition)))
         journal.keep_space(planned.space)
         journal.ask(0, 1, [Proposal(0, rank, chosen)])
         journal.finish([Trial(0, rank, chosen, said.id, measured)])
-        journal.add_finals({"winner": 0, "finalists": [row], "trials": 1, "baselines": []})
+        journal.add_finals(Finals(0, finalists=(row,), trials=1))
     if winner:
         artifact = build_once(emitted, target)
         write_winner(folder / WINNER, said, replace(artifact, kernel_id=said.id), "{}")

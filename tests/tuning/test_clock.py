@@ -122,7 +122,7 @@ def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> Non
     study = dg.tune(OPERATOR, target="sim:measure_seconds=0.2", engine=engine, **words)
     assert time.monotonic() - started < 3.0 + 3.0
     finals = study.finals()
-    assert finals is not None and finals["winner"] is not None and finals["trials"] == len(study.trials())
+    assert finals is not None and finals.winner is not None and finals.trials == len(study.trials())
     with Journal(study.folder) as journal:
         assert journal.proposals(open_only=True), "what was not tried is tried when the study goes on"
 

@@ -13,22 +13,29 @@ from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.show import top
 from deepgen.tuning import reuse
 from deepgen.tuning.engines import local
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.reading import all_doubts, over_default
 from deepgen.tuning.study.text import seconds_text
-from deepgen.vocabulary import Measurement, Trial, Verdict
+from deepgen.vocabulary import Measurement, Trial, Verdict, codec
 
 OPERATOR = dg.gemm(256, 256, 256)
 RETEST = "run `deepgen retest` on a calm machine"
 WINNER = {"share_of_peak": 0.7, "bound": "arithmetic", "share_of_bound": 0.7, "over_default": None}
 
 
-def finals(**said: Any) -> dict[str, Any]:
-    return {"winner": 1, "finalists": [], "baselines": [], "conditions": [], **said}
+def finals(**said: Any) -> Finals:
+    return codec.from_json(Finals, {"winner": 1, **said})
 
 
 def baseline(ratio: float, low: float, high: float) -> dict[str, Any]:
     return {"name": "numpy", "seconds": ratio, "ratio": ratio, "interval": [low, high]}
+
+
+def raced(trial: int, samples: list[float]) -> dict[str, Any]:
+    slower = {"estimate": 1.0, "low": 1.0, "high": 1.0}
+    row = {"trial": trial, "rank": trial, "config": {}, "default": trial == 0, "kernel_id": "", "seconds": 1.0}
+    return {**row, "samples": samples, "slower_than_leader": slower}
 
 
 def busy(share: int) -> str:
@@ -40,9 +47,7 @@ def trial(number: int, disturbed: str | None = None) -> Trial:
     return Trial(number, number, {}, str(number), Measurement(Verdict.CORRECT, samples=(1.0,), conditions=conditions))
 
 
-def doubts(
-    found: dict[str, Any] | None, trials: list[Trial] | None = None, cold: bool = True, **said: Any
-) -> list[str]:
+def doubts(found: Finals | None, trials: list[Trial] | None = None, cold: bool = True, **said: Any) -> list[str]:
     return all_doubts(found, trials or [], {**WINNER, **said}, cold=cold)
 
 
@@ -110,7 +115,7 @@ def test_a_peak_that_a_winner_beats_is_measured_anew_and_never_taken_from_it(
     study = dg.tune(OPERATOR, target="sim", trials=4, strategy="random", out=tmp_path / "studies", engine=engine)
     assert measured == [False, True]
     held: Any = study.finals()
-    assert held["peak_gflops"] == 2e-3
+    assert held.peak_gflops == 2e-3
     assert "of the peak" in study.summary()["doubts"][0]  # type: ignore[index, operator]
 
 
@@ -126,8 +131,8 @@ def test_what_else_a_user_should_know() -> None:
 def test_what_the_search_gained() -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"trial": 0, "default": True, "samples": list(1.37 * np.exp(0.01 * rng.standard_normal(40)))},
-        {"trial": 1, "default": False, "samples": list(np.exp(0.01 * rng.standard_normal(40)))},
+        raced(number, [float(sample) for sample in scale * np.exp(0.01 * rng.standard_normal(40))])
+        for number, scale in ((0, 1.37), (1, 1.0))
     ]
     over: Any = over_default(finals(finalists=rows))
     assert over["interval"][0] < 1.37 < over["interval"][1] and over["ratio"] == pytest.approx(1.37, rel=0.01)
@@ -148,7 +153,7 @@ def test_a_study_says_all_this_in_json_and_in_words(tmp_path: Path, capsys: pyte
     assert held is not None
     disturbed: dict[str, Any] = {"baselines": [baseline(132.4, 6.78, 994.0), baseline(1.32, 1.29, 1.35)]}
     with Journal(study.folder, write=True) as journal:
-        journal.add_finals({**held, **disturbed})
+        journal.add_finals(Finals.from_json({**held.to_json(), **disturbed}))
     print_result(study)
     said = capsys.readouterr().out
     assert "numpy: ours is 132.40 times as fast (6.78 to 994.00), 132.4 s" in said

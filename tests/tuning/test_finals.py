@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ class Arena:
 
 def held(
     seconds: dict[int, float], noise: float, seed: int = 0, max_seconds: float = 30.0
-) -> tuple[dict[str, object], int]:
+) -> tuple[dict[str, Any], int]:
     """The finals of trials with these true times, of which the first is the default; and how many rounds they took."""
     arena = Arena(seconds, noise)
     trials = [trial(number) for number in seconds]
@@ -120,7 +121,7 @@ def held(
     result = run_finals(
         arena, task, trials[1:], kernel, default=trials[0], keep=3, baselines=False, max_seconds=max_seconds
     )
-    return dict(result), arena.rounds
+    return result.to_json(), arena.rounds
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.02, 0.05])
@@ -180,11 +181,11 @@ def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.Monke
     task = replace(SIMULATED, neighbours=tuple(dg.gemm(8 + i, 8, 8) for i in range(40)))
     trials = [trial(number) for number in range(4)]
     result = run_finals(machine, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
-    assert machine.now < 30.0 * 1.15 and result["winner"] is not None
-    assert 3 <= int(str(result["rounds"])) < finals.CHUNK
-    serves = result["serves"]
-    assert isinstance(serves, dict) and len(serves["right_at"]) + serves["untried"] == 40  # type: ignore[arg-type, operator]
-    assert 1 <= len(serves["right_at"]) < 40  # type: ignore[arg-type]
+    assert machine.now < 30.0 * 1.15 and result.winner is not None
+    assert 3 <= result.rounds < finals.CHUNK
+    serves = result.serves
+    assert serves is not None and len(serves.right_at) + serves.untried == 40
+    assert 1 <= len(serves.right_at) < 40
 
 
 def tied(out: Path) -> dg.Study:
@@ -200,7 +201,7 @@ def test_a_study_of_equals_ends_where_it_began_and_says_so(tmp_path: Path) -> No
     assert isinstance(winner, dict) and winner["config"] == study.generator.default(OPERATOR, study.target)
     assert winner["ties"] and winner["tie_broken_by"] == "default"
     found = study.finals()
-    assert found is not None and [row["trial"] for row in found["finalists"] if row["default"]] == [winner["trial"]]
+    assert found is not None and [row.trial for row in found.finalists if row.default] == [winner["trial"]]
     said = subprocess.run(
         [sys.executable, "-m", "deepgen", "retest", str(study.folder), "--top", "1"],
         capture_output=True,
@@ -215,9 +216,8 @@ def test_a_second_look_at_the_best_races_the_default_too(tmp_path: Path) -> None
     study = tied(tmp_path)
     default = study.generator.default(OPERATOR, study.target)
     result = reuse.retest(study, 1, engine=dg.LocalEngine(jobs=1, cache=tmp_path / "cache"))
-    rows = result["finalists"]
-    assert isinstance(rows, list) and default in [row["config"] for row in rows if isinstance(row, dict)]
-    assert result["winner"] == study.best().trial.id and study.best().trial.config == default
+    assert default in [row.config for row in result.finalists]
+    assert result.winner == study.best().trial.id and study.best().trial.config == default
 
 
 class WrongBaseline(Arena):
@@ -237,10 +237,10 @@ def test_a_baseline_that_is_called_wrong_is_told_with_its_error() -> None:
     arena = WrongBaseline({0: 1.0, 1: 0.9}, 0.001)
     trials = [trial(0), trial(1)]
     result = run_finals(arena, SIMULATED, trials, kernel, default=None, keep=2, baselines=True)
-    assert (result["winner"], result["baselines"], result["dropped"]) == (1, [], [])
-    [row] = result["baselines_lost"]  # type: ignore[misc, union-attr]
-    assert isinstance(row, dict) and (row["name"], row["verdict"], row["error"]) == ("planted", "wrong", 1.07)
-    [said] = lost_baselines(result)
+    assert (result.winner, result.baselines, result.dropped) == (1, (), ())
+    [row] = result.baselines_lost
+    assert (row.name, row.verdict, row.error) == ("planted", Verdict.WRONG, 1.07)
+    [said] = lost_baselines(result.to_json())
     assert said == "planted was called wrong: C[0, 1] is 2, should be 1 (1 of 4 elements wrong); not compared"
 
 
@@ -290,9 +290,7 @@ def missed(
     trials = [replace(trial(n), measurement=Measurement(Verdict.CORRECT, samples=(t,))) for n, t in taken.items()]
     arena, task = Arena(seconds, noise), replace(SIMULATED, target=targets.resolve(target))
     result = run_finals(arena, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
-    rows = result["finalists"]
-    assert isinstance(rows, list)
-    return {row["trial"] for row in rows if isinstance(row, dict)}, result["winner"], arena.rounds  # type: ignore[misc]
+    return {row.trial for row in result.finalists}, result.winner, arena.rounds
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.05])

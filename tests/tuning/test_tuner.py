@@ -48,7 +48,7 @@ def test_the_default_goes_to_the_finals_however_slow_its_trial(tmp_path: Path) -
     default = study.generator.default(OPERATOR, study.target)
     finals = study.finals()
     assert finals is not None
-    raced = [row["config"] for row in finals["finalists"]]
+    raced = [row.config for row in finals.finalists]
     assert default in raced and 2 <= len(raced) <= 4, "with up to two whose runs scattered so much that nobody knows"
 
 
@@ -104,7 +104,7 @@ def test_more_trials_go_on_with_the_same_study(tmp_path: Path) -> None:
     assert len(long.trials()) == 40
     assert long.trials()[:20] == short
     finals = long.finals()
-    assert finals is not None and finals["trials"] == 40
+    assert finals is not None and finals.trials == 40
 
 
 def sequence(study: dg.Study) -> list[object]:
@@ -166,7 +166,7 @@ def test_kernels_that_were_not_run_stay_so_wherever_the_search_is_cut(tmp_path: 
     assert len(skipped) == counts["not_run"] >= 5  # type: ignore[operator]
     assert all(t.seconds is None and t.measurement.detail and t.build_facts["code_bytes"] for t in skipped)
     finals = whole.finals()
-    assert finals is not None and not {t.id for t in skipped} & {row["trial"] for row in finals["finalists"]}
+    assert finals is not None and not {t.id for t in skipped} & {row.trial for row in finals.finalists}
     for count in (skipped[0].id - 1, skipped[0].id, skipped[1].id, 70):
         stop = threading.Event()
         tune(tmp_path / "cut", watch=stop_after(count, stop), stop=stop, **words)
@@ -266,9 +266,9 @@ def duel(out: Path, gap: float, seed: int) -> dict[str, object]:
     target = targets.resolve(f"sim:noise=0.02,gap={gap},seed={seed}")
     study = tune(out, target=target, strategy="exhaustive", knobs=DUEL, seed=seed, transfer=False)
     finals = study.finals()
-    assert finals is not None
-    chosen = study.trial(finals["winner"]).config["SWIZZLE"]
-    return {"right": chosen == seed % 2, "tie": bool(finals["ties"]), "chosen": chosen}
+    assert finals is not None and finals.winner is not None
+    chosen = study.trial(finals.winner).config["SWIZZLE"]
+    return {"right": chosen == seed % 2, "tie": bool(finals.ties), "chosen": chosen}
 
 
 def test_a_gap_of_three_percent_is_decided_rightly(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from deepgen import __version__
 from deepgen.libraries.entry import Entry, Requirements, Rival, Timed
@@ -21,6 +20,7 @@ from deepgen.toolchains.flags import require_plain
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.finals import run_finals
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
 
@@ -40,7 +40,7 @@ def entry_of(study: Study) -> Added:
         raise BadInput(what, allowed="an operator that deepgen or an installed package provides")
     trial = study.best().trial
     kernel, artifact = _built(study, trial)
-    return _entry(study, trial, kernel, artifact, study.finals() or {})
+    return _entry(study, trial, kernel, artifact, study.finals() or Finals(None))
 
 
 def general_of(study: Study, engine: Engine | None = None) -> Added | None:
@@ -63,14 +63,14 @@ def general_of(study: Study, engine: Engine | None = None) -> Added | None:
         return None
     if not able:
         return None
-    raced = [row["name"] for row in (study.finals() or {}).get("baselines", [])]
+    raced = [row.name for row in (study.finals() or Finals(None)).baselines]
     task = study.task()
     with (engine or LocalEngine()).open(task) as session:
-        finals: Mapping[str, Any] = run_finals(
+        finals = run_finals(
             session, task, able, study.emitted, default=None, keep=_RACED, baselines=raced, max_seconds=_RACE_SECONDS
         )
-        finals = {**finals, "peak_gflops": session.peak(), "bandwidth": session.bandwidth()}
-        winners = [trial for trial in able if trial.id == finals["winner"]]
+        finals = replace(finals, peak_gflops=session.peak(), bandwidth=session.bandwidth())
+        winners = [trial for trial in able if trial.id == finals.winner]
         if not winners:
             return None
         kernel = study.emitted(winners[0])
@@ -87,7 +87,7 @@ def is_general(requires: Requirements, operator: Operator) -> bool:
     return all(plans.holds(expression, scalars) for expression, _ in requires)
 
 
-def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, finals: Mapping[str, Any]) -> Added:
+def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, finals: Finals) -> Added:
     plan = completed(kernel, artifact.plan).plan
     # All that a shape must satisfy becomes part of the plan, which is signed.
     requires = (*plan.requires, *kernel.implied, *study.serves_only(finals))
@@ -104,8 +104,8 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
         binary=sha256(Path(artifact.binary)),
         requires=requires,
         timed=_timed(study, trial, finals),
-        peak_gflops=finals.get("peak_gflops"),
-        bandwidth=finals.get("bandwidth") or study.target.bandwidth,
+        peak_gflops=finals.peak_gflops,
+        bandwidth=finals.bandwidth or study.target.bandwidth,
         provenance=_provenance(study, trial, finals, artifact),
     )
     return entry, kernel, artifact
@@ -135,20 +135,17 @@ def _toolchain(study: Study) -> str:
     return str(about.get("toolchain", "unknown")) if isinstance(about, dict) else "unknown"
 
 
-def _timed(study: Study, trial: Trial, finals: Mapping[str, Any]) -> tuple[Timed, ...]:
+def _timed(study: Study, trial: Trial, finals: Finals) -> tuple[Timed, ...]:
     shapes = (study.operator, *study.also)
-    row = next((r for r in finals.get("finalists", []) if r["trial"] == trial.id), None)
-    samples = trial.measurement.samples if row is None else row["samples"]
+    row = finals.finalist(trial.id)
+    samples = trial.measurement.samples if row is None else row.samples
     low, high = median_interval(samples)
     if len(shapes) > 1:
         return tuple(
-            Timed(shape, at["seconds"], (at["seconds"], at["seconds"]), _rivals_at(at["baselines"]))
-            for shape, at in zip(shapes, finals.get("shapes", []), strict=True)
+            Timed(shape, at.seconds or 0.0, (at.seconds or 0.0, at.seconds or 0.0), _rivals_at(at.baselines))
+            for shape, at in zip(shapes, finals.shapes, strict=True)
         )
-    rivals = {
-        r["name"]: Rival(r["seconds"], r["ratio"], (r["interval"][0], r["interval"][1]))
-        for r in finals.get("baselines", [])
-    }
+    rivals = {row.name: Rival(row.seconds, row.ratio, row.interval) for row in finals.baselines}
     return (Timed(study.operator, median(samples), (low, high), rivals),)
 
 
@@ -156,14 +153,14 @@ def _rivals_at(baselines: Mapping[str, float | None]) -> dict[str, Rival]:
     return {name: Rival(value) for name, value in baselines.items() if value is not None}
 
 
-def _provenance(study: Study, trial: Trial, finals: Mapping[str, Any], artifact: Artifact) -> JsonObject:
-    around = [row for row in finals.get("conditions", []) if row.get("name") == f"trial {trial.id}"]
+def _provenance(study: Study, trial: Trial, finals: Finals, artifact: Artifact) -> JsonObject:
+    around = [row for row in finals.conditions if row.get("name") == f"trial {trial.id}"]
     return {
         "study": study.folder.absolute().name,
         "trial": trial.id,
-        "rounds": finals.get("rounds", 0),
+        "rounds": finals.rounds,
         "conditions": dict(around[-1]) if around else {},
-        "waited": finals.get("waited"),
+        "waited": finals.waited.to_json() if finals.waited is not None else None,
         **origin(study.definition.get("deepgen", "unknown"), artifact),
     }
 

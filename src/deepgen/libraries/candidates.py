@@ -24,7 +24,7 @@ from deepgen.space import Space
 from deepgen.targets import host
 from deepgen.toolchains import build_once
 from deepgen.toolchains.flags import require_plain
-from deepgen.tuning.serving import serves_only
+from deepgen.tuning.study.finals import Serves
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed, digest
 
@@ -116,8 +116,8 @@ def _built(operator: Operator, like: Entry, family: Generator, config: Config) -
     require_plain(kernel, like.name)  # whose target may be of somebody else's library
     artifact = build_once(kernel, like.target)
     plan = completed(kernel, artifact.plan).plan
-    untried = {"only": [dict(operator.sizes())], "why": "verified at no other shape", "dense": "never verified"}
-    requires = (*plan.requires, *kernel.implied, *serves_only(untried, operator.signature()))
+    untried = Serves((dict(operator.sizes()),), why="verified at no other shape", dense="never verified")
+    requires = (*plan.requires, *kernel.implied, *untried.requirements(operator.signature()))
     signed = replace(artifact, plan=replace(plan, requires=requires))
     return Candidate(operator, like, family.name, config, kernel, signed)
 

@@ -26,9 +26,10 @@ from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.race import median_interval
 from deepgen.tuning import Study
 from deepgen.tuning.progress import PARTS
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
-from deepgen.tuning.study.text import KNOB, bound_text, dropped_reasons, knob_text, rate_text, seconds_text
+from deepgen.tuning.study.text import KNOB, bound_text, knob_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Trial
 from deepgen.vocabulary.measurement import geometric_mean
 
@@ -66,7 +67,7 @@ def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why
         "default": _default(reading.finals),
         "shapes": summary.get("shapes", []),
         "finalists": _finalists(reading.finals),
-        "dropped": dropped_reasons(reading.finals or {}),
+        "dropped": reading.finals.dropped_reasons() if reading.finals is not None else [],
         **_trial_facts(reading, rows, report),
         "roofline": _roofline(reading, rows),
         "time": _time(summary["time"]),
@@ -153,7 +154,7 @@ def state_of(reading: Reading) -> str:
         return "empty"
     if is_recorded(reading.study):
         return RECORDED
-    if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals["winner"] is None):
+    if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals.winner is None):
         return "failed"
     return "stopped" if reading.finals is None else "finished"
 
@@ -197,16 +198,16 @@ def _winner(reading: Reading, summary: Mapping[str, Any]) -> Facts | None:
 
 def _samples(reading: Reading, number: int) -> Sequence[float]:
     """The samples of the finals, or of the trial where there were no finals."""
-    for row in (reading.finals or {}).get("finalists", []):
-        if row["trial"] == number:
-            return list(row["samples"])
+    raced = reading.finals.finalist(number) if reading.finals is not None else None
+    if raced is not None:
+        return raced.samples
     return next((trial.measurement.samples for trial in reading.trials if trial.id == number), ())
 
 
-def _default(finals: Mapping[str, Any] | None) -> int | None:
+def _default(finals: Finals | None) -> int | None:
     """The trial of the config that the search began with, where it was in the finals."""
-    rows = (finals or {}).get("finalists", [])
-    return next((row["trial"] for row in rows if row.get("default")), None)
+    rows = finals.finalists if finals is not None else ()
+    return next((row.trial for row in rows if row.default), None)
 
 
 def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
@@ -230,20 +231,20 @@ def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
     ]
 
 
-def _finalists(finals: Mapping[str, Any] | None) -> list[Facts]:
+def _finalists(finals: Finals | None) -> list[Facts]:
     rows = []
-    for row in (finals or {}).get("finalists", []):
-        ratio = row.get("slower_than_leader") or {}
+    for row in finals.finalists if finals is not None else ():
+        ratio = row.slower_than_leader
         rows.append(
             {
-                "trial": row["trial"],
-                "default": bool(row.get("default")),
-                "winner": row["trial"] == (finals or {})["winner"],
-                "seconds": row["seconds"],
-                "ratio": ratio.get("estimate"),
-                "low": ratio.get("low"),
-                "high": ratio.get("high"),
-                "config": ", ".join(f"{k}={knob_text(v)}" for k, v in row.get("config", {}).items()),
+                "trial": row.trial,
+                "default": row.default,
+                "winner": finals is not None and row.trial == finals.winner,
+                "seconds": row.seconds,
+                "ratio": ratio.estimate,
+                "low": ratio.low,
+                "high": ratio.high,
+                "config": ", ".join(f"{k}={knob_text(v)}" for k, v in row.config.items()),
             }
         )
     return sorted(rows, key=lambda row: row["seconds"])
@@ -319,15 +320,15 @@ def _analyzed(report: Report) -> Facts:
 
 def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
     """The device's rates and the operator's work; of several shapes, the geometric means."""
-    study, finals = reading.study, reading.finals or {}
+    study, finals = reading.study, reading.finals or Finals(None)
     work = [shape.work() for shape in study.shapes]
     if any(one.flops <= 0 or one.bytes <= 0 for one in work):
         return None
     return {
         "flops": geometric_mean([one.flops for one in work]),
         "bytes": geometric_mean([one.bytes for one in work]),
-        "peak_gflops": finals.get("peak_gflops") or study.target.peak(arithmetic(study.about)),
-        "bandwidth": finals.get("bandwidth") or study.target.bandwidth,
+        "peak_gflops": finals.peak_gflops or study.target.peak(arithmetic(study.about)),
+        "bandwidth": finals.bandwidth or study.target.bandwidth,
         "counted": any(_moved(row) is not None for row in rows),
     }
 

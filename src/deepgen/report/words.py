@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from deepgen.run.measure.race import Ratio
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST, WIDE
 from deepgen.vocabulary import Json, Trial
 
@@ -93,11 +94,11 @@ _WORDS: Mapping[str, str] = {
 _NOT_SHOWN = frozenset({"shapes", "not_counted", "name", "rounds_from", "trial"})
 
 
-def conditions_of(trials: Sequence[Trial], finals: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def conditions_of(trials: Sequence[Trial], finals: Finals | None) -> list[dict[str, Any]]:
     """A row for each condition: its range or its values over the trials, and over the finals."""
     during = {
         "search": [t.measurement.conditions for t in trials if t.measurement.samples],
-        "finals": [row for row in (finals or {}).get("conditions", []) if isinstance(row, Mapping)],
+        "finals": list(finals.conditions) if finals is not None else [],
     }
     names = dict.fromkeys(name for rows in during.values() for row in rows for name in row if name not in _NOT_SHOWN)
     named = [name for name in _WORDS if name in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ OPERATOR = gemm(128, 128, 128)
 FAMILY = SimTiles()
 
 
-def kernels(count: int) -> list[tuple[dict[str, object], Kernel]]:
+def kernels(count: int) -> list[tuple[dict[str, Any], Kernel]]:
     target = targets.resolve("sim")
     space = FAMILY.space(OPERATOR, target)
     configs = [space.at(r) for r in range(0, 100 * count, 100)]

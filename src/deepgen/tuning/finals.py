@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -17,8 +17,19 @@ from deepgen.run.measure.race import TIE, Ratio, paired_ratio
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.progress import Clock
+from deepgen.tuning.study.finals import (
+    DroppedTrial,
+    Finals,
+    LostBaseline,
+    RacedBaseline,
+    RacedTrial,
+    Serves,
+    ShapeTimes,
+    Slower,
+    Waited,
+)
 from deepgen.tuning.study.text import counted
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two checks of the intervals
 FIRST = 3  # rounds before the first check of the time, where there is a budget
@@ -59,7 +70,7 @@ class Race:
     samples: dict[str, list[float]]
     ratios: dict[str, Ratio]  # against the leader
     leader: str
-    conditions: list[Json] = field(default_factory=list)
+    conditions: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def run_finals(
@@ -74,7 +85,7 @@ def run_finals(
     max_seconds: float = RACE_SECONDS,
     clock: Clock | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> JsonObject:
+) -> Finals:
     """Choose the winner among the trials: the best `keep` that survive the harder inputs race, and any disturbed ones.
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
@@ -99,7 +110,7 @@ def run_finals(
         with clock.on("verifying"):
             finalists, dropped = qualify(session, task, candidates, emit, keep, default, _QUALIFYING * clock.left)
         if not finalists:
-            return _without_winner(dropped, [])
+            return Finals(None, dropped=tuple(dropped))
         with clock.on("waiting"):
             waited = wait_for_calm(session, min(calm_seconds(), _WAITING * clock.left), say)
         raced = f"{counted(len(finalists), 'finalist')} and {counted(len(names), 'baseline')}"
@@ -111,7 +122,7 @@ def run_finals(
             first = CHUNK if clock.left == inf else FIRST
             race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown, first)
         dropped += [
-            {"trial": f.trial.id, "verdict": m.verdict.value, "detail": f"in the race: {m.detail}"}
+            DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
             for f in finalists
             if (m := lost.get(f.name))
         ]
@@ -121,29 +132,27 @@ def run_finals(
             say("builds paused: verifying the winner at other shapes")
             with clock.on("verifying"):
                 serves = tried_at_neighbours(session, task, winner.kernel, clock.left)
-    baselines_lost: list[Json] = [
-        {"name": n, "verdict": lost[n].verdict.value, "detail": lost[n].detail, "error": lost[n].error}
-        for n in names
-        if n in lost
+    baselines_lost = [
+        LostBaseline(name, lost[name].verdict, lost[name].detail, lost[name].error) for name in names if name in lost
     ]
     if not isinstance(baselines, bool):
         baselines_lost += [_unable(task, name) for name in baselines if name not in able]
     if race is None or not finalists:
-        return _without_winner(dropped, baselines_lost)
-    return {
-        "winner": winner.trial.id,
-        "ties": [f.trial.id for f in ties],
-        "tie_broken_by": ("default" if winner.default else "resources") if ties else None,
-        "rounds": len(race.samples[race.leader]),
-        "finalists": [_finalist_row(f, race) for f in finalists],
-        "baselines": [_baseline_row(n, winner.name, race) for n in names if n in race.samples],
-        "baselines_lost": baselines_lost,
-        "dropped": dropped,
-        "serves": serves,
-        **_by_shape(task, winner.name, names, race),
-        "conditions": race.conditions,
-        "waited": waited,
-    }
+        return Finals(None, dropped=tuple(dropped), baselines_lost=tuple(baselines_lost))
+    return Finals(
+        winner.trial.id,
+        ties=tuple(f.trial.id for f in ties),
+        tie_broken_by=("default" if winner.default else "resources") if ties else None,
+        rounds=len(race.samples[race.leader]),
+        finalists=tuple(_raced_trial(f, race) for f in finalists),
+        baselines=tuple(_raced_baseline(name, winner.name, race) for name in names if name in race.samples),
+        baselines_lost=tuple(baselines_lost),
+        dropped=tuple(dropped),
+        serves=serves,
+        shapes=_by_shape(task, winner.name, names, race),
+        conditions=tuple(race.conditions),
+        waited=waited,
+    )
 
 
 def _before(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
@@ -175,7 +184,7 @@ def _said(variable: str, otherwise: float) -> float:
         raise BadInput(f"{variable} is {said!r}", allowed="seconds, a number from 0 up") from error
 
 
-def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> JsonObject:
+def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:
     """Wait until nothing disturbs the machine: for how long, what had, and what still did when the time was up."""
     started = time.monotonic()
     by = disturbed = session.disturbed() if limit > 0 else None
@@ -183,7 +192,7 @@ def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> J
         say(f"waiting for a calm machine: {disturbed}")
         disturbed = session.disturbed()
     waited = time.monotonic() - started if by is not None else 0.0
-    return {"seconds": round(waited, 1), "by": by, "disturbed": disturbed}
+    return Waited(round(waited, 1), by, disturbed)
 
 
 def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
@@ -196,7 +205,7 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
         yield shape, task.seed, "normal"
 
 
-def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds: float = inf) -> JsonObject:
+def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds: float = inf) -> Serves:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
 
     When the time is up, the remaining shapes are skipped and counted, but at least one is tried.
@@ -224,13 +233,10 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
             break
         if why := wrong(shape, "normal"):
             break
-    only: Json = [dict(operator.sizes()) for operator in task.timed] if why else None
+    only = tuple(dict(operator.sizes()) for operator in task.timed) if why else None
     # A user's arrays may be parts of larger ones. Two shapes suffice: kernels get strides and sizes separately.
     strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
-    names: list[Json] = [task.shapes[shape].describe() for shape in right]
-    serves: JsonObject = {"only": only, "right_at": names}
-    more: JsonObject = {"why": why, "dense": strided, "untried": untried}
-    return serves | {name: value for name, value in more.items() if value}
+    return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, strided, untried)
 
 
 def qualify(
@@ -241,14 +247,14 @@ def qualify(
     keep: int,
     default: Trial | None,
     max_seconds: float = inf,
-) -> tuple[list[Finalist], list[Json]]:
+) -> tuple[list[Finalist], list[DroppedTrial]]:
     """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not.
 
     When the time is up, those found so far are returned, but at least one is looked for.
     """
     ends = time.monotonic() + max_seconds
     finalists: list[Finalist] = []
-    dropped: list[Json] = []
+    dropped: list[DroppedTrial] = []
     tests = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
     for trial in candidates:
         if len(finalists) == keep or (finalists and time.monotonic() > ends):
@@ -260,8 +266,7 @@ def qualify(
             if not verdict.ok:
                 where = f"on {probe} inputs of seed {seed}"
                 where += f" at {task.shapes[shape].describe()}" if shape else ""
-                row = {"trial": trial.id, "verdict": verdict.verdict.value, "detail": f"{where}: {verdict.detail}"}
-                dropped.append(dict(row))
+                dropped.append(DroppedTrial(trial.id, verdict.verdict, f"{where}: {verdict.detail}"))
                 break
         else:
             finalists.append(Finalist(trial, kernel, artifact, default is not None and trial.id == default.id))
@@ -283,7 +288,7 @@ def run_race(
     many are begun as the time that is left allows at the pace so far.
     """
     samples: dict[str, list[float]] = {c.name: [] for c in contenders}
-    conditions: list[Json] = []
+    conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}
     started = time.monotonic()
     rounds, chunk = 0, first
@@ -339,61 +344,48 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
     return winner, [f for f in level if f is not winner]
 
 
-def _unable(task: Task, name: str) -> Json:
+def _unable(task: Task, name: str) -> LostBaseline:
     """A baseline that was asked for by name and cannot run."""
     why = by_name(name, task.own_baselines).missing(task.operator, task.target) or "it is not where kernels are timed"
-    return {"name": name, "verdict": Verdict.REFUSED.value, "detail": why, "error": None}
+    return LostBaseline(name, Verdict.REFUSED, why)
 
 
-def _without_winner(dropped: list[Json], baselines_lost: list[Json]) -> JsonObject:
-    return {"winner": None, "finalists": [], "dropped": dropped, "baselines": [], "baselines_lost": baselines_lost}
+def _raced_trial(finalist: Finalist, race: Race) -> RacedTrial:
+    ratio, samples, trial = race.ratios[finalist.name], race.samples[finalist.name], finalist.trial
+    return RacedTrial(
+        trial.id,
+        trial.rank,
+        dict(trial.config),
+        finalist.default,
+        finalist.artifact.kernel_id,
+        median(samples),
+        tuple(samples),
+        Slower(ratio.estimate, ratio.low, ratio.high),
+    )
 
 
-def _finalist_row(finalist: Finalist, race: Race) -> Json:
-    ratio = race.ratios[finalist.name]
-    return {
-        "trial": finalist.trial.id,
-        "rank": finalist.trial.rank,
-        "config": dict(finalist.trial.config),
-        "default": finalist.default,
-        "kernel_id": finalist.artifact.kernel_id,
-        "seconds": median(race.samples[finalist.name]),
-        "samples": list(race.samples[finalist.name]),
-        "slower_than_leader": {"estimate": ratio.estimate, "low": ratio.low, "high": ratio.high},
-    }
+def _raced_baseline(name: str, winner: str, race: Race) -> RacedBaseline:
+    samples = race.samples[name]
+    ratio = paired_ratio(samples, race.samples[winner])
+    return RacedBaseline(name, median(samples), ratio.estimate, (ratio.low, ratio.high), tuple(samples))
 
 
-def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> JsonObject:
+def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:
     """The times at each shape, where there are several; each is a median over rounds."""
-    if not task.also:
-        return {}
 
-    def seconds(name: str, shape: int) -> Json:
-        rows: list[Any] = [row for row in race.conditions if isinstance(row, dict) and row["name"] == name]
+    def seconds(name: str, shape: int) -> float | None:
+        rows = [row for row in race.conditions if row["name"] == name]
         return median(row["shapes"][shape] for row in rows) if rows else None
 
-    return {
-        "shapes": [
-            {
-                "operator": operator.describe(),
-                "seconds": seconds(winner, shape),
-                "baselines": {name: seconds(name, shape) for name in baselines if name in race.samples},
-            }
-            for shape, operator in enumerate(task.timed)
-        ]
-    }
+    return tuple(
+        ShapeTimes(
+            operator.describe(),
+            seconds(winner, shape),
+            {name: seconds(name, shape) for name in baselines if name in race.samples},
+        )
+        for shape, operator in enumerate(task.timed if task.also else ())
+    )
 
 
-def _baseline_row(name: str, winner: str, race: Race) -> Json:
-    ratio = paired_ratio(race.samples[name], race.samples[winner])
-    return {
-        "name": name,
-        "seconds": median(race.samples[name]),
-        "ratio": ratio.estimate,
-        "interval": [ratio.low, ratio.high],
-        "samples": list(race.samples[name]),
-    }
-
-
-def _fact(value: Json) -> int:
+def _fact(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) else 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from deepgen.operators import Operator, words_of
 from deepgen.space.definition import value_from_json
-from deepgen.tuning.speed import rates
+from deepgen.tuning.speed import with_rates
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.study import Study
@@ -16,12 +17,13 @@ from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 if TYPE_CHECKING:
     from deepgen.space import Space
     from deepgen.tuning.engines import Engine
+    from deepgen.tuning.study.finals import Finals
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
     """The best trials as data, the winner first. `seconds` is the trial's time, `finals` its time in the finals."""
-    finals = study.finals() or {}
-    raced = study.finals_seconds(finals)
+    finals = study.finals()
+    raced = finals.seconds() if finals is not None else {}
     return [
         {
             "trial": trial.id,
@@ -84,7 +86,7 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
     return [domain[i] for i in sorted(near)]
 
 
-def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> JsonObject:
+def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> Finals:
     """Repeat the finals over the best `count` and the default, with nothing else of ours running."""
     from deepgen.run.measure.base import Policy
     from deepgen.tuning.engines import LocalEngine
@@ -109,7 +111,7 @@ def retest(study: Study, count: int, *, engine: Engine | None = None, baselines:
                 keep=count,
                 baselines=baselines,
             )
-            journal.add_finals({**result, "trials": len(trials), **rates(session, task.timed, result), "retest": True})
+            journal.add_finals(replace(with_rates(result, session, task.timed), trials=len(trials), retest=True))
     return result
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from deepgen.operators import Operator
 from deepgen.targets import Target
@@ -13,6 +13,7 @@ from deepgen.vocabulary.measurement import geometric_mean
 
 if TYPE_CHECKING:
     from deepgen.tuning.engines.base import Session
+    from deepgen.tuning.study.finals import Finals
 
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations per byte: where rates are unknown, work with fewer counts as bound by memory
@@ -70,13 +71,13 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
     return geometric_mean([max(_LEAST_SECONDS, bound(shape, rate, memory).seconds or 0.0) for shape in shapes])
 
 
-def rates(session: Session, shapes: Sequence[Operator], finals: Mapping[str, Any]) -> JsonObject:
-    """The device's rates, to compare the winner of the finals with.
+def with_rates(finals: Finals, session: Session, shapes: Sequence[Operator]) -> Finals:
+    """Finals with the device's rates, to compare the winner with.
 
     If the winner exceeds the peak, that was measured on a busy machine and is measured again. A winner never sets it.
     """
     peak = session.peak()
-    seconds = [row["seconds"] for row in finals["finalists"] if row["trial"] == finals["winner"]]
-    if peak and seconds and geometric_mean([one.flops() for one in shapes]) > seconds[0] * peak * 1e9:
+    best = finals.best
+    if peak and best and geometric_mean([one.flops() for one in shapes]) > best.seconds * peak * 1e9:
         peak = session.peak(again=True)
-    return {"peak_gflops": peak, "bandwidth": session.bandwidth()}
+    return replace(finals, peak_gflops=peak, bandwidth=session.bandwidth())

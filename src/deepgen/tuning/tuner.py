@@ -17,12 +17,12 @@ from deepgen.tuning.progress import Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
 from deepgen.tuning.search_state import open_search
-from deepgen.tuning.speed import ARITHMETIC, rates, speed
+from deepgen.tuning.speed import ARITHMETIC, speed, with_rates
 from deepgen.tuning.study.identity import open_journal
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.tuning.study.study import Study
-from deepgen.tuning.study.text import dropped_reasons, lost_baselines
+from deepgen.tuning.study.text import lost_baselines
 from deepgen.tuning.study.winner import keep_winner
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
@@ -99,7 +99,7 @@ class _Run:
             or self.state.exhausted
             or self._stopping(None, all_ended=True).reason()
         )
-        return bool(enough) and not self.state.proposals and finals is not None and finals["trials"] == self.state.ended
+        return bool(enough) and not self.state.proposals and finals is not None and finals.trials == self.state.ended
 
     def search(self, session: Session) -> None:
         self.peak, self.bandwidth = session.peak(), session.bandwidth()
@@ -178,15 +178,18 @@ class _Run:
             clock=self.clock,
             say=lambda text: self.say(note=text),
         )
-        for reason in dropped_reasons(result):
+        for reason in result.dropped_reasons():
             self.journal.note(f"dropped from the finals: {reason}")
-        for reason in lost_baselines(result):
+        for reason in lost_baselines(result.to_json()):
             self.journal.note(reason)
-        if isinstance(winner := result["winner"], int):
-            self._keep_winner(winner, session)
-        self.journal.add_finals({**result, "trials": self.state.ended, **rates(session, self.task.timed, result)})
-        if result["winner"] is None:
-            raise DeepgenError(f"every finalist failed the final checks; the fastest one: {dropped_reasons(result)[0]}")
+        if result.winner is not None:
+            self._keep_winner(result.winner, session)
+        rated = with_rates(result, session, self.task.timed)
+        self.journal.add_finals(replace(rated, trials=self.state.ended))
+        if result.winner is None:
+            raise DeepgenError(
+                f"every finalist failed the final checks; the fastest one: {result.dropped_reasons()[0]}"
+            )
 
     def _keep_winner(self, number: int, session: Session) -> None:
         trial = self.journal.trial(number)

@@ -36,9 +36,9 @@ def read_results(data: Any, name: str) -> list[MeasuredConfig]:
 
 def of_study(study: Study, count: int) -> JsonObject:
     """The best of a study as such a file; times of the finals are preferred."""
-    finals = study.finals() or {}
-    raced = {row["trial"]: row["seconds"] for row in finals.get("finalists", [])}
-    torch = next((row["seconds"] for row in finals.get("baselines", []) if row["name"] in _TORCH), None)
+    finals = study.finals()
+    raced = finals.seconds() if finals is not None else {}
+    torch = next((row.seconds for row in (finals.baselines if finals is not None else ()) if row.name in _TORCH), None)
     best = study.top(count)
     if not best:
         raise BadInput(f"{study.folder} has no correct kernel yet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
 from deepgen.tuning.formats import write_results
+from deepgen.tuning.study.finals import RacedBaseline
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput
 
@@ -139,8 +141,8 @@ def test_torch_is_told_where_it_was_measured(project: Path, study: Study) -> Non
     finals = study.finals()
     assert finals is not None
     with Journal(study.folder, write=True) as journal:
-        row = {"name": "torch", "seconds": 0.5, "ratio": 1.0, "interval": [1.0, 1.0]}
-        journal.add_finals({**finals, "baselines": [{**row, "name": "numpy", "seconds": 9.0}, row]})
+        row = RacedBaseline("torch", 0.5, 1.0, (1.0, 1.0))
+        journal.add_finals(replace(finals, baselines=(replace(row, name="numpy", seconds=9.0), row)))
     path = write_results(study, project / "with", 0)
     [first, *_] = json.loads(path.read_text())["results"]
     assert first["torchMs"] == 500.0

@@ -104,7 +104,8 @@ def test_retest_measures_the_best_again_and_tries_nothing_new(deepgen: Callable,
     found = deepgen("retest", study.folder.name, "--top", "3", "--json").json()
     assert found["winner"]["config"] in [dict(trial.config) for trial in before]
     assert study.trials() == before
-    assert study.finals()["retest"] is True
+    finals = study.finals()
+    assert finals is not None and finals.retest
 
 
 def test_show_tells_the_study_as_tune_did(deepgen: Callable, study: Study) -> None:

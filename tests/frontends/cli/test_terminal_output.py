@@ -24,6 +24,7 @@ from deepgen.report.view.block import render
 from deepgen.report.view.live import line
 from deepgen.report.view.text import printable
 from deepgen.tuning import Progress
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal, Proposal
 from deepgen.vocabulary import Measurement, Trial
 
@@ -51,7 +52,7 @@ def write_study(recording: dict[str, Any], folder: Path) -> Path:
         journal.begin_run(recording["run"])
         journal.ask(0, len(trials), [Proposal(t.id, t.rank, dict(t.config)) for t in trials])
         journal.finish(trials)
-        journal.add_finals(recording["finals"])
+        journal.add_finals(Finals.from_json(recording["finals"]))
         journal.add_time(recording["time"])
     return journal.folder
 

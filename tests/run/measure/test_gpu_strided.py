@@ -45,5 +45,7 @@ def test_a_kernel_that_is_told_of_no_stride_claims_none(runner: Supervisor, tmp_
 
 def test_on_processors_arrays_are_dense(tmp_path: Path) -> None:
     study = dg.tune(dg.gemm(8, 8, 8), target="cpu", trials=1, keep_top=1, baselines=False, out=tmp_path)
-    serves = (study.finals() or {})["serves"]
-    assert "dense" not in serves and study.serves_only() == ()
+    finals = study.finals()
+    assert (
+        finals is not None and finals.serves is not None and finals.serves.dense is None and study.serves_only() == ()
+    )

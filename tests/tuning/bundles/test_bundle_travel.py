@@ -149,14 +149,14 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
         ("line 4 is not a result", lambda lines: lines[3]["measurement"].update(verdict="correct", samples=["fast"])),
         ("line 1 is not a result", lambda lines: lines.pop(0)),
         ("the winner is not a finalist", lambda lines: lines[-1]["finals"].update(winner=999)),
-        ("finalist [0-9]+ has no time", lambda lines: lines[-1]["finals"]["finalists"][0].pop("seconds")),
+        (r"finalists\[0\]: lacks 'seconds'", lambda lines: lines[-1]["finals"]["finalists"][0].pop("seconds")),
         ("is not its samples'", lambda lines: lines[-1]["finals"]["finalists"][0].update(seconds=1e-3)),
         ("another config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
         ("cannot do it in less", lambda lines: forge(lines, lambda row: row["trial"] == winner(lines))),
         ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
-        ("not a list of rows", lambda lines: lines[-1]["finals"].update(dropped=[1])),
+        (r"dropped\[0\]: is 1", lambda lines: lines[-1]["finals"].update(dropped=[1])),
         ("line 1 is not a result", lambda lines: lines[0].update(bundle=7)),
-        ("peak_gflops is not a rate", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
+        ("peak_gflops: is 'fast'", lambda lines: lines[-1]["finals"].update(peak_gflops="fast")),
     ):
         with pytest.raises(BadInput, match=says):
             merge(study, edited(results, change))
@@ -218,7 +218,7 @@ def test_a_study_goes_on_in_a_second_bundle_and_its_best_race_again(
     assert len(study.trials()) == 40
     best = min((t for t in study.trials() if t.ok), key=lambda t: t.seconds or 0.0)
     finals = study.finals()
-    assert finals is not None and best.id in [row["trial"] for row in finals["finalists"]]
+    assert finals is not None and best.id in [row.trial for row in finals.finalists]
 
 
 def test_the_default_races_in_every_bundle_as_it_does_at_home(tmp_path: Path) -> None:
@@ -234,10 +234,8 @@ def test_the_default_races_in_every_bundle_as_it_does_at_home(tmp_path: Path) ->
         finals.append((study.finals(), local.finals()))
     for there, here in finals:
         assert there is not None and here is not None
-        assert {row["trial"]: row["default"] for row in there["finalists"]} == {
-            row["trial"]: row["default"] for row in here["finalists"]
-        }
-        assert [row["trial"] for row in there["finalists"] if row["default"]] == [0]
+        assert {row.trial: row.default for row in there.finalists} == {row.trial: row.default for row in here.finalists}
+        assert [row.trial for row in there.finalists if row.default] == [0]
         assert (there["winner"], there["ties"]) == (here["winner"], here["ties"])
         assert there["tie_broken_by"] == here["tie_broken_by"]
 

@@ -106,7 +106,7 @@ def _scheduled(study: Study, option: str) -> Scheduled:
 
 
 def _facts(study: Study, trial: Trial) -> dict[str, Any]:
-    seconds = trial.seconds
+    seconds, finals = trial.seconds, study.finals()
     return {
         "study": str(study.folder),
         "trial": trial.id,
@@ -114,7 +114,7 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
         "config": dict(trial.config),
         "kernel": trial.kernel_id,
         "seconds": seconds,
-        "finals": study.finals_seconds().get(trial.id),
+        "finals": finals.seconds().get(trial.id) if finals is not None else None,
         **(study.speed(seconds) if seconds else {"gflops": None}),
         **trial.measurement.to_json(),
         "verdict": study.about.verdict_text(trial.measurement.verdict.value),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
 from deepgen.tuning.study import arrivals
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.identity import open_journal
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
@@ -133,7 +134,7 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
         ended = {trial.id: trial for trial in journal.trials()}
         fresh = [trial for trial in trials if trial.id not in ended]
         ended.update((trial.id, trial) for trial in fresh)
-        finals = None if results.finals is None else {**results.finals, "bundle": results.head["bundle"]}
+        finals = None if results.finals is None else replace(results.finals, bundle=results.head["bundle"])
         # Whatever is wrong is found before anything is written.
         _check(study, journal, fresh, finals, ended, path, engine or LocalEngine())
         uncounted = Uncounted(journal.trials())
@@ -233,7 +234,7 @@ def _check(
     study: Study,
     journal: Journal,
     fresh: Sequence[Trial],
-    finals: Mapping[str, Any] | None,
+    finals: Finals | None,
     ended: Mapping[int, Trial],
     path: Path,
     engine: LocalEngine,
@@ -243,7 +244,6 @@ def _check(
         for trial in fresh:
             arrivals.check_measurement(trial.id, trial.measurement)
         if finals is not None:
-            arrivals.check_finals(finals)
             arrivals.check_finalists(finals, ended)
         cold = study.definition["policy"]["cold"]
         least = floor(study.shapes, study.target, _peak(study, journal, engine), cold=cold)
@@ -254,7 +254,8 @@ def _check(
 
 def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
     """The peak in GFLOP/s as measured here: in the study's finals, or on this machine if the study belongs to it."""
-    recorded = (journal.finals() or {}).get("peak_gflops")
+    held = journal.finals()
+    recorded = held.peak_gflops if held is not None else None
     if recorded is not None or study.target.runner != "cpu":
         return float(recorded) if recorded is not None else None
     try:
@@ -267,19 +268,19 @@ def _peak(study: Study, journal: Journal, engine: LocalEngine) -> float | None:
 
 
 def _keep_finals(
-    study: Study, journal: Journal, finals: dict[str, Any], ended: Mapping[int, Trial], engine: LocalEngine
+    study: Study, journal: Journal, finals: Finals, ended: Mapping[int, Trial], engine: LocalEngine
 ) -> bool:
     """Record finals and their winner as after any finals, unless some were held on all these trials already."""
     over = {*ended, *journal.restart().lost}
     reported = next(number for number in range(len(over) + 1) if number not in over) - len(journal.restart().lost)
     before = journal.finals()
-    if before is not None and before["trials"] == reported:
+    if before is not None and before.trials == reported:
         return False
-    if finals["winner"] is not None:
-        trial = ended[finals["winner"]]
+    if finals.winner is not None:
+        trial = ended[finals.winner]
         kernel = study.emit(trial.config)
         artifact = _built(kernel, study.target, engine, Cache(engine.cache or default_cache_folder()))
         operator = study.definition["operator"]
         keep_winner(study.folder, operator, study.target.name, trial.config, kernel, artifact)
-    journal.add_finals({**finals, "trials": reported})
+    journal.add_finals(replace(finals, trials=reported))
     return True

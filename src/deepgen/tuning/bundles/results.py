@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.tuning.bundles.archive import FORMAT
+from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import BadInput, Json, JsonObject, Measurement, foreign
 
 MOST_BYTES = 256 << 20  # thousands of trials with all their samples
@@ -40,7 +41,7 @@ class Results:
 
     head: Mapping[str, Any]
     trials: Mapping[int, TrialResult] = field(default_factory=dict)
-    finals: Mapping[str, Any] | None = None
+    finals: Finals | None = None
     length: int = 0  # bytes up to the end of the last whole line
 
 
@@ -64,10 +65,12 @@ def read(path: Path) -> Results:
         for line in rest:
             number += 1
             if "finals" in line:
-                finals = dict(line["finals"])
+                finals = Finals.from_json(line["finals"], f"{where}: line {number}: finals")
             else:
                 result = _result(line)
                 trials.setdefault(result.trial, result)
+    except BadInput:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"line {number} is not a result of a bundle", where=where) from error
     return Results(head, trials, finals, len(text))

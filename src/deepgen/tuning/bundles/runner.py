@@ -190,7 +190,7 @@ def _hold_finals(
         baselines=rules["baselines"],
         say=lambda text: _say(text.replace("builds paused: ", "")),
     )
-    writer.append({"finals": {**result, "peak_gflops": peak}})
+    writer.append({"finals": replace(result, peak_gflops=peak).to_json()})
 
 
 def _best(measurements: Sequence[Measurement]) -> float | None:

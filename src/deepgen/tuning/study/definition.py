@@ -91,32 +91,5 @@ def check_trial(trial: Trial) -> Trial:
     return trial
 
 
-def check_finals(finals: dict[str, Any]) -> dict[str, Any]:
-    """The finals themselves; raises KeyError, TypeError or ValueError for values that finals never contain."""
-    rates = [finals.get("peak_gflops"), finals.get("bandwidth")]
-    good = finals["winner"] is None or type(finals["winner"]) is int
-    good = good and all(rate is None or (_number(rate) and rate >= 0) for rate in rates)
-    for row in finals.get("finalists", []):
-        good = good and type(row["trial"]) is int and _number(row["seconds"]) and row["seconds"] > 0
-    for row in finals.get("baselines", []):
-        ratio = row["ratio"]
-        good = good and isinstance(row["name"], str) and _number(row["seconds"])
-        good = good and len(row["interval"]) == 2 and all(map(_number, row["interval"]))
-        good = good and (ratio is None or _number(ratio))
-    for row in (*finals.get("dropped", []), *finals.get("baselines_lost", [])):
-        good = good and isinstance(row["verdict"], str) and isinstance(row["detail"], str)
-        good = good and ("trial" in row or "name" in row)
-    waited = finals.get("waited") or {"seconds": 0.0, "by": None, "disturbed": None}
-    good = good and _number(waited["seconds"]) and {"by", "disturbed"} <= set(waited)
-    serves = finals.get("serves") or {}
-    for sizes in serves.get("only") or ():
-        good = good and all(name.isidentifier() and type(size) is int for name, size in sizes.items())
-        good = good and isinstance(serves["why"], str)
-    good = good and isinstance(serves.get("dense", ""), str)
-    if not good or not isinstance(finals.get("ties", []), list):
-        raise ValueError("its finals")
-    return finals
-
-
 def _number(value: Any) -> bool:
     return type(value) in (int, float)

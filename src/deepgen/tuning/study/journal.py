@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal_file import EMPTY, FILE, JournalError, JournalFile, holder
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
@@ -248,16 +249,17 @@ class Journal(JournalFile):
 
     # Finals and notes
 
-    def add_finals(self, finals: JsonObject) -> None:
+    def add_finals(self, finals: Finals) -> None:
+        data = finals.to_json()
         with self._transaction() as tally:
-            after = replace(tally, finals=tally.finals + 1, final=final_of(finals))
-            self._insert("finals", sealed("finals", after.finals, time.time(), pack(finals)))
+            after = replace(tally, finals=tally.finals + 1, final=final_of(data))
+            self._insert("finals", sealed("finals", after.finals, time.time(), pack(data)))
             self._settle(after)
 
-    def finals(self) -> dict[str, Any] | None:
-        """The newest finals."""
+    def finals(self) -> Finals | None:
+        """The newest finals. Raises BadInput for what no deepgen wrote."""
         rows = self._table("finals")
-        return dict(unpack(rows[-1][2])) if rows else None
+        return Finals.from_json(unpack(rows[-1][2]), f"{self.folder}: its finals") if rows else None
 
     def note(self, text: str) -> None:
         """Record something that a reader of the results should know."""

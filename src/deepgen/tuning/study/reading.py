@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from deepgen.run.measure.race import TIE, Ratio, paired_ratio
 from deepgen.tuning.progress import summed
 from deepgen.tuning.speed import MEMORY
-from deepgen.tuning.study.definition import check_finals, check_trial
+from deepgen.tuning.study.definition import check_trial
+from deepgen.tuning.study.finals import Finals, Serves
 from deepgen.tuning.study.glance import sorted_verdicts, winner
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Tally
@@ -33,7 +34,7 @@ class Reading:
     trials: tuple[Trial, ...]  # the ended ones, by id
     began_at: float | None  # in Unix time: when the first of them was asked for
     ended_at: Mapping[int, float]
-    finals: Mapping[str, Any] | None
+    finals: Finals | None
     times: tuple[Mapping[str, Any], ...]  # where the time of each run went
     notes: tuple[tuple[float, str], ...]
     budget: Mapping[str, Any]
@@ -42,13 +43,13 @@ class Reading:
 
     def rows(self) -> list[Row]:
         """One flat row per trial."""
-        raced = self.study.finals_seconds(self.finals or {})
+        raced = self.finals.seconds() if self.finals is not None else {}
         return [trial_row(trial, self.ended_at.get(trial.id), raced.get(trial.id)) for trial in self.trials]
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
         study = self.study
-        finals = self.finals or {}
+        finals = self.finals or Finals(None)
         best = winner(study.shapes, study.target, self.tally)
         if best is not None:
             best["over_default"] = over_default(finals)
@@ -64,13 +65,10 @@ class Reading:
             **study.target.proxy_row(),
             "trials": sorted_verdicts(study.about, self.tally),
             "winner": best,
-            "baselines": [
-                {"name": row["name"], "seconds": row["seconds"], "ratio": row["ratio"], "interval": row["interval"]}
-                for row in finals.get("baselines", [])
-            ],
-            "baselines_lost": finals.get("baselines_lost", []),
-            **({"shapes": finals["shapes"]} if best is not None and "shapes" in finals else {}),
-            "waited": finals.get("waited"),
+            "baselines": [row.shown() for row in finals.baselines],
+            "baselines_lost": [row.to_json() for row in finals.baselines_lost],
+            **({"shapes": [row.to_json() for row in finals.shapes]} if best is not None and finals.shapes else {}),
+            "waited": finals.waited.to_json() if finals.waited is not None else None,
             "doubts": doubts,
             "time": summed(self.times),
         }
@@ -79,14 +77,13 @@ class Reading:
 def read(study: Study, journal: Journal) -> Reading:
     """Read everything. Raises JournalError, and ValueError for content that deepgen did not write."""
     ended = journal.ended()
-    finals = journal.finals()
     return Reading(
         study,
         journal.tally(),
         tuple(check_trial(trial) for trial, _, _ in ended),
         min((asked for _, asked, _ in ended), default=None),
         {trial.id: at for trial, _, at in ended},
-        None if finals is None else check_finals(finals),
+        journal.finals(),
         tuple(journal.times()),
         tuple(journal.notes()),
         journal.run(),
@@ -101,21 +98,19 @@ _MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels r
 RETEST = "run `deepgen retest` on a calm machine"
 
 
-def over_default(finals: Mapping[str, Any]) -> JsonObject | None:
+def over_default(finals: Finals) -> JsonObject | None:
     """How many times as fast as the default the winner is; None where one of them was not in the finals."""
-    rows: Sequence[Mapping[str, Any]] = finals.get("finalists", [])
-    winner = next((row for row in rows if row["trial"] == finals.get("winner")), None)
-    default = next((row for row in rows if row.get("default")), None)
+    winner, default = finals.best, next((row for row in finals.finalists if row.default), None)
     if winner is None or default is None:
         return None
     if winner is default:
         return {"ratio": 1.0, "interval": [1.0, 1.0]}
-    ratio = paired_ratio(default["samples"], winner["samples"])
+    ratio = paired_ratio(default.samples, winner.samples)
     return {"ratio": ratio.estimate, "interval": [ratio.low, ratio.high]}
 
 
 def all_doubts(
-    finals: Mapping[str, Any] | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
+    finals: Finals | None, trials: Iterable[Trial], winner: Mapping[str, Any] | None, *, cold: bool
 ) -> list[str]:
     """All doubts about a study with these newest finals; `winner` is that of its summary."""
     doubts = [*_of_trials(trials)]
@@ -129,7 +124,7 @@ def all_doubts(
         *_of_ratios(finals, winner),
         *_of_bound(winner, cold=cold),
         *_of_serves(finals),
-        *lost_baselines(finals),
+        *lost_baselines(finals.to_json()),
     ]
 
 
@@ -141,16 +136,16 @@ def _of_trials(trials: Iterable[Trial]) -> list[str]:
     return [f"{len(disturbed)} of {len(timed)} trials were timed on a busy machine: {_together(disturbed)}"]
 
 
-def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
+def _of_conditions(finals: Finals) -> list[str]:
     doubts = []
-    waited = finals.get("waited") or {}
-    if waited.get("disturbed"):
-        still = f"the machine was still busy after the finals had waited {waited['seconds']:.0f} s"
-        doubts.append(f"{still}: {waited['disturbed']}; {RETEST}")
+    waited = finals.waited
+    if waited is not None and waited.disturbed:
+        still = f"the machine was still busy after the finals had waited {waited.seconds:.0f} s"
+        doubts.append(f"{still}: {waited.disturbed}; {RETEST}")
     disturbed = _disturbed(finals)
     if disturbed:
         doubts.append(f"the finals were timed on a busy machine: {_together(disturbed)}; {RETEST}")
-    late = dict.fromkeys(str(row["name"]) for row in finals.get("conditions", []) if row.get("late_samples"))
+    late = dict.fromkeys(str(row["name"]) for row in finals.conditions if row.get("late_samples"))
     if late:
         doubts.append(
             f"the host was too slow to keep the GPU busy, which counts in the time of {', '.join(late)}; {RETEST}"
@@ -158,9 +153,10 @@ def _of_conditions(finals: Mapping[str, Any]) -> list[str]:
     return doubts
 
 
-def _of_ratios(finals: Mapping[str, Any], winner: Mapping[str, Any]) -> list[str]:
+def _of_ratios(finals: Finals, winner: Mapping[str, Any]) -> list[str]:
     doubts = []
-    compared = [("the default", winner.get("over_default")), *((r["name"], r) for r in finals.get("baselines", []))]
+    compared: list[tuple[str, Mapping[str, Any] | None]] = [("the default", winner.get("over_default"))]
+    compared += [(row.name, row.shown()) for row in finals.baselines]
     for name, row in compared:
         if row is None or not row.get("interval"):
             continue
@@ -189,18 +185,18 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
     ]
 
 
-def _of_serves(finals: Mapping[str, Any]) -> list[str]:
-    serves = finals.get("serves") or {}
-    doubts = [f"the winner serves its tuned shape only: it was {serves['why']}"] if serves.get("only") else []
-    if serves.get("untried"):
-        doubts.append(f"the winner was not verified at {serves['untried']} other shapes: the time budget was used up")
-    if serves.get("dense"):
-        doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves['dense']}")
+def _of_serves(finals: Finals) -> list[str]:
+    serves = finals.serves or Serves()
+    doubts = [f"the winner serves its tuned shape only: it was {serves.why}"] if serves.only else []
+    if serves.untried:
+        doubts.append(f"the winner was not verified at {serves.untried} other shapes: the time budget was used up")
+    if serves.dense:
+        doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves.dense}")
     return doubts
 
 
-def _disturbed(finals: Mapping[str, Any]) -> list[str]:
-    return [str(row["contaminated"]) for row in finals.get("conditions", []) if row.get("contaminated")]
+def _disturbed(finals: Finals) -> list[str]:
+    return [str(row["contaminated"]) for row in finals.conditions if row.get("contaminated")]
 
 
 def _together(sentences: Sequence[str]) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from deepgen import operators, targets
 from deepgen.operators import Operator
 from deepgen.targets import Target
-from deepgen.tuning.serving import serves_only
 from deepgen.tuning.speed import speed
 from deepgen.tuning.study import journal as journals
 from deepgen.tuning.study import trust
@@ -20,14 +19,14 @@ from deepgen.tuning.study.definition import (
     STRANGE,
     check,
     check_config,
-    check_finals,
     check_trial,
     is_own_kernel,
     signed_part,
 )
+from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.glance import described, known_shapes
 from deepgen.tuning.study.journal import Journal
-from deepgen.tuning.study.text import Row, as_frame, bound_text, dropped_reasons, rate_text, seconds_text
+from deepgen.tuning.study.text import Row, as_frame, bound_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
 
@@ -275,18 +274,17 @@ class Study:
 
         with self._journal() as journal:
             winner = self._winner_id(journal)
-            finals = self._finals(journal)
+            finals = journal.finals()
             trial = journal.trial(winner) if winner is not None else None
             best = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
-            reasons = [*dropped_reasons(finals), "none was recorded"]
+            reasons = [*finals.dropped_reasons(), "none was recorded"]
             raise DeepgenError(f"{self.folder}: every finalist failed the final checks; the fastest one: {reasons[0]}")
         if not best:
             raise DeepgenError(f"{self.folder} has no correct kernel yet")
         seconds = best[0].seconds or 0.0
-        for row in (finals or {}).get("finalists", []):
-            if row["trial"] == winner:
-                seconds = row["seconds"]
+        if finals is not None and finals.best is not None:
+            seconds = finals.best.seconds
         return Best(self, best[0], seconds)
 
     def kernel(self, trial: Trial) -> Kernel:
@@ -323,26 +321,19 @@ class Study:
             "so its source cannot be shown; tune again"
         )
 
-    def serves_only(self, finals: Mapping[str, Any] | None = None) -> tuple[tuple[str, str], ...]:
+    def serves_only(self, finals: Finals | None = None) -> tuple[tuple[str, str], ...]:
         """What a shape must satisfy beyond the winner's own requirements, and why: it was wrong at another shape.
 
         `finals`, if the caller has them, are those that the kernel won.
         """
-        held = (self.finals() if finals is None else finals) or {}
-        return serves_only(held.get("serves") or {}, self.about.signature())
+        held = self.finals() if finals is None else finals
+        serves = held.serves if held is not None else None
+        return serves.requirements(self.about.signature()) if serves is not None else ()
 
-    def finals(self) -> dict[str, Any] | None:
+    def finals(self) -> Finals | None:
+        """The newest finals."""
         with self._journal() as journal:
-            return self._finals(journal)
-
-    def _finals(self, journal: Journal) -> dict[str, Any] | None:
-        finals = journal.finals()
-        return None if finals is None else check_finals(finals)
-
-    def finals_seconds(self, finals: Mapping[str, Any] | None = None) -> dict[int, float]:
-        """The time of each trial that took part in the newest finals."""
-        held = (self.finals() if finals is None else finals) or {}
-        return {row["trial"]: row["seconds"] for row in held.get("finalists", [])}
+            return journal.finals()
 
     def notes(self) -> list[tuple[float, str]]:
         with self._journal() as journal:
@@ -380,11 +371,11 @@ class Study:
         # Of a layer above this one: found by its name when it is asked for, as registries find what they hold.
         return import_module("deepgen.report.plots").Plots(self)
 
-    def speed(self, seconds: float, finals: Mapping[str, Any] | None = None) -> JsonObject:
+    def speed(self, seconds: float, finals: Finals | None = None) -> JsonObject:
         """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""
-        held = (self.finals() if finals is None else finals) or {}
-        return speed(self.shapes, seconds, held.get("peak_gflops"), held.get("bandwidth") or self.target.bandwidth)
+        held = (self.finals() if finals is None else finals) or Finals(None)
+        return speed(self.shapes, seconds, held.peak_gflops, held.bandwidth or self.target.bandwidth)
 
     def _winner_id(self, journal: Journal) -> int | None:
-        finals = self._finals(journal)
-        return None if finals is None else finals["winner"]
+        finals = journal.finals()
+        return None if finals is None else finals.winner

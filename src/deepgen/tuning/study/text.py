@@ -58,17 +58,12 @@ def knob_text(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-def dropped_reasons(finals: Mapping[str, Any]) -> list[str]:
-    """Why kernels that were right in the search did not reach the end of the finals, one line each."""
-    return [f"trial {row['trial']} is {row['verdict']} {row['detail']}" for row in finals.get("dropped", [])]
-
-
-def lost_baselines(finals: Mapping[str, Any]) -> list[str]:
+def lost_baselines(results: Mapping[str, Any]) -> list[str]:
     """Which baselines the winner is not compared with, and why, one line each."""
     return [
         f"{row['name']} {'was called wrong' if row['verdict'] == 'wrong' else row['verdict'].replace('_', ' ')}: "
         f"{row['detail']}; not compared"
-        for row in finals.get("baselines_lost", [])
+        for row in results.get("baselines_lost", [])
     ]
 
 

@@ -1,0 +1,218 @@
+"""Finals as they are recorded: who took part, how long each took, and which shapes the winner serves.
+
+They are read and checked here, whether they come out of a journal or out of a bundle's results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from deepgen.vocabulary import codec
+from deepgen.vocabulary.codec import Serializable, coded
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import Json, JsonObject
+from deepgen.vocabulary.measurement import Verdict
+
+if TYPE_CHECKING:
+    from deepgen.operators import Signature
+
+MOST_SECONDS = 1e9
+_OF_WINNER = frozenset({"ties", "tie_broken_by", "rounds", "serves", "conditions", "waited"})
+
+
+@dataclass(frozen=True)
+class Slower:
+    """How many times as long as the leader, with the confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RacedTrial:
+    """A finalist: its trial, its time and its samples, round by round."""
+
+    trial: int
+    rank: int
+    config: Mapping[str, Any]
+    default: bool  # whether the search began with this config
+    kernel_id: str
+    seconds: float
+    samples: tuple[float, ...]
+    slower_than_leader: Slower
+
+
+@dataclass(frozen=True)
+class RacedBaseline:
+    """A baseline, and how many times as long as the winner it took."""
+
+    name: str
+    seconds: float
+    ratio: float | None
+    interval: tuple[float, float] | None
+    samples: tuple[float, ...] = ()
+
+    def shown(self) -> JsonObject:
+        """Without its samples."""
+        interval: Json = None if self.interval is None else [*self.interval]
+        return {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
+
+
+@dataclass(frozen=True)
+class DroppedTrial:
+    """A kernel that was right in the search and did not reach the end of the finals."""
+
+    trial: int
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True)
+class LostBaseline(Serializable):
+    """A baseline that the winner is not compared with."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Serves:
+    """Which shapes the winner serves, where it was wrong at others."""
+
+    only: tuple[Mapping[str, int], ...] | None = None  # the sizes; None: all that it says it does
+    right_at: tuple[str, ...] = ()
+    why: str | None = field(default=None, metadata=coded(omit=True))
+    dense: str | None = field(default=None, metadata=coded(omit=True))  # why arrays must be dense
+    untried: int = field(default=0, metadata=coded(omit=True))  # other shapes, when the time was up
+
+    def requirements(self, signature: Signature) -> tuple[tuple[str, str], ...]:
+        """What a shape must satisfy, each with the reason in words."""
+        dense = tuple(self._dense(signature)) if self.dense else ()
+        if not self.only:
+            return dense
+        shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in self.only]
+        words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
+        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {self.why}"), *dense)
+
+    def _dense(self, signature: Signature) -> Iterator[tuple[str, str]]:
+        words = f"it serves dense arrays only: with room between rows it was {self.dense}"
+        for param in signature.params:
+            for i in range(len(param.shape) - 1):
+                product = " * ".join(f"({size})" for size in param.shape[i + 1 :])
+                yield f"stride_{param.name}_{i} == {product}", words
+
+
+@dataclass(frozen=True)
+class ShapeTimes(Serializable):
+    """The times at one of several shapes."""
+
+    operator: str
+    seconds: float | None
+    baselines: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Waited(Serializable):
+    """How long finals waited for a calm machine, what had disturbed it, and what still did when the time was up."""
+
+    seconds: float = 0.0
+    by: str | None = None
+    disturbed: str | None = None
+
+
+@dataclass(frozen=True)
+class Finals:
+    """The result of finals; without a winner where every finalist failed."""
+
+    winner: int | None
+    ties: tuple[int, ...] = ()
+    tie_broken_by: str | None = None
+    rounds: int = 0
+    finalists: tuple[RacedTrial, ...] = ()
+    baselines: tuple[RacedBaseline, ...] = ()
+    baselines_lost: tuple[LostBaseline, ...] = ()
+    dropped: tuple[DroppedTrial, ...] = ()
+    serves: Serves | None = None
+    shapes: tuple[ShapeTimes, ...] = field(default=(), metadata=coded(omit=True))
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    waited: Waited | None = None
+    trials: int | None = field(default=None, metadata=coded(omit=True))  # that had ended when they were held
+    peak_gflops: float | None = None
+    bandwidth: float | None = None
+    retest: bool = field(default=False, metadata=coded(omit=True))
+    bundle: str | None = field(default=None, metadata=coded(omit=True))  # that they were held in
+
+    @property
+    def best(self) -> RacedTrial | None:
+        return self.finalist(self.winner)
+
+    def finalist(self, trial: int | None) -> RacedTrial | None:
+        return next((row for row in self.finalists if row.trial == trial), None)
+
+    def seconds(self) -> dict[int, float]:
+        """The time of each trial that took part."""
+        return {row.trial: row.seconds for row in self.finalists}
+
+    def dropped_reasons(self) -> list[str]:
+        """Why kernels that were right in the search did not reach the end, one line each."""
+        return [f"trial {row.trial} is {row.verdict.value} {row.detail}" for row in self.dropped]
+
+    def to_json(self) -> JsonObject:
+        data = codec.to_json(self)
+        return {key: data[key] for key in data if self.winner is not None or key not in _OF_WINNER}
+
+    @staticmethod
+    def from_json(data: Any, where: str | None = None) -> Finals:
+        """Raises BadInput, which says what is wrong."""
+        finals = codec.from_json(Finals, data, where)
+        flaw = next(finals._flaws(), None)
+        if flaw is not None:
+            raise BadInput(flaw, where=where)
+        return finals
+
+    def _flaws(self) -> Iterator[str]:
+        """Whatever does not agree, in words."""
+        trials = [row.trial for row in self.finalists]
+        if len(set(trials)) != len(trials):
+            yield "a finalist stands there twice"
+        if (self.winner not in trials) if trials else self.winner is not None:
+            yield "the winner is not a finalist"
+        if not set(self.ties) <= set(trials):
+            yield "ties are not among the finalists"
+        if self.tie_broken_by not in (None, "default", "resources"):
+            yield "tie_broken_by is unknown"
+        for name in ("peak_gflops", "bandwidth"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate < math.inf:
+                yield f"{name} is not a rate"
+        for row in self.finalists:
+            name, ratio = f"finalist {row.trial}", row.slower_than_leader
+            if not all(map(_is_time, (row.seconds, *row.samples))) or not row.samples:
+                yield f"{name} has no time"
+            elif not math.isclose(median(row.samples), row.seconds, rel_tol=1e-9):
+                yield f"the time of {name} is not its samples'"
+            if not all(value > 0 for value in (ratio.estimate, ratio.low, ratio.high)):
+                yield f"{name} has no ratio to the leader"
+        for one in self.baselines:
+            if not _is_time(one.seconds):
+                yield f"baseline {one.name} has no time"
+            if not all(value > 0 for value in (*filter(None, [one.ratio]), *(one.interval or ()))):
+                yield f"baseline {one.name} has no ratio"
+        if any(shape.seconds is not None and not _is_time(shape.seconds) for shape in self.shapes):
+            yield "a shape has no time"
+        serves = self.serves or Serves()
+        if serves.only and serves.why is None:
+            yield "serves does not say why"
+        if not all(name.isidentifier() for sizes in serves.only or () for name in sizes):
+            yield "serves names no shapes"
+
+
+def _is_time(value: float) -> bool:
+    return 0.0 < value < MOST_SECONDS
