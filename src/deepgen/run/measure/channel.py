@@ -167,6 +167,16 @@ class Stage(IntEnum):
         return self.in_kernel or self is Stage.CHECK
 
 
+DOING = {
+    Stage.LOAD: "while it was loaded",
+    Stage.PREPARE: "while it prepared its data",
+    Stage.VERIFY: "in a verifying run",
+    Stage.TIME: "in a timed run",
+    Stage.CHECK: "after it had run, so it damaged the process",
+    Stage.JUDGE: "where the kernel ran that answers are compared with",
+}
+
+
 class Fields(ctypes.Structure):
     """Mirrors `struct pulse` in harness.c."""
 

@@ -209,7 +209,7 @@ class GpuBench:
         for tensor in self._judged:
             self._driver.copy(self._now.kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
 
-    def same_as_kept(self, of: DeviceSet) -> bool:
+    def same_as(self, of: DeviceSet) -> bool:
         return not any(
             self._checks.differ(self.buffers[t.name].start, of.kept[t.name].start, t.bytes).count for t in self._judged
         )

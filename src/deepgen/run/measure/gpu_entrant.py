@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,80 +14,66 @@ from deepgen import baselines
 from deepgen.operators import Operator, Tensor, TensorFacts
 from deepgen.operators.signature import DENSE, dense_strides
 from deepgen.run.call import plans
-from deepgen.run.call.gpu_kernel import BoundPlan, GpuKernel
+from deepgen.run.call.gpu_kernel import Bound, BoundPlan, GpuKernel
 from deepgen.run.measure import limits
-from deepgen.run.measure.base import Task
-from deepgen.run.measure.bench import REWRITTEN, STALE, Rejected, on_call
-from deepgen.run.measure.channel import Pulse, Stage
+from deepgen.run.measure.bench import Rejected, on_call
+from deepgen.run.measure.channel import DOING, Stage
+from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.gpu_bench import DeviceSet, GpuBench
 from deepgen.run.measure.gpu_device import LONGER, LONGEST, SHORTEST, Checks, DeviceBuffer, Queue, Sample
 from deepgen.run.measure.referee import ContextLost
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
-_GARBAGE = 0xFF  # fresh memory may hold zeros: no kernel may count on them
 _RETAKES, _PATIENCE = 6, 2  # of a sample whose queue was not full; such samples in spite of that
-_DOING = {
-    Stage.LOAD: "while it was loaded",
-    Stage.PREPARE: "while it prepared its data",
-    Stage.VERIFY: "in a verifying run",
-    Stage.TIME: "in a timed run",
-    Stage.JUDGE: "where the kernel ran that answers are compared with",
-}
 
 
 @dataclass
-class Device:
-    """What all entrants of one worker share."""
+class GpuSurroundings(Surroundings):
+    """What all entrants of a GPU's worker share."""
 
-    task: Task
     driver: Driver
     checks: Checks
-    pulse: Pulse
     queue: Queue
     prepared: dict[tuple[str, int], Callable[[], None]] = field(default_factory=dict)  # baselines, once a bench
 
-    @cached_property
-    def own_seconds(self) -> float:
-        """Asked for after every run, and an operator may take a while to count its work."""
-        return limits.own_seconds(self.task)
 
+class GpuEntrant(Entrant):
+    """Timed by the device's own clock. Damage outside of tensors is looked for at the beginning and at the end."""
 
-class GpuEntrant:
-    """One contender. `who` is its place in the request, so that a crash can be attributed to it."""
+    bench: GpuBench
 
-    def __init__(self, device: Device, bench: GpuBench, who: int, run_limit: float) -> None:
-        self.device, self.bench, self.who, self.run_limit = device, bench, who, run_limit
-        self.error = 0.0
-        self.calls = 0
-        self.reproducible = True
+    def __init__(self, device: GpuSurroundings, bench: GpuBench, who: int, run_limit: float) -> None:
+        super().__init__(bench, who, run_limit)
+        self.device = device
         self.late = 0  # samples for which the host was too slow
         self._hold = SHORTEST
-        self._run: Callable[[], None] = lambda: None
-        self._prepare: BoundPlan | None = None
         self._kernel: GpuKernel | None = None
         self._workspaces: dict[str, DeviceBuffer] = {}
         self._scratch: list[DeviceBuffer] = []
-        self._constant: frozenset[str] = frozenset()
-        self._sets = bench.alternating.under(self._constant)
-        self._prepared: DeviceSet | None = None  # what the preparation was given
-        self._current = -1  # which of the sets the inputs are of
-        self._right: set[int] = set()  # those on which it has been right: the bench keeps its answers
 
     def load(self, kernel: Kernel, binary: str) -> None:
-        """Load the module and give the kernel its memory."""
+        bound = self._bound(kernel, binary, self.bench.operator.scalars())
+        self._run = bound.run.run
+        self._prepare = partial(self._prepare_plan, bound.prepare) if kernel.plan.prepare else None
+        self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
+
+    def _bound(self, kernel: Kernel, binary: str, scalars: plans.Scalars) -> Bound:
+        """The module loaded, and the kernel with its memory."""
         with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
-            operator = self.bench.operator
-            scalars = operator.scalars()
             plans.check_shape(kernel, scalars)
             self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
-            shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
-            bound = self._kernel.bind(self.bench.addresses(), scalars, self._allocate, shapes)
-        self._prepare = bound.prepare if kernel.plan.prepare else None
-        self._run = bound.run.run
-        self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
-        self._constant = plans.constant(kernel.plan)
-        self._sets = self.bench.alternating.under(self._constant)
+            shapes = {t.name: (t.shape, t.dtype.name) for t in self.bench.operator.tensors()}
+            bound = self._kernel.bind(self._addresses(), scalars, self._allocate, shapes)
+        self.expect(kernel.plan)
+        return bound
+
+    def _addresses(self) -> dict[str, int]:
+        return self.bench.addresses()
+
+    def _prepare_plan(self, plan: BoundPlan) -> None:
+        plan.run()
+        self.device.driver.synchronize()
 
     def load_baseline(self, name: str, threads: int) -> None:
         # A comparison takes several requests; a library's algorithm is chosen in the first.
@@ -102,26 +88,11 @@ class GpuEntrant:
                     prepared[key] = baseline.prepare(*arguments)
         self._run = prepared[key]
 
-    def answer(self) -> None:
-        """Give the answers that others are compared with: this one is not compared with any."""
-        for chosen in self.bench.unanswered:
-            self.bench.use(chosen)
-            with self._stage(Stage.JUDGE, self.run_limit):
-                self.bench.reset()
-                if self._prepare is not None:
-                    self._prepare.run()
-                self._run()
-                self.device.driver.synchronize()
-            self._look_for_damage()
-            self.bench.take(chosen)
-
     def first(self) -> None:
-        """Prepare, run once and verify."""
-        self._verify()
+        super().first()
         self._look_for_damage()
 
     def timed(self) -> float:
-        """Seconds of one run, which is checked like the first."""
         sample = self._full(self._sample)
         self.late += not sample.full
         return sample.seconds
@@ -150,7 +121,7 @@ class GpuEntrant:
         """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
         what rewriting left in the caches is not what is timed."""
         self._next_inputs()
-        with self._stage(Stage.TIME, self.run_limit):
+        with self._stage(Stage.TIME):
             self.bench.reset()
             if self.device.task.policy.cold:
                 self.device.queue.flush()
@@ -161,7 +132,7 @@ class GpuEntrant:
         return sample
 
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
-        """One run, with something called right before it and right after: a profiler is told what to look at."""
+        """A profiler is told what to look at."""
         self._next_inputs()
         with self._stage(Stage.VERIFY, limits.PROFILED_SECONDS):
             self.bench.reset()
@@ -173,11 +144,12 @@ class GpuEntrant:
         self._check()
 
     def last(self) -> None:
-        """Verify once more, with other garbage in the scratch memory; damage done by any run shows here."""
-        for workspace in self._scratch:
-            self.device.driver.fill(workspace.start, _GARBAGE, workspace.bytes)
-        self._verify()
+        super().last()
         self._look_for_damage()
+
+    def _spoil_scratch(self) -> None:
+        for workspace in self._scratch:
+            self.device.driver.fill(workspace.start, GARBAGE, workspace.bytes)
 
     def close(self) -> None:
         self._run, self._prepare = (lambda: None), None
@@ -189,47 +161,22 @@ class GpuEntrant:
         self._workspaces.clear()
         self._kernel = None
 
-    def _verify(self) -> None:
-        self._next_inputs()
-        with self._stage(Stage.VERIFY, self.run_limit):
+    def _run_once(self, stage: Stage, *, prepare: bool = False) -> None:
+        with self._stage(stage):
             self.bench.reset()
+            if prepare and self._prepare is not None:
+                self._prepare()
             self._run()
             self.device.driver.synchronize()
-        self._check()
 
-    def _next_inputs(self) -> None:
-        """The next set's numbers at the same addresses; prepared data is prepared again if its inputs changed."""
-        self._current = (self._current + 1) % len(self._sets)
-        chosen, before = self._sets[self._current], self._prepared
-        self.bench.use(chosen)
-        if self._prepare is None:
-            return
-        if before is None or any(chosen.inputs[n] is not before.inputs[n] for n in self._constant & {*chosen.inputs}):
-            with self._stage(Stage.PREPARE, self.run_limit):
-                self._prepare.run()
-                self.device.driver.synchronize()
-            self._look_for_damage()
-            self._prepared = chosen
+    def _look_after_run(self) -> None:
+        self.bench.look_at_inputs()
 
-    def _check(self) -> None:
-        self.calls += 1
-        with on_call(self.calls):
-            self.bench.look_at_inputs()
-        seen = self._current in self._right
-        if seen and self.bench.same_as_kept(self._sets[self._current]):
-            return
-        self.reproducible = self.reproducible and not seen
-        with on_call(self.calls, self._since):
-            self.error = max(self.error, self.bench.judge())
-        if not seen:
+    def _judged(self) -> tuple[float, DeviceSet]:
+        error = self.bench.judge()
+        if self._current not in self._answers:
             self.bench.keep()
-            self._right.add(self._current)
-
-    def _since(self) -> str:
-        """What may explain a wrong result on these inputs."""
-        if any(self.bench.same_as_kept(self._sets[place]) for place in self._right if place != self._current):
-            return STALE
-        return "" if self._current in self._right else REWRITTEN
+        return error, self._sets[self._current]
 
     def _look_for_damage(self) -> None:
         with on_call(self.calls):
@@ -239,15 +186,15 @@ class GpuEntrant:
                     raise Rejected(Verdict.WRONG, damage)
 
     @contextmanager
-    def _stage(self, stage: Stage, limit: float) -> Iterator[None]:
-        """Code of the contender runs: it must end in time, and its faults become verdicts."""
+    def _stage(self, stage: Stage, limit: float | None = None) -> Iterator[None]:
+        """Faults become verdicts, too."""
         pulse = self.device.pulse
-        pulse.enter(stage, limit, self.who)
+        pulse.enter(stage, self.run_limit if limit is None else limit, self.who)
         try:
             yield
         except DriverError as error:
             if error.sticky:
-                raise ContextLost(f"{error.name} {_DOING[stage]} (call {self.calls + 1})") from error
+                raise ContextLost(f"{error.name} {DOING[stage]} (call {self.calls + 1})") from error
             verdict = Verdict.OUT_OF_MEMORY if error.out_of_memory else Verdict.REFUSED
             raise Rejected(verdict, str(error)) from error
         except DeepgenError as error:
@@ -257,7 +204,7 @@ class GpuEntrant:
     def _allocate(self, arg: WorkspaceArg, size: int) -> int:
         buffer = DeviceBuffer(self.device.driver, f"workspace {arg.name}", size)
         self._workspaces[arg.name] = buffer
-        self.device.driver.fill(buffer.start, _GARBAGE, size)
+        self.device.driver.fill(buffer.start, GARBAGE, size)
         return buffer.start
 
 
@@ -290,18 +237,15 @@ class StridedEntrant(GpuEntrant):
         facts = padded_facts(operator, kernel.plan)
         if not facts:
             raise Rejected(Verdict.REFUSED, "it serves dense arrays only")
-        with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
-            scalars = operator.strided(facts)
-            plans.check_shape(kernel, scalars)
-            self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
-            self._padded = [self._place(tensor) for tensor in operator.tensors() if tensor.name in facts]
-            addresses = {**self.bench.addresses(), **{p.tensor.name: p.buffer.start for p in self._padded}}
-            shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
-            bound = self._kernel.bind(addresses, scalars, self._allocate, shapes)
-        self._prepare = _After(self._scatter, bound.prepare) if kernel.plan.prepare else None
-        self._run = lambda: self._between(bound.run.run)
-        self._constant = plans.constant(kernel.plan)
-        self._sets = self.bench.alternating.under(self._constant)
+        self._strided = {*facts}
+        bound = self._bound(kernel, binary, operator.strided(facts))
+        self._run = partial(self._between, bound.run.run)
+        if kernel.plan.prepare:
+            self._prepare = lambda: (self._scatter(), self._prepare_plan(bound.prepare))
+
+    def _addresses(self) -> dict[str, int]:
+        self._padded = [self._place(tensor) for tensor in self.bench.operator.tensors() if tensor.name in self._strided]
+        return {**self.bench.addresses(), **{p.tensor.name: p.buffer.start for p in self._padded}}
 
     def _place(self, tensor: Tensor) -> Padded:
         rows, row = prod(tensor.shape[:-1]), tensor.shape[-1] * tensor.dtype.bytes
@@ -329,17 +273,6 @@ class StridedEntrant(GpuEntrant):
                 raise Rejected(Verdict.WRONG, f"wrote between the rows of {padded.tensor.name}")
             for row in range(padded.rows):
                 driver.copy(padded.dense + row * padded.row_bytes, padded.buffer.start + row * pitch, padded.row_bytes)
-
-
-class _After(BoundPlan):
-    """A plan that runs once something else was done."""
-
-    def __init__(self, first: Callable[[], None], plan: BoundPlan) -> None:
-        self._first, self._plan = first, plan
-
-    def run(self, stream: int | None = 0) -> None:
-        self._first()
-        self._plan.run()
 
 
 def padded_facts(operator: Operator, plan: LaunchPlan) -> dict[str, TensorFacts]:

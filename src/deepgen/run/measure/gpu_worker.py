@@ -16,7 +16,7 @@ from deepgen.run.measure.base import Helper, Task
 from deepgen.run.measure.channel import Pulse
 from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
 from deepgen.run.measure.gpu_device import SHORTEST, Checks, Queue
-from deepgen.run.measure.gpu_entrant import Device, GpuEntrant, StridedEntrant
+from deepgen.run.measure.gpu_entrant import GpuEntrant, GpuSurroundings, StridedEntrant
 from deepgen.run.measure.referee import Inputs, Referee
 from deepgen.targets import Gpu
 from deepgen.targets.gpu_driver import APIS, Driver
@@ -41,7 +41,7 @@ class GpuWorker(Referee[GpuEntrant]):
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
         self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
         self.judge = helpers.get("judge")
-        self._device = Device(self.task, driver, checks, pulse, Queue(driver, checks, target.l2_bytes))
+        self._device = GpuSurroundings(self.task, pulse, driver, checks, Queue(driver, checks, target.l2_bytes))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[Inputs, GpuBench] = {}
         self._call_seconds = self._empty_launch()

@@ -23,7 +23,7 @@ from typing import Any
 import deepgen
 from deepgen.run.measure import keeper
 from deepgen.run.measure.bench import GUARD
-from deepgen.run.measure.channel import Channel, Closed, Garbled, Place, Pulse, Stage
+from deepgen.run.measure.channel import DOING, Channel, Closed, Garbled, Place, Pulse, Stage
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.run.measure.worker import LOST_CHANNEL
 from deepgen.toolchains import guard
@@ -224,14 +224,6 @@ def import_path() -> list[str]:
     return paths if ours in paths else [*paths, ours]
 
 
-_DOING = {
-    Stage.LOAD: "while it was loaded",
-    Stage.PREPARE: "while it prepared its data",
-    Stage.VERIFY: "in a verifying run",
-    Stage.TIME: "in a timed run",
-    Stage.CHECK: "after it had run, so it damaged the process",
-    Stage.JUDGE: "where the kernel ran that answers are compared with",
-}
 # What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
 _UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
 _SPOILT = "closed or wrote to the worker's files"
@@ -260,7 +252,7 @@ def death(report: Mapping[str, int] | None, pulse: Pulse, printed: str) -> tuple
         verdict, what = _cause(report["ended"], pulse)
     else:
         verdict, what = Verdict.CRASHED, "killed its parent process"
-    where = _DOING.get(pulse.stage, "before it ran")
+    where = DOING.get(pulse.stage, "before it ran")
     output = f"; it printed: {printed}" if printed else ""
     return verdict, f"{what} {where} ({_on_call(pulse)}){output}"
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
+from deepgen.run.measure.entrant import Entrant
 from deepgen.run.measure.race import enough, interleaved, race
-from deepgen.vocabulary import DeepgenError, JsonObject, Kernel, Measurement, Verdict
+from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Verdict
 
 
 class ContextLost(Exception):
@@ -33,32 +34,6 @@ class Inputs:
     seed: int
     probe: str = "normal"
     shape: int = 0
-
-
-class Entrant(Protocol):
-    """One contender, ready to run on the task's inputs. Every run of it, timed or not, is checked."""
-
-    error: float
-    calls: int
-    reproducible: bool
-
-    def load(self, kernel: Kernel, binary: str) -> None: ...
-
-    def answer(self) -> None:
-        """Run for the answers that others are compared with."""
-        ...
-
-    def first(self) -> None: ...
-
-    def timed(self) -> float: ...
-
-    def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
-        """One run under the conditions of a timed one, with something called right before it and right after."""
-        ...
-
-    def last(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 E = TypeVar("E", bound=Entrant)

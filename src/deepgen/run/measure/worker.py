@@ -21,7 +21,7 @@ from deepgen.run.measure import limits
 from deepgen.run.measure.base import Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
 from deepgen.run.measure.channel import Channel, Closed, Pulse, Stage
-from deepgen.run.measure.cpu_entrant import CpuEntrant, Surroundings
+from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
 from deepgen.run.measure.referee import ContextLost, Inputs, Referee
@@ -48,7 +48,7 @@ class CpuWorker(Referee[CpuEntrant]):
         target = self.task.target
         caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
         harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
-        self.around = Surroundings(self.task, harness, pulse, Threads())
+        self.around = CpuSurroundings(self.task, pulse, harness, Threads())
         harness.begin()
         self._watch = Watch(harness.arithmetic)
         self._benches: dict[tuple[Inputs, bool], Bench] = {}
@@ -81,11 +81,11 @@ class CpuWorker(Referee[CpuEntrant]):
             entrant.load(kernel, entry["binary"])
             return
         self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
+        entrant.baseline = True
         try:
-            entrant.baseline = True
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)
             run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
-            entrant.run, entrant.keep = (run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)
+            entrant.take(*((run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)))
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
 
