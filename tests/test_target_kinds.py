@@ -16,16 +16,12 @@ OF_ONE_KIND = {
     "toolchains/find.py",  # a C compiler is tried on a processor of its own kind
     "toolchains/find_gpu.py",
     "toolchains/compilers/c.py",
-    "toolchains/compilers/gpu_facts.py",
     "toolchains/compilers/hip_clang.py",
     "toolchains/compilers/nvrtc.py",
     "toolchains/compilers/riscv.py",
     "toolchains/compilers/sim.py",
     "toolchains/compilers/triton.py",
-    "run/measure/wrappers.py",  # occupancy is a matter of GPUs
-    "run/measure/gpu_worker.py",
     "run/measure/peak.py",
-    "run/riscv/board.py",
     "run/riscv/qemu.py",
     "run/riscv/runner.py",
     "run/measure/sim.py",

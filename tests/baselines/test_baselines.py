@@ -110,7 +110,7 @@ def test_what_cutlass_and_tvm_need_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_kernels_that_heuristics_propose_come_first() -> None:
-    design = cutlass_dsl.Design
+    design = cutlass_dsl.CutlassDesign
     kernels = [
         design((64, 64), (1, 1)),
         design((128, 64), (1, 1)),

@@ -15,7 +15,7 @@ import deepgen as dg
 from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import Contender
-from deepgen.run.measure.conditions import Reading
+from deepgen.run.measure.conditions import MachineReading
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
@@ -61,7 +61,12 @@ def test_a_limit_can_be_set(name: str, limit: Callable[[], float], monkeypatch: 
 
 def test_a_neighbour_that_takes_the_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = len(conditions._cores())
-    readings = [Reading(0.0), Reading(1.0, busy=0.4 * cores, ours=0.0), Reading(0.0), Reading(1.0, busy=0.01)]
+    readings = [
+        MachineReading(0.0),
+        MachineReading(1.0, busy=0.4 * cores, ours=0.0),
+        MachineReading(0.0),
+        MachineReading(1.0, busy=0.01),
+    ]
     monkeypatch.setattr(conditions, "read", lambda ours, builds: readings.pop(0))
     assert conditions.disturbance(0.0) == BUSY
     assert conditions.disturbance(0.0) is None

@@ -22,7 +22,7 @@ _PROPOSED = 64  # configs that it is asked for
 _TRIED, _TRIES = 8, 5
 
 
-class Design(NamedTuple):
+class CutlassDesign(NamedTuple):
     """What tells kernels apart: rows and columns of a block's tile, and of a cluster's blocks."""
 
     tile: tuple[int, int]
@@ -94,7 +94,7 @@ class CutlassDsl:
         return best
 
 
-def proposed(gemm: Gemm, device: str) -> list[Design]:
+def proposed(gemm: Gemm, device: str) -> list[CutlassDesign]:
     """What nvMatmulHeuristics proposes on a GPU of this name, the best first; nothing for one that it does not know."""
     import nvMatmulHeuristics as heuristics
 
@@ -113,10 +113,10 @@ def proposed(gemm: Gemm, device: str) -> list[Design]:
     finally:
         asked.destroyHardwareDescriptor(chip)
     configs = [row["kernel"] for row in rows]
-    return [Design((c.cta_tile_m, c.cta_tile_n), (c.cluster_m, c.cluster_n)) for c in configs if c.split_k == 1]
+    return [CutlassDesign((c.cta_tile_m, c.cta_tile_n), (c.cluster_m, c.cluster_n)) for c in configs if c.split_k == 1]
 
 
-def ranked(designs: Sequence[Design], wanted: Sequence[Design]) -> list[int]:
+def ranked(designs: Sequence[CutlassDesign], wanted: Sequence[CutlassDesign]) -> list[int]:
     """Places of kernels: by the first proposal of their tile and cluster, then of their tile, then all others."""
     whole = {design: place for place, design in reversed(list(enumerate(wanted)))}
     tiles = {design.tile: place for place, design in reversed(list(enumerate(wanted)))}
@@ -127,9 +127,9 @@ def ranked(designs: Sequence[Design], wanted: Sequence[Design]) -> list[int]:
     return sorted(range(len(designs)), key=key)
 
 
-def _design(operator: Any) -> Design:
+def _design(operator: Any) -> CutlassDesign:
     about = operator.metadata.design
-    return Design(tuple(about.tile_shape[:2]), tuple(about.cluster_shape[:2]))
+    return CutlassDesign(tuple(about.tile_shape[:2]), tuple(about.cluster_shape[:2]))
 
 
 def _call(operator: Any, arguments: Any) -> Callable[[], None]:

@@ -71,6 +71,20 @@ class Target:
         """What a processor must have to run its binaries, by the Linux kernel's names; GPUs name an architecture."""
         return ()
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of all its caches: data that were not used while more than this was read are in none of them."""
+        return 32 << 20
+
+    def has(self, *features: str) -> bool:
+        """Whether it has all of these, by the names that its kind of target gives them."""
+        return False
+
+    def residence(self, threads: int, registers: int, shared: int) -> tuple[int, float] | None:
+        """How many blocks of a kernel fit a multiprocessor, and the share of its warps that they fill; None where there
+        are no multiprocessors. `threads` and bytes of `shared` memory are a block's, `registers` a thread's."""
+        return None
+
     def peak(self, dtype: str) -> float | None:
         """GFLOP/s in a number format from the datasheet; None if it has to be measured or does not exist."""
         return None

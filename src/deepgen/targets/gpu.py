@@ -75,6 +75,16 @@ class Gpu(Target):
     def runs_on(self, device: Target) -> bool:
         return isinstance(device, type(self)) and self.arch == device.arch
 
+    @property
+    def cache_bytes(self) -> int:
+        return self.l2_bytes
+
+    def residence(self, threads: int, registers: int, shared: int) -> tuple[int, float]:
+        return (
+            blocks_resident(self, threads, registers, shared),
+            round(occupancy(self, threads, registers, shared), 4),
+        )
+
     def describe(self) -> str:
         return f"{self.name}: {self.model} ({self.arch}), {self.multiprocessors} multiprocessors"
 

@@ -275,7 +275,7 @@ class Driver:
         return f"{(text.value or b'unknown error').decode(errors='replace')} ({code})"
 
 
-class Launch:
+class DriverLaunch:
     """A kernel with its launch shape and arguments in place. `fire` is one call of the driver and nothing else."""
 
     def __init__(

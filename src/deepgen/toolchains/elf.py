@@ -57,7 +57,7 @@ _NOTE_SECTION, _METADATA = 7, 32
 def kernels(image: bytes) -> list[dict[str, Any]]:
     """One mapping per kernel, with keys such as `.name` and `.vgpr_count`. Raises ValueError when there is no note."""
     try:
-        return [dict(kernel) for kernel in _Reader(_note(image)).value()["amdhsa.kernels"]]
+        return [dict(kernel) for kernel in _MessagePack(_note(image)).value()["amdhsa.kernels"]]
     except (struct.error, KeyError, IndexError, TypeError, UnicodeDecodeError) as error:
         raise ValueError(f"a code object whose metadata cannot be read ({error})") from error
 
@@ -82,7 +82,7 @@ def _note(image: bytes) -> bytes:
     raise ValueError("a code object without metadata")
 
 
-class _Reader:
+class _MessagePack:
     """Decodes MessagePack's maps, arrays, strings, whole numbers, booleans and nil."""
 
     def __init__(self, data: bytes) -> None:
@@ -137,11 +137,11 @@ _NUMBERS = {
     0xD3: ">q",
 }
 _SIZED: dict[int, tuple[str, Any]] = {
-    0xD9: (">B", _Reader._text),
-    0xDA: (">H", _Reader._text),
-    0xDB: (">I", _Reader._text),
-    0xDC: (">H", _Reader._array),
-    0xDD: (">I", _Reader._array),
-    0xDE: (">H", _Reader._map),
-    0xDF: (">I", _Reader._map),
+    0xD9: (">B", _MessagePack._text),
+    0xDA: (">H", _MessagePack._text),
+    0xDB: (">I", _MessagePack._text),
+    0xDC: (">H", _MessagePack._array),
+    0xDD: (">I", _MessagePack._array),
+    0xDE: (">H", _MessagePack._map),
+    0xDF: (">I", _MessagePack._map),
 }

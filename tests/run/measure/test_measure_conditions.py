@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from deepgen.run.measure import conditions
-from deepgen.run.measure.conditions import Reading, contaminated, describe, read
+from deepgen.run.measure.conditions import MachineReading, contaminated, describe, read
 
 CORES = 2
-BEFORE = Reading(at=100.0, busy=50.0, stolen=1.0, ours=20.0)
-QUIET = Reading(at=101.0, busy=51.0, stolen=1.0, ours=21.0)
+BEFORE = MachineReading(at=100.0, busy=50.0, stolen=1.0, ours=20.0)
+QUIET = MachineReading(at=101.0, busy=51.0, stolen=1.0, ours=21.0)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def test_our_own_work_is_no_disturbance() -> None:
         (replace(QUIET, busy=51.0 + 0.5 * CORES, builds=2), None),  # known, wanted, and paused for finals
     ],
 )
-def test_disturbances_are_named(after: Reading, words: str | None) -> None:
+def test_disturbances_are_named(after: MachineReading, words: str | None) -> None:
     found = contaminated(BEFORE, after)
     assert (words in found) if words and found else found is words
 

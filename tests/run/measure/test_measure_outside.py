@@ -17,7 +17,7 @@ from faulty_kernels import TARGET, build, kernel
 
 from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
-from deepgen.run.measure.channel import Pulse, Stage
+from deepgen.run.measure.channel import Pulse, WorkerStage
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Measurement, Verdict
 
@@ -76,7 +76,7 @@ def test_the_page_shared_with_a_worker_lies_on_no_disk(monkeypatch: pytest.Monke
     pulse, fd = Pulse.create()
     os.close(fd)
     pulse.clear()
-    pulse.enter(Stage.LOAD, 60.0)
+    pulse.enter(WorkerStage.LOAD, 60.0)
     assert pulse.left() > 0.0
 
 

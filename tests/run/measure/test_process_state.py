@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.run.measure.harness import Arithmetic
+from deepgen.run.measure.harness import FloatingMode
 from deepgen.run.measure.process_state import Watch, difference, read
 
-STATE, USUAL = read(), Arithmetic(0)
+STATE, USUAL = read(), FloatingMode(0)
 
 
 @pytest.mark.parametrize("file", ["/dev/nvidia0", "/dev/shm/__KMP_REGISTERED_LIB_7 (deleted)", "anon_inode:[eventfd]"])
@@ -44,7 +44,7 @@ def test_a_thread_is_pinned_where_the_user_asked_for_it(monkeypatch: pytest.Monk
 
 def test_all_that_was_changed_is_told_in_one_sentence() -> None:
     other = replace(STATE, umask=STATE.umask ^ 1, folder="/elsewhere", children=True)
-    assert difference(STATE, other, Arithmetic.ROUNDING) == (
+    assert difference(STATE, other, FloatingMode.ROUNDING) == (
         "changed the rounding mode, the working folder and the umask of its process and did not restore them; "
         "left a process behind that it had started"
     )

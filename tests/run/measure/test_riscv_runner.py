@@ -12,7 +12,7 @@ from riscv_products import LOOPS, OPERATOR, kernel_of
 import needs
 from deepgen import targets
 from deepgen.run.measure import Policy, Task, open_runner
-from deepgen.run.riscv.program import Counts
+from deepgen.run.riscv.program import InstructionCounts
 from deepgen.run.riscv.qemu import find
 from deepgen.run.riscv.runner import RiscvRunner
 from deepgen.targets.riscv import TABLES
@@ -135,7 +135,7 @@ def test_the_assembly_lies_beside_the_program() -> None:
 
 
 def test_costs_are_weighted_by_registers() -> None:
-    counts = Counts.from_text("scalar 0 10\nvector_arithmetic 32 5\nvector_load_unit 4 2\nvset 0 1\n")
+    counts = InstructionCounts.from_text("scalar 0 10\nvector_arithmetic 32 5\nvector_load_unit 4 2\nvset 0 1\n")
     assert counts.instructions == 18
     assert counts.cycles(TABLES["lmul"]) == 10 + 5 * 4 + 2 * 1 + 1
     assert counts.cycles(TABLES["p600"]) == 10 * 0.25 + 5 * 4 * 0.5 + 2 + 1

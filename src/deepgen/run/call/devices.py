@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
-from deepgen.run.call.firing import Call
+from deepgen.run.call.firing import BoundCall
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NativeKernel
 from deepgen.run.call.plans import Scalars
@@ -33,7 +33,7 @@ class Device(Protocol):
         """The handle of the stream that a call with this first array runs on."""
         ...
 
-    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call: ...
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall: ...
 
     def recover(self, error: DriverError) -> None:
         """Make the same call possible again, or raise."""
@@ -63,7 +63,7 @@ class CpuDevice:
             raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="leave it out")
         return 0
 
-    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall:
         arrays = {name: None if seen is None else as_bytes(seen) for name, seen in views.items()}
         bound = self._native.bind(arrays, scalars, self._native.reuse)
 
@@ -71,7 +71,7 @@ class CpuDevice:
             bound.prepare()
             bound.run()
 
-        return Call(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
+        return BoundCall(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
 
     def recover(self, error: DriverError) -> None:
         raise error
@@ -104,12 +104,12 @@ class GpuDevice:
             return stream_handle(stream)
         return self.torch_stream(first.get_device()) if is_torch(first) else 0
 
-    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> Call:
+    def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall:
         addresses = {name: 0 if seen is None else seen.address for name, seen in views.items()}
         shapes = {name: (seen.shape, seen.dtype) for name, seen in views.items() if seen is not None}
         bound = self._kernel.bind(addresses, scalars, self._allocate, shapes)
         if not self._kernel.kernel.plan.prepare:
-            return Call(bound.run.slots, bound.run.on, bound.run.fire)
+            return BoundCall(bound.run.slots, bound.run.on, bound.run.fire)
         both = (bound.prepare, bound.run)
         slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in views}
 
@@ -121,7 +121,7 @@ class GpuDevice:
             for plan in both:
                 plan.fire()
 
-        return Call(slots, on, run)
+        return BoundCall(slots, on, run)
 
     def recover(self, error: DriverError) -> None:
         if error.code != _NO_CONTEXT:

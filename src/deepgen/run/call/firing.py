@@ -22,7 +22,7 @@ Fire: TypeAlias = "Callable[[Sequence[int], int], None]"
 
 
 @dataclass(frozen=True)
-class Call:
+class BoundCall:
     """A kernel bound to sizes, strides and a thread: one may set addresses while another runs."""
 
     slots: Mapping[str, Sequence[Any]]  # where each tensor's addresses stand: objects whose `value` they are
@@ -31,7 +31,7 @@ class Call:
     workspaces: object = None  # memory that the arguments point to: it must live as long as the call
 
 
-def firing(call: Call, names: Sequence[str], apart: Apart) -> Fire:
+def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
     """The call for addresses in the order of these names."""
     slots = [list(call.slots.get(name, ())) for name in names]
     *read, written = names
@@ -54,7 +54,7 @@ def firing(call: Call, names: Sequence[str], apart: Apart) -> Fire:
     return fire
 
 
-def _two_to_one(call: Call, apart: Apart, a: Any, b: Any, c: Any) -> Fire:
+def _two_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any) -> Fire:
     """Two tensors and the one that is written. Without loops, as these are called most: a loop takes longer than all
     the rest that is done before a launch.
     """
@@ -75,7 +75,7 @@ def _two_to_one(call: Call, apart: Apart, a: Any, b: Any, c: Any) -> Fire:
     return fire
 
 
-def _three_to_one(call: Call, apart: Apart, a: Any, b: Any, c: Any, d: Any) -> Fire:
+def _three_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any, d: Any) -> Fire:
     """Three tensors, one of them a bias or a scale, and the one that is written."""
     on, run = 0, call.run
     (before_a, after_a), (before_b, after_b), (before_c, after_c) = apart.within.values()

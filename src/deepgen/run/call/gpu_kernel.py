@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from deepgen.run.call import plans
 from deepgen.run.call.native import NotLoadable, Slots, check_room
 from deepgen.run.call.plans import Scalars, evaluate
-from deepgen.targets.gpu_driver import CUDA, Driver, DriverError, Launch, Stream
+from deepgen.targets.gpu_driver import CUDA, Driver, DriverError, DriverLaunch, Stream
 from deepgen.vocabulary import (
     BadInput,
     ConstantCopy,
@@ -65,7 +65,7 @@ class BoundPlan:
     """Launches in order, with the places where tensors' addresses stand, so that others can be put there."""
 
     def __init__(
-        self, before: Sequence[Zero | Copy], launches: Sequence[Launch], slots: Mapping[str, Sequence[Any]]
+        self, before: Sequence[Zero | Copy], launches: Sequence[DriverLaunch], slots: Mapping[str, Sequence[Any]]
     ) -> None:
         self._before, self._launches, self.slots = tuple(before), tuple(launches), slots
         self._stream = 0
@@ -92,7 +92,7 @@ class BoundPlan:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundGpu:
     """A kernel with all its arguments in place."""
 
     prepare: BoundPlan
@@ -123,7 +123,7 @@ class GpuKernel:
 
     def bind(
         self, tensors: Mapping[str, int], scalars: Scalars, allocate: Allocate, shapes: Shapes | None = None
-    ) -> Bound:
+    ) -> BoundGpu:
         """The launch plan over these addresses, 0 standing for an optional tensor that is left out.
 
         `shapes` are needed for descriptors and constants only.
@@ -144,7 +144,7 @@ class GpuKernel:
             launches = [self._launch(s, tensors, addresses, scalars, shapes or {}, slots) for s in steps]
             return BoundPlan([*zeroed, *copies], launches, slots)
 
-        return Bound(
+        return BoundGpu(
             bound(plan.prepare, [z for n, z in zeros.items() if n in prepared]),
             bound(plan.steps, [z for n, z in zeros.items() if n not in prepared], plan.constants),
             prepared | lasting,
@@ -181,7 +181,7 @@ class GpuKernel:
         scalars: Scalars,
         shapes: Shapes,
         slots: Slots,
-    ) -> Launch:
+    ) -> DriverLaunch:
         values: list[Any] = []
         for arg in step.args:
             if isinstance(arg, TensorArg):
@@ -199,7 +199,7 @@ class GpuKernel:
         if shared > _STATIC_SHARED:
             self.driver.allow_shared(function, shared)
         shape = (_three(step.grid, scalars), _three(step.block, scalars), _three(step.cluster, scalars), shared)
-        return Launch(self.driver, function, shape, values, step.overlaps)
+        return DriverLaunch(self.driver, function, shape, values, step.overlaps)
 
     def _descriptor(
         self,

@@ -33,7 +33,7 @@ class NotLoadable(DeepgenError):
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundNative:
     """A kernel with all its arguments in place. It keeps its tensors and workspaces alive."""
 
     prepare: Callable[[], None]  # once, before the first run and whenever the inputs have changed
@@ -61,7 +61,9 @@ class NativeKernel:
         self._local = threading.local()
         self._one_at_a_time = threading.Lock()
 
-    def bind(self, tensors: Mapping[str, Array | None], scalars: Scalars, allocate: Allocate | None = None) -> Bound:
+    def bind(
+        self, tensors: Mapping[str, Array | None], scalars: Scalars, allocate: Allocate | None = None
+    ) -> BoundNative:
         """The launch plan over these buffers, None standing for an optional tensor that is left out.
 
         Nothing of the kernel runs yet.
@@ -82,7 +84,7 @@ class NativeKernel:
         run = _sequence(always, [*copies, *calls(plan.steps)])
         if copies:  # a library has one symbol for all threads
             run = partial(_locked, self._one_at_a_time, run)
-        return Bound(_sequence(once, calls(plan.prepare)), run, spaces, prepared, dict(tensors), slots)
+        return BoundNative(_sequence(once, calls(plan.prepare)), run, spaces, prepared, dict(tensors), slots)
 
     def reuse(self, arg: WorkspaceArg, size: int) -> Array:
         """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel.
@@ -220,7 +222,7 @@ def _allocate(arg: WorkspaceArg, size: int) -> Array:
     return raw[skip : skip + size]
 
 
-class _Symbol(ctypes.Structure):
+class _ElfSymbol(ctypes.Structure):
     """Elf64_Sym."""
 
     _fields_ = (
@@ -238,7 +240,7 @@ def _symbol_bytes(address: int) -> int | None:
     look = getattr(ctypes.CDLL(None), "dladdr1", None)
     if look is None:
         return None
-    symbol = ctypes.POINTER(_Symbol)()
+    symbol = ctypes.POINTER(_ElfSymbol)()
     about = (ctypes.c_void_p * 4)()  # Dl_info
     status = look(ctypes.c_void_p(address), about, ctypes.byref(symbol), 1)
     return int(symbol.contents.size) if status and symbol else None

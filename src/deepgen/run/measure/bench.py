@@ -21,7 +21,7 @@ import numpy as np
 from deepgen.operators import Answer, Array, Operator, Recorded
 from deepgen.operators.compare import compare, explain
 from deepgen.run.measure import handed
-from deepgen.run.measure.channel import Place
+from deepgen.run.measure.channel import BufferPlace
 from deepgen.vocabulary import DType, Verdict
 
 S = TypeVar("S")
@@ -262,8 +262,8 @@ class Guarded:
             raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
         self.read_only = read_only
 
-    def place(self) -> Place:
-        return Place(self.name, self.start, self.bytes, self.read_only)
+    def place(self) -> BufferPlace:
+        return BufferPlace(self.name, self.start, self.bytes, self.read_only)
 
     def damage(self) -> str | None:
         """What was written outside, as a sentence; the canaries are restored."""

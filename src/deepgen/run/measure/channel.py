@@ -145,7 +145,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-class Stage(IntEnum):
+class WorkerStage(IntEnum):
     """What the worker is busy with. Kernel code runs in LOAD, PREPARE, VERIFY and TIME only."""
 
     IDLE = 0
@@ -159,21 +159,21 @@ class Stage(IntEnum):
 
     @property
     def in_kernel(self) -> bool:
-        return self in (Stage.LOAD, Stage.PREPARE, Stage.VERIFY, Stage.TIME, Stage.JUDGE)
+        return self in (WorkerStage.LOAD, WorkerStage.PREPARE, WorkerStage.VERIFY, WorkerStage.TIME, WorkerStage.JUDGE)
 
     @property
     def after_load(self) -> bool:
         """Whether code of the kernel in question may have run by now."""
-        return self.in_kernel or self is Stage.CHECK
+        return self.in_kernel or self is WorkerStage.CHECK
 
 
 DOING = {
-    Stage.LOAD: "while it was loaded",
-    Stage.PREPARE: "while it prepared its data",
-    Stage.VERIFY: "in a verifying run",
-    Stage.TIME: "in a timed run",
-    Stage.CHECK: "after it had run, so it damaged the process",
-    Stage.JUDGE: "where the kernel ran that answers are compared with",
+    WorkerStage.LOAD: "while it was loaded",
+    WorkerStage.PREPARE: "while it prepared its data",
+    WorkerStage.VERIFY: "in a verifying run",
+    WorkerStage.TIME: "in a timed run",
+    WorkerStage.CHECK: "after it had run, so it damaged the process",
+    WorkerStage.JUDGE: "where the kernel ran that answers are compared with",
 }
 
 
@@ -199,7 +199,7 @@ class Fields(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Place:
+class BufferPlace:
     """Where a buffer lies, so that an address can be described by the tensor's name."""
 
     name: str
@@ -227,22 +227,22 @@ class Pulse:
         os.ftruncate(fd, _SIZE)
         return Pulse(fd), fd
 
-    def enter(self, stage: Stage, limit: float, who: int = 0) -> None:
+    def enter(self, stage: WorkerStage, limit: float, who: int = 0) -> None:
         """Begin a stage that must end within `limit` seconds."""
         fields = self.fields
         fields.started = time.monotonic()
         fields.limit = limit
         fields.who = who
         fields.stage = stage
-        if stage in (Stage.VERIFY, Stage.TIME):
+        if stage in (WorkerStage.VERIFY, WorkerStage.TIME):
             fields.calls += 1
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> WorkerStage:
         try:
-            return Stage(self.fields.stage)
+            return WorkerStage(self.fields.stage)
         except ValueError:  # overwritten by a kernel
-            return Stage.CHECK
+            return WorkerStage.CHECK
 
     def left(self) -> float:
         """Seconds until the present stage is overdue."""
@@ -253,17 +253,17 @@ class Pulse:
         """Before a new request."""
         ctypes.memset(ctypes.addressof(self.fields), 0, ctypes.sizeof(Fields))
 
-    def tell(self, places: Sequence[Place]) -> None:
+    def tell(self, places: Sequence[BufferPlace]) -> None:
         """Write the table of buffers down before a kernel runs."""
         text = json.dumps([[p.name, p.start, p.bytes, p.read_only] for p in places]).encode()
         if len(text) <= _SIZE - _TABLE - 4:
             ctypes.memmove(self._table, len(text).to_bytes(4, "little") + text, 4 + len(text))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[BufferPlace]:
         table = ctypes.string_at(self._table, _SIZE - _TABLE)
         length = int.from_bytes(table[:4], "little")
         try:
             rows = json.loads(table[4 : 4 + length] or b"[]")
-            return [Place(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
+            return [BufferPlace(str(n), int(s), int(b), bool(r)) for n, s, b, r in rows]
         except (ValueError, TypeError):  # overwritten by a kernel
             return []

@@ -19,7 +19,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
-class Reading:
+class MachineReading:
     """The machine at one moment. Times are seconds summed over the cores that we may use."""
 
     at: float
@@ -29,13 +29,13 @@ class Reading:
     builds: int = 0
 
 
-def read(ours: float, builds: int) -> Reading:
+def read(ours: float, builds: int) -> MachineReading:
     """Cheap enough for every trial."""
     busy, stolen = _cpu_times()
-    return Reading(time.monotonic(), busy, stolen, ours, builds)
+    return MachineReading(time.monotonic(), busy, stolen, ours, builds)
 
 
-def describe(before: Reading, after: Reading) -> JsonObject:
+def describe(before: MachineReading, after: MachineReading) -> JsonObject:
     """What is stored with a measurement."""
     out: JsonObject = {
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -47,7 +47,7 @@ def describe(before: Reading, after: Reading) -> JsonObject:
     return {**out, **{k: v for k, v in optional.items() if v is not None}}
 
 
-def contaminated(before: Reading, after: Reading) -> str | None:
+def contaminated(before: MachineReading, after: MachineReading) -> str | None:
     """Why a measurement taken between these moments should be taken again, in words."""
     stolen, others = after.stolen - before.stolen, _others(before, after)
     if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
@@ -66,12 +66,12 @@ def disturbance(seconds: float = 0.3) -> str | None:
     return contaminated(before, read(time.process_time(), 0))
 
 
-def _share(seconds: float, before: Reading, after: Reading) -> float:
+def _share(seconds: float, before: MachineReading, after: MachineReading) -> float:
     span = (after.at - before.at) * len(_cores())
     return min(1.0, max(0.0, seconds / span)) if span > 0 else 0.0
 
 
-def _others(before: Reading, after: Reading) -> float:
+def _others(before: MachineReading, after: MachineReading) -> float:
     return max(0.0, (after.busy - before.busy) - (after.ours - before.ours))
 
 

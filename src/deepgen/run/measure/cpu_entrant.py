@@ -13,7 +13,7 @@ from deepgen.run.call import plans
 from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Bench, Guarded, Rejected, Right, look_for_damage
-from deepgen.run.measure.channel import Stage
+from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads
@@ -44,7 +44,7 @@ class CpuEntrant(Entrant):
     def load(self, kernel: Kernel, binary: str) -> None:
         scalars = self.bench.operator.scalars()
         try:
-            with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
+            with self._stage(WorkerStage.LOAD, limits.LOAD_SECONDS):
                 plans.check_shape(kernel, scalars)
                 native = NativeKernel(kernel, binary)
             bound = native.bind(self.bench.arrays, scalars, self._allocate)
@@ -73,7 +73,7 @@ class CpuEntrant(Entrant):
         what rewriting left in the caches is not what is timed."""
         self._ready()
         run = self._run
-        with self._stage(Stage.TIME):
+        with self._stage(WorkerStage.TIME):
             started = time.perf_counter_ns()
             result = run()
             ended = time.perf_counter_ns()
@@ -83,7 +83,7 @@ class CpuEntrant(Entrant):
 
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
         self._ready()
-        with self._stage(Stage.TIME):
+        with self._stage(WorkerStage.TIME):
             begin()
             result = self._run()
             end()
@@ -108,13 +108,13 @@ class CpuEntrant(Entrant):
             around.harness.flush([b.all for b in self._cold()])
 
     @contextmanager
-    def _stage(self, stage: Stage, limit: float | None = None) -> Iterator[None]:
+    def _stage(self, stage: WorkerStage, limit: float | None = None) -> Iterator[None]:
         self.around.pulse.enter(stage, self.run_limit if limit is None else limit, self.who)
         self.around.harness.begin()
         yield
-        self.around.pulse.enter(Stage.CHECK, self.around.own_seconds, self.who)
+        self.around.pulse.enter(WorkerStage.CHECK, self.around.own_seconds, self.who)
 
-    def _run_once(self, stage: Stage, *, prepare: bool = False) -> None:
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
         self.bench.reset()
         with self._stage(stage):
             if prepare and self._prepare is not None:

@@ -13,7 +13,7 @@ from deepgen.run.call import plans
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.bench import REWRITTEN, STALE, on_call
-from deepgen.run.measure.channel import Pulse, Stage
+from deepgen.run.measure.channel import Pulse, WorkerStage
 from deepgen.vocabulary import Kernel, LaunchPlan
 
 GARBAGE = 0xFF  # fresh memory may be zero here, but not in a user's process: no kernel may count on it
@@ -64,11 +64,11 @@ class Entrant(ABC):
     def close(self) -> None: ...
 
     @abstractmethod
-    def _stage(self, stage: Stage, limit: float | None = None) -> AbstractContextManager[None]:
+    def _stage(self, stage: WorkerStage, limit: float | None = None) -> AbstractContextManager[None]:
         """Code of the contender runs: it must end in time, that of one run by default."""
 
     @abstractmethod
-    def _run_once(self, stage: Stage, *, prepare: bool = False) -> None:
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
         """Spoil the outputs and run to the end, after the preparation where that is asked for."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Entrant(ABC):
         """Give the answers that others are compared with: this one is not compared with any."""
         for chosen in self.bench.unanswered:
             self.bench.use(chosen)
-            self._run_once(Stage.JUDGE, prepare=True)
+            self._run_once(WorkerStage.JUDGE, prepare=True)
             self._look_for_damage()
             self.bench.take(chosen)
 
@@ -114,7 +114,7 @@ class Entrant(ABC):
 
     def _verify(self) -> None:
         self._next_inputs()
-        self._run_once(Stage.VERIFY)
+        self._run_once(WorkerStage.VERIFY)
         self._check()
 
     def _next_inputs(self) -> None:
@@ -125,7 +125,7 @@ class Entrant(ABC):
         if self._prepare is None:
             return
         if before is None or any(chosen.inputs[n] is not before.inputs[n] for n in self._constant & {*chosen.inputs}):
-            with self._stage(Stage.PREPARE):
+            with self._stage(WorkerStage.PREPARE):
                 self._prepare()
             self._look_for_damage()
             self._prepared = chosen

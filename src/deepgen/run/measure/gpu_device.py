@@ -23,7 +23,7 @@ import numpy as np
 
 from deepgen.operators import Array, Tolerance
 from deepgen.operators.compare import floor, largest
-from deepgen.targets.gpu_driver import Driver, Launch
+from deepgen.targets.gpu_driver import Driver, DriverLaunch
 from deepgen.vocabulary import DType, Kernel, LaunchPlan, Source, Step
 
 GUARD = 1 << 20  # bytes on each side; a device has no guard pages, so a write there is found afterwards
@@ -165,16 +165,16 @@ class Checks:
             return f"wrote past the end of {buffer.name} (at byte {buffer.bytes + changed.place} of {buffer.bytes})"
         return None
 
-    def read(self, zeros: DeviceBuffer) -> Launch:
+    def read(self, zeros: DeviceBuffer) -> DriverLaunch:
         """Reads a buffer that holds zeros, and writes nothing."""
         words, never = ctypes.c_uint64(zeros.bytes // 8), ctypes.c_uint64(_NEVER)
         return self._launch("dg_read", _BLOCKS, _THREADS, ctypes.c_uint64(zeros.start), words, never, self._place())
 
-    def hold(self, cycles: ctypes.c_uint64) -> Launch:
+    def hold(self, cycles: ctypes.c_uint64) -> DriverLaunch:
         """Keeps the device busy for that many cycles, which may be changed between launches."""
         return self._launch("dg_hold", 1, 1, cycles)
 
-    def nothing(self) -> Launch:
+    def nothing(self) -> DriverLaunch:
         """An empty kernel."""
         return self._launch("dg_nothing", 1, 32)
 
@@ -193,8 +193,10 @@ class Checks:
     def _place(self) -> ctypes.c_uint64:
         return ctypes.c_uint64(self._result)
 
-    def _launch(self, entry: str, blocks: int, threads: int, *values: object) -> Launch:
-        return Launch(self._driver, self._functions[entry], ((blocks, 1, 1), (threads, 1, 1), (1, 1, 1), 0), values)
+    def _launch(self, entry: str, blocks: int, threads: int, *values: object) -> DriverLaunch:
+        return DriverLaunch(
+            self._driver, self._functions[entry], ((blocks, 1, 1), (threads, 1, 1), (1, 1, 1), 0), values
+        )
 
 
 SHORTEST, LONGEST = 1 << 15, 1 << 24  # cycles that the device is held up for: about 20 us, about 10 ms
@@ -203,7 +205,7 @@ _LEAST_BALLAST = 256 << 20
 
 
 @dataclass(frozen=True)
-class Sample:
+class QueueSample:
     """One timed run."""
 
     seconds: float
@@ -226,7 +228,7 @@ class Queue:
         """Push everything out of the last-level cache, and what must be written back to memory."""
         self._read.fire()
 
-    def timed(self, run: Callable[[], None], cycles: int) -> Sample:
+    def timed(self, run: Callable[[], None], cycles: int) -> QueueSample:
         """One run, enqueued while the device is held up for so many cycles."""
         driver = self._driver
         self._cycles.value = cycles
@@ -236,7 +238,7 @@ class Queue:
         driver.record(self._end)
         full = not driver.happened(self._start)
         driver.synchronize()
-        return Sample(driver.elapsed(self._start, self._end), full)
+        return QueueSample(driver.elapsed(self._start, self._end), full)
 
     def close(self) -> None:
         self._ballast.close()

@@ -14,13 +14,13 @@ from deepgen import baselines
 from deepgen.operators import Operator, Tensor, TensorFacts
 from deepgen.operators.signature import DENSE, dense_strides
 from deepgen.run.call import plans
-from deepgen.run.call.gpu_kernel import Bound, BoundPlan, GpuKernel
+from deepgen.run.call.gpu_kernel import BoundGpu, BoundPlan, GpuKernel
 from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Rejected, on_call
-from deepgen.run.measure.channel import DOING, Stage
+from deepgen.run.measure.channel import DOING, WorkerStage
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.gpu_bench import DeviceSet, GpuBench
-from deepgen.run.measure.gpu_device import LONGER, LONGEST, SHORTEST, Checks, DeviceBuffer, Queue, Sample
+from deepgen.run.measure.gpu_device import LONGER, LONGEST, SHORTEST, Checks, DeviceBuffer, Queue, QueueSample
 from deepgen.run.measure.referee import ContextLost
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Verdict, WorkspaceArg
@@ -58,9 +58,9 @@ class GpuEntrant(Entrant):
         self._prepare = partial(self._prepare_plan, bound.prepare) if kernel.plan.prepare else None
         self._scratch = [w for name, w in self._workspaces.items() if name not in bound.prepared]
 
-    def _bound(self, kernel: Kernel, binary: str, scalars: plans.Scalars) -> Bound:
+    def _bound(self, kernel: Kernel, binary: str, scalars: plans.Scalars) -> BoundGpu:
         """The module loaded, and the kernel with its memory."""
-        with self._stage(Stage.LOAD, limits.LOAD_SECONDS):
+        with self._stage(WorkerStage.LOAD, limits.LOAD_SECONDS):
             plans.check_shape(kernel, scalars)
             self._kernel = GpuKernel.read(self.device.driver, kernel, binary)
             shapes = {t.name: (t.shape, t.dtype.name) for t in self.bench.operator.tensors()}
@@ -79,7 +79,7 @@ class GpuEntrant(Entrant):
         # A comparison takes several requests; a library's algorithm is chosen in the first.
         prepared, key = self.device.prepared, (name, id(self.bench))
         if key not in prepared:
-            with self._stage(Stage.LOAD, limits.START_SECONDS):
+            with self._stage(WorkerStage.LOAD, limits.START_SECONDS):
                 baseline = baselines.by_name(name, self.device.task.own_baselines)
                 arguments = self.bench.operator, self.bench.tensors(), threads
                 if isinstance(baseline, baselines.Choosing):
@@ -97,7 +97,7 @@ class GpuEntrant(Entrant):
         self.late += not sample.full
         return sample.seconds
 
-    def _full(self, sample: Callable[[], Sample]) -> Sample:
+    def _full(self, sample: Callable[[], QueueSample]) -> QueueSample:
         """A sample with a full queue: where the host was too slow, it is taken again, unless it always is."""
         taken = sample()
         tries = _RETAKES if self.late < _PATIENCE else 0
@@ -110,18 +110,18 @@ class GpuEntrant(Entrant):
     def _seconds(self, run: Callable[[], None]) -> float:
         """Of one run in the same state, unchecked: for choosing among implementations."""
 
-        def sample() -> Sample:
+        def sample() -> QueueSample:
             if self.device.task.policy.cold:
                 self.device.queue.flush()
             return self.device.queue.timed(run, self._hold)
 
         return self._full(sample).seconds
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> QueueSample:
         """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
         what rewriting left in the caches is not what is timed."""
         self._next_inputs()
-        with self._stage(Stage.TIME):
+        with self._stage(WorkerStage.TIME):
             self.bench.reset()
             if self.device.task.policy.cold:
                 self.device.queue.flush()
@@ -134,7 +134,7 @@ class GpuEntrant(Entrant):
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
         """A profiler is told what to look at."""
         self._next_inputs()
-        with self._stage(Stage.VERIFY, limits.PROFILED_SECONDS):
+        with self._stage(WorkerStage.VERIFY, limits.PROFILED_SECONDS):
             self.bench.reset()
             self.device.driver.synchronize()
             begin()
@@ -161,7 +161,7 @@ class GpuEntrant(Entrant):
         self._workspaces.clear()
         self._kernel = None
 
-    def _run_once(self, stage: Stage, *, prepare: bool = False) -> None:
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
         with self._stage(stage):
             self.bench.reset()
             if prepare and self._prepare is not None:
@@ -186,7 +186,7 @@ class GpuEntrant(Entrant):
                     raise Rejected(Verdict.WRONG, damage)
 
     @contextmanager
-    def _stage(self, stage: Stage, limit: float | None = None) -> Iterator[None]:
+    def _stage(self, stage: WorkerStage, limit: float | None = None) -> Iterator[None]:
         """Faults become verdicts, too."""
         pulse = self.device.pulse
         pulse.enter(stage, self.run_limit if limit is None else limit, self.who)
@@ -199,7 +199,7 @@ class GpuEntrant(Entrant):
             raise Rejected(verdict, str(error)) from error
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
-        pulse.enter(Stage.CHECK, self.device.own_seconds, self.who)
+        pulse.enter(WorkerStage.CHECK, self.device.own_seconds, self.who)
 
     def _allocate(self, arg: WorkspaceArg, size: int) -> int:
         buffer = DeviceBuffer(self.device.driver, f"workspace {arg.name}", size)

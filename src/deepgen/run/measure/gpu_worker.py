@@ -18,7 +18,6 @@ from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
 from deepgen.run.measure.gpu_device import SHORTEST, Checks, Queue
 from deepgen.run.measure.gpu_entrant import GpuEntrant, GpuSurroundings, StridedEntrant
 from deepgen.run.measure.referee import Inputs, Referee
-from deepgen.targets import Gpu
 from deepgen.targets.gpu_driver import APIS, Driver
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
 
@@ -33,7 +32,7 @@ class GpuWorker(Referee[GpuEntrant]):
         self.task = Task.from_json(opening["task"])
         target = self.task.target
         helpers = {name: Helper.from_json(row) for name, row in opening["helpers"].items()}
-        if not isinstance(target, Gpu) or "harness" not in helpers:
+        if "harness" not in helpers:
             raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
         self._threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
@@ -41,7 +40,7 @@ class GpuWorker(Referee[GpuEntrant]):
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
         self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
         self.judge = helpers.get("judge")
-        self._device = GpuSurroundings(self.task, pulse, driver, checks, Queue(driver, checks, target.l2_bytes))
+        self._device = GpuSurroundings(self.task, pulse, driver, checks, Queue(driver, checks, target.cache_bytes))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None
         self._benches: dict[Inputs, GpuBench] = {}
         self._call_seconds = self._empty_launch()

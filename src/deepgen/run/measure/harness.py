@@ -22,7 +22,7 @@ def source() -> Kernel:
     return Kernel("measuring_harness", "c", (Source("harness.c", text),), ("-O2",), LaunchPlan(()))
 
 
-class Arithmetic(IntFlag):
+class FloatingMode(IntFlag):
     """What a kernel can change of how its thread computes. Mirrors the enum in harness.c."""
 
     ROUNDING = 1
@@ -55,9 +55,9 @@ class Harness:
             for array in arrays:
                 self._library.dg_flush(array.ctypes.data, array.nbytes)
 
-    def arithmetic(self) -> Arithmetic:
+    def arithmetic(self) -> FloatingMode:
         """What kernels have left changed since this was last asked; afterwards this thread computes as usual."""
-        return Arithmetic(self._arithmetic())
+        return FloatingMode(self._arithmetic())
 
     def empty_call(self) -> Callable[[], None]:
         """A call that does nothing, with as many arguments as kernels usually have."""

@@ -23,7 +23,7 @@ from typing import Any
 import deepgen
 from deepgen.run.measure import keeper
 from deepgen.run.measure.bench import GUARD
-from deepgen.run.measure.channel import DOING, Channel, Closed, Garbled, Place, Pulse, Stage
+from deepgen.run.measure.channel import DOING, BufferPlace, Channel, Closed, Garbled, Pulse, WorkerStage
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.run.measure.worker import LOST_CHANNEL
 from deepgen.toolchains import guard
@@ -41,7 +41,7 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class Lost(Exception):
     """The worker died, or had to be killed."""
 
-    def __init__(self, verdict: Verdict, detail: str, who: int, stage: Stage, *, killed: bool = False) -> None:
+    def __init__(self, verdict: Verdict, detail: str, who: int, stage: WorkerStage, *, killed: bool = False) -> None:
         super().__init__(detail)
         self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
         self.killed = killed  # or suspended, most likely from outside
@@ -99,7 +99,7 @@ class WorkerProcess:
     def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Send a request and wait for its answer. Raises Lost."""
         self.pulse.clear()
-        self.pulse.enter(Stage.OWN, limit)
+        self.pulse.enter(WorkerStage.OWN, limit)
         self.printed, self._tail = 0, b""
         self._count = len(message.get("contenders", ())) or 1
         try:
@@ -234,7 +234,7 @@ _SHOWN = 160  # characters of what it printed
 def overdue(pulse: Pulse) -> tuple[Verdict, str]:
     """The worker did not finish a stage in time."""
     stage, limit = pulse.stage, float(pulse.fields.limit)
-    if stage is Stage.LOAD:
+    if stage is WorkerStage.LOAD:
         return Verdict.TIMED_OUT, f"loading it took longer than {limit:.3g} seconds"
     if stage.in_kernel:
         return Verdict.TIMED_OUT, f"a run did not end within {limit:.3g} seconds ({_on_call(pulse)})"
@@ -303,7 +303,7 @@ def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
     return Verdict.CRASHED, names.get(number, f"was ended by signal {number}")
 
 
-def _access(address: int, stack: int, write: int, places: Sequence[Place]) -> str:
+def _access(address: int, stack: int, write: int, places: Sequence[BufferPlace]) -> str:
     """Describe a bad address in terms of the tensors."""
     did = {0: "read", 1: "wrote"}.get(write, "touched memory")
     for place in places:

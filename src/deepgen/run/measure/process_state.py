@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.run.measure.harness import Arithmetic
+from deepgen.run.measure.harness import FloatingMode
 
 _LIMITS = sorted(n for n in dir(resource) if n.startswith("RLIMIT_"))
 _SIGNALS = range(1, 65)
@@ -55,7 +55,7 @@ class ProcessState:
 class Watch:
     """Compares the state of this process with how it was when it was last found in order."""
 
-    def __init__(self, arithmetic: Callable[[], Arithmetic]) -> None:
+    def __init__(self, arithmetic: Callable[[], FloatingMode]) -> None:
         self._arithmetic = arithmetic
         self.renew()
 
@@ -110,7 +110,7 @@ def read() -> ProcessState:
     )
 
 
-def difference(before: ProcessState, after: ProcessState, arithmetic: Arithmetic) -> str | None:
+def difference(before: ProcessState, after: ProcessState, arithmetic: FloatingMode) -> str | None:
     """What a kernel did to its process, in words."""
     sentences = []
     if changed := [*_arithmetic_changes(arithmetic), *_changes(before, after)]:
@@ -123,11 +123,11 @@ def difference(before: ProcessState, after: ProcessState, arithmetic: Arithmetic
     return "; ".join(sentences) or None
 
 
-def _arithmetic_changes(changed: Arithmetic) -> list[str]:
+def _arithmetic_changes(changed: FloatingMode) -> list[str]:
     words = {
-        Arithmetic.ROUNDING: "the rounding mode",
-        Arithmetic.DENORMALS: "the handling of denormals",
-        Arithmetic.OTHERWISE: "the floating-point control",
+        FloatingMode.ROUNDING: "the rounding mode",
+        FloatingMode.DENORMALS: "the handling of denormals",
+        FloatingMode.OTHERWISE: "the floating-point control",
     }
     return [word for flag, word in words.items() if flag & changed]
 

@@ -20,7 +20,7 @@ from deepgen.run.counters.base import Counted
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
-from deepgen.run.measure.channel import Channel, Closed, Pulse, Stage
+from deepgen.run.measure.channel import Channel, Closed, Pulse, WorkerStage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
@@ -45,9 +45,7 @@ class CpuWorker(Referee[CpuEntrant]):
         judge = opening["helpers"].get("judge")
         self.judge = Helper.from_json(judge) if judge else None
         library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
-        target = self.task.target
-        caches = getattr(target, "l3_bytes", 32 << 20) + getattr(target, "cores", 1) * getattr(target, "l2_bytes", 0)
-        harness = Harness(library, pulse, min(_MOST_STREAMED, caches * 5 // 4))
+        harness = Harness(library, pulse, min(_MOST_STREAMED, self.task.target.cache_bytes * 5 // 4))
         self.around = CpuSurroundings(self.task, pulse, harness, Threads())
         harness.begin()
         self._watch = Watch(harness.arithmetic)
@@ -80,7 +78,7 @@ class CpuWorker(Referee[CpuEntrant]):
         if kernel is not None:
             entrant.load(kernel, entry["binary"])
             return
-        self.around.pulse.enter(Stage.LOAD, limits.START_SECONDS, entrant.who)
+        self.around.pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, entrant.who)
         entrant.baseline = True
         try:
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)

@@ -12,8 +12,6 @@ from typing import Any
 from deepgen.run.call import plans
 from deepgen.run.counters.base import OCCUPANCY, OF_MIX, Counted, events_of, is_static
 from deepgen.run.measure.base import Contender, Runner, Task
-from deepgen.targets import Gpu
-from deepgen.targets.gpu import occupancy
 from deepgen.toolchains import instruction_mix
 from deepgen.vocabulary import Artifact, DeepgenError, Json, Kernel, Measurement, completed
 from deepgen.vocabulary.measurement import geometric_mean
@@ -110,10 +108,10 @@ class Counting:
 
     def _occupancy(self, kernel: Kernel, artifact: Artifact, shape: int) -> Counted:
         """Of the entry that uses most registers, as among the build's facts, which lack it where sizes are open."""
-        target, facts = self._task.target, artifact.facts
+        facts = artifact.facts
         usages: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
         steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in usages.get(s.entry, {})]
-        if not isinstance(target, Gpu) or not steps:
+        if not steps:
             return Counted.nothing([OCCUPANCY], "the compiler tells no registers")
         main = max(steps, key=lambda step: int(usages[step.entry]["registers"]))
         usage = usages[main.entry]
@@ -122,4 +120,7 @@ class Counting:
         scalars = self._task.shapes[shape].scalars()
         threads = prod(int(plans.evaluate(size, scalars)) for size in main.block)
         shared = int(usage["shared_bytes"]) + int(plans.evaluate(main.shared_bytes, scalars))
-        return Counted({OCCUPANCY: round(occupancy(target, threads, int(usage["registers"]), shared), 4)})
+        resident = self._task.target.residence(threads, int(usage["registers"]), shared)
+        if resident is None:
+            return Counted.nothing([OCCUPANCY], "the target has no multiprocessors")
+        return Counted({OCCUPANCY: resident[1]})

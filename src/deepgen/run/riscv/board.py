@@ -20,7 +20,6 @@ from pathlib import Path
 
 from deepgen.run.riscv import perf
 from deepgen.run.riscv.program import REQUEST, Ran
-from deepgen.targets import Riscv
 from deepgen.toolchains import programs
 from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
 
@@ -61,18 +60,18 @@ _TIMEOUT = 124  # the exit code of timeout
 _HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?")
 
 
-class Board:
+class RemoteBoard:
     """A board that the user's ssh reaches, by keys and known hosts as they are set up there."""
 
     counts = False
     lacks = ""
 
-    def __init__(self, target: Riscv, scratch: Path) -> None:
+    def __init__(self, host: str, scratch: Path) -> None:
         """Raises Missing without ssh, DeepgenError where the board does not answer."""
-        if not _HOST.fullmatch(target.host):
-            raise BadInput(f"--host {target.host[:60]!r}", allowed=f"USER@HOST, USER@HOST:PORT or {LOCAL}")
-        self._command = _HERE if target.host == LOCAL else _over_ssh(target.host)
-        self._host, self._scratch = target.host, scratch
+        if not _HOST.fullmatch(host):
+            raise BadInput(f"--host {host[:60]!r}", allowed=f"USER@HOST, USER@HOST:PORT or {LOCAL}")
+        self._command = _HERE if host == LOCAL else _over_ssh(host)
+        self._host, self._scratch = host, scratch
         self._session = f"session-{secrets.token_hex(6)}"
         self._there: set[str] = set()  # inputs that the board has
         self._perf: dict[str, str] = {}  # why an event cannot be counted there; empty where it can be
@@ -81,8 +80,8 @@ class Board:
         self._closed = False
         machine = self._open()
         if machine != "riscv64":
-            raise BadInput(f"{target.host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
-        self.conditions: Mapping[str, Json] = {"host": target.host}
+            raise BadInput(f"{host} is {machine[:40] or 'unknown'}", allowed="a riscv64 board as --host")
+        self.conditions: Mapping[str, Json] = {"host": host}
 
     def run(
         self,

@@ -44,7 +44,7 @@ class Ran:
             return ""
 
 
-class Place(Protocol):
+class ProgramHost(Protocol):
     """Runs programs one at a time."""
 
     @property
@@ -83,7 +83,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedCalls:
     """Calls that are timed after the others, on alternating sets of inputs, until there are enough of them."""
 
     least: int
@@ -97,7 +97,7 @@ class Wanted:
     """What a program is to do."""
 
     runs: tuple[Run, ...]
-    timed: Timed | None = None
+    timed: TimedCalls | None = None
     tight: bool = False  # align tensors to their element only, as a user's arrays may be
 
     @property
@@ -207,7 +207,7 @@ _UNKNOWN = -1  # after `vsetvl`, whose type is in a register
 
 
 @dataclass(frozen=True)
-class Counts:
+class InstructionCounts:
     """How often instructions of a class ran, by the eighths of a vector register that they work on."""
 
     of: Mapping[tuple[str, int], int]
@@ -234,7 +234,7 @@ class Counts:
             yield kind + size, float(count)
 
     @staticmethod
-    def from_text(text: str) -> Counts:
+    def from_text(text: str) -> InstructionCounts:
         counts: dict[tuple[str, int], int] = {}
         for line in text.splitlines():
             try:
@@ -246,4 +246,4 @@ class Counts:
                 raise DeepgenError(f"under qemu {line[:60]!r} was written among the counts") from error
         if not counts:
             raise DeepgenError("under qemu nothing was counted: no run was marked")
-        return Counts(counts)
+        return InstructionCounts(counts)

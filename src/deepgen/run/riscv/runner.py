@@ -20,8 +20,8 @@ from deepgen.run.measure.base import STRIDED, Contender, Task
 from deepgen.run.measure.bench import Rejected, on_call
 from deepgen.run.measure.race import race
 from deepgen.run.riscv import perf, program
-from deepgen.run.riscv.board import Board
-from deepgen.run.riscv.program import ANSWERS, COUNTS, Counts, Place, Ran, Run, Timed, Wanted
+from deepgen.run.riscv.board import RemoteBoard
+from deepgen.run.riscv.program import ANSWERS, COUNTS, InstructionCounts, ProgramHost, Ran, Run, TimedCalls, Wanted
 from deepgen.run.riscv.qemu import Qemu
 from deepgen.targets import Riscv
 from deepgen.targets.riscv import TABLES
@@ -100,7 +100,7 @@ class RiscvRunner:
         return [_whole(part) for part in parts]
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
-        if not isinstance(self._place, Board):
+        if not isinstance(self._place, RemoteBoard):
             return Counted.nothing(events, "under qemu instructions are counted, and no events of a processor")
         lacking = self._place.uncountable(events)
         counted = Counted(missing=lacking)
@@ -113,12 +113,18 @@ class RiscvRunner:
         self._scratch.close()
 
     def _profiled(
-        self, board: Board, kernel: Kernel, artifact: Artifact, profile: perf.Profile, events: Sequence[str], shape: int
+        self,
+        board: RemoteBoard,
+        kernel: Kernel,
+        artifact: Artifact,
+        profile: perf.Profile,
+        events: Sequence[str],
+        shape: int,
     ) -> Counted:
         """Events of one call: the difference of two programs, of which the second calls the kernel more often."""
 
         def ran(calls: int) -> Ran:
-            wanted = Wanted((Run(0), Run(1)), Timed(calls, calls, 0.0))
+            wanted = Wanted((Run(0), Run(1)), TimedCalls(calls, calls, 0.0))
             text, drawn, seconds = self._requested(kernel, artifact, self.task.seed, "normal", shape, wanted)
             return board.run(Path(artifact.binary), drawn.folder, text, seconds, counted=False, profile=profile)
 
@@ -139,7 +145,7 @@ class RiscvRunner:
             cold = (
                 _COLD * max(self._target.l2_bytes, self._target.l3_bytes, _LEAST_COLD) if self.task.policy.cold else 0
             )
-            wanted = Wanted((Run(0), Run(1)), Timed(least, most, seconds, cold))
+            wanted = Wanted((Run(0), Run(1)), TimedCalls(least, most, seconds, cold))
         return self._tried(kernel, artifact, self.task.seed, "normal", shape, wanted, least)
 
     def _tried(
@@ -181,7 +187,7 @@ class RiscvRunner:
             times = tuple(line["nanoseconds"] * 1e-9 for line in answered if line.get("timed"))
             conditions = {**self._place.conditions, "cold": self.task.policy.cold}
             return Measurement(Verdict.CORRECT, "", times, error, conditions=conditions)
-        counts = Counts.from_text(ran.read(COUNTS))
+        counts = InstructionCounts.from_text(ran.read(COUNTS))
         cycles = counts.cycles(TABLES[self._target.costs])
         facts: dict[str, Json] = {
             **self._place.conditions,
@@ -216,8 +222,10 @@ class RiscvRunner:
         return _Drawn(folder, tuple(answers))
 
 
-def _place(target: Riscv, scratch: Path, toolchains: Mapping[str, str] | None, cache: Cache | Path | None) -> Place:
-    return Board(target, scratch) if target.host else Qemu(target, scratch, toolchains, cache)
+def _place(
+    target: Riscv, scratch: Path, toolchains: Mapping[str, str] | None, cache: Cache | Path | None
+) -> ProgramHost:
+    return RemoteBoard(target.host, scratch) if target.host else Qemu(target, scratch, toolchains, cache)
 
 
 def _whole(parts: Sequence[Measurement]) -> Measurement:

@@ -42,7 +42,7 @@ CLASSES = ("vector", "matrix", "loads", "stores", "branches", "other")
 
 
 @dataclass(frozen=True)
-class Rule:
+class Ops:
     """Instructions of one class: their names, and where these do not suffice, their operands."""
 
     kind: str
@@ -55,7 +55,7 @@ class Dialect:
     """How a disassembler writes an instruction set. Of the rules the first that fits decides."""
 
     line: str  # groups: name, operands
-    rules: tuple[Rule, ...]
+    rules: tuple[Ops, ...]
     padding: str  # names that are not counted: they fill gaps
 
 
@@ -63,43 +63,43 @@ _OBJDUMP = r"\s*[0-9a-f]+:\s+(?:(?:rep\w*|lock|bnd|notrack|data16|cs|ds|es|fs|gs
 _X86 = Dialect(
     _OBJDUMP,
     (
-        Rule("branches", r"j\w+|call\w*|ret\w*|loop\w*"),
-        Rule("matrix", r"tdp\w+|tcmm\w+"),
-        Rule("loads", r"tileload\w*|prefetch\w*|pop\w*|v?p?gather\w*|leave"),
-        Rule("stores", r"tilestore\w*|push\w*|v?p?scatter\w*|(?:clflush|clwb)\w*"),
+        Ops("branches", r"j\w+|call\w*|ret\w*|loop\w*"),
+        Ops("matrix", r"tdp\w+|tcmm\w+"),
+        Ops("loads", r"tileload\w*|prefetch\w*|pop\w*|v?p?gather\w*|leave"),
+        Ops("stores", r"tilestore\w*|push\w*|v?p?scatter\w*|(?:clflush|clwb)\w*"),
         # AT&T syntax: what is written comes last. A move between registers is neither a load nor a store.
-        Rule("stores", r"(?:v?mov|vextract|vpmov|vpextr|v?p?compress|set)\w*", r".*\)\s*(?:\{.*\})?"),
-        Rule("loads", r"(?:v?mov|vbroadcast|vpbroadcast|vpmov|v?lddqu|v?p?expand|vinsert|vpinsr)\w*", r".*\(.*"),
+        Ops("stores", r"(?:v?mov|vextract|vpmov|vpextr|v?p?compress|set)\w*", r".*\)\s*(?:\{.*\})?"),
+        Ops("loads", r"(?:v?mov|vbroadcast|vpbroadcast|vpmov|v?lddqu|v?p?expand|vinsert|vpinsr)\w*", r".*\(.*"),
         # The suffixes of arithmetic on a single number.
-        Rule("other", r"v?(?:add|sub|mul|div|sqrt|max|min|rcp|rsqrt|cmp|cvt|round|f)\w*s[shd]"),
-        Rule("vector", r"vp?(?:add|sub|mul|madd|dp|div|sqrt|max|min|and|or|xor|abs|avg|sad|sll|srl|sra|cmp)\w*"),
-        Rule("vector", r"v(?:f|rcp|rsqrt|cvt|round|hadd)\w*"),
-        Rule("vector", r"(?:add|sub|mul|div|sqrt|min|max|andn?|or|xor|hadd|cmp\w*|rcp|rsqrt|dp)p[sd]|cvt\w+p[sd]"),
-        Rule("vector", r"p(?:add|sub|mul|madd|andn?|or|xor|max|min|avg|sad|sll|srl|sra|cmp|abs)\w+"),
+        Ops("other", r"v?(?:add|sub|mul|div|sqrt|max|min|rcp|rsqrt|cmp|cvt|round|f)\w*s[shd]"),
+        Ops("vector", r"vp?(?:add|sub|mul|madd|dp|div|sqrt|max|min|and|or|xor|abs|avg|sad|sll|srl|sra|cmp)\w*"),
+        Ops("vector", r"v(?:f|rcp|rsqrt|cvt|round|hadd)\w*"),
+        Ops("vector", r"(?:add|sub|mul|div|sqrt|min|max|andn?|or|xor|hadd|cmp\w*|rcp|rsqrt|dp)p[sd]|cvt\w+p[sd]"),
+        Ops("vector", r"p(?:add|sub|mul|madd|andn?|or|xor|max|min|avg|sad|sll|srl|sra|cmp|abs)\w+"),
     ),
     r"nop\w*|xchg|int3|endbr64",
 )
 _ARM = Dialect(
     _OBJDUMP,
     (
-        Rule("branches", r"b|bl|blr|br|ret|b\.\w+|cbn?z|tbn?z"),
-        Rule("matrix", r"\w*mmla|\w*mop[as]"),
-        Rule("loads", r"ld\w+|prf\w+"),
-        Rule("stores", r"st\w+"),
-        Rule("other", r"mov\w*|dup|ins|[us]mov|zip\d|uzp\d|trn\d|ext|tb[lx]|fmov|ptrue|while\w+|rev\w*"),
-        Rule("vector", r"\w+", r".*\b[vz]\d+\.\w+.*"),
+        Ops("branches", r"b|bl|blr|br|ret|b\.\w+|cbn?z|tbn?z"),
+        Ops("matrix", r"\w*mmla|\w*mop[as]"),
+        Ops("loads", r"ld\w+|prf\w+"),
+        Ops("stores", r"st\w+"),
+        Ops("other", r"mov\w*|dup|ins|[us]mov|zip\d|uzp\d|trn\d|ext|tb[lx]|fmov|ptrue|while\w+|rev\w*"),
+        Ops("vector", r"\w+", r".*\b[vz]\d+\.\w+.*"),
     ),
     r"nop|udf|bti",
 )
 _RISCV = Dialect(
     _OBJDUMP,
     (
-        Rule("branches", r"(?:c\.)?(?:b(?:eq|ne|lt|ge|gt|le)u?z?|j|jal|jalr|jr)|ret|call|tail"),
-        Rule("matrix", r"(?:th\.)?m(?:fmacc|maqa)\w*(?:\.\w+)*|sf\.\w*mm\w*(?:\.\w+)*"),
-        Rule("loads", r"(?:c\.)?l[bhwd]u?(?:sp)?|(?:c\.)?fl[hwdq](?:sp)?|vl[^.]*\.v|prefetch\.\w"),
-        Rule("stores", r"(?:c\.)?s[bhwd](?:sp)?|(?:c\.)?fs[hwdq](?:sp)?|vs(?:s?e\d+|[uo]xei\d+|m|\dr|s?seg\w+)\.v"),
-        Rule("other", r"v(?:set|f?mv|slide|rgather|id|merge|compress)[\w.]*"),
-        Rule("vector", r"v[\w.]+"),
+        Ops("branches", r"(?:c\.)?(?:b(?:eq|ne|lt|ge|gt|le)u?z?|j|jal|jalr|jr)|ret|call|tail"),
+        Ops("matrix", r"(?:th\.)?m(?:fmacc|maqa)\w*(?:\.\w+)*|sf\.\w*mm\w*(?:\.\w+)*"),
+        Ops("loads", r"(?:c\.)?l[bhwd]u?(?:sp)?|(?:c\.)?fl[hwdq](?:sp)?|vl[^.]*\.v|prefetch\.\w"),
+        Ops("stores", r"(?:c\.)?s[bhwd](?:sp)?|(?:c\.)?fs[hwdq](?:sp)?|vs(?:s?e\d+|[uo]xei\d+|m|\dr|s?seg\w+)\.v"),
+        Ops("other", r"v(?:set|f?mv|slide|rgather|id|merge|compress)[\w.]*"),
+        Ops("vector", r"v[\w.]+"),
     ),
     r"(?:c\.)?nop|unimp",
 )
@@ -107,23 +107,23 @@ _RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # as compile
 _SASS = Dialect(
     r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(.*)",
     (
-        Rule("branches", r"BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|BREAK|BSSY|BSYNC|WARPSYNC"),
-        Rule("matrix", r"[HIDBQFO]MMA|[HIQB]GMMA|UTC\w*MMA"),
-        Rule("loads", r"LD|LD[GSLCT]|LDSM|LDGSTS|U?LDCU?|ULDC|UTMALDG|UTMAPF|UBLKCP|TEX|TLD4?|TLDS"),
-        Rule("stores", r"ST|ST[GSL]|STSM|RED|REDG|ATOM|ATOM[GS]|UTMASTG|UTMAREDG"),
-        Rule("vector", r"F(?:ADD|MUL|FMA|MNMX)[23]?|D(?:ADD|MUL|FMA)|H(?:ADD|MUL|FMA|MNMX)2|MUFU|I?DP[24]?A?"),
+        Ops("branches", r"BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|BREAK|BSSY|BSYNC|WARPSYNC"),
+        Ops("matrix", r"[HIDBQFO]MMA|[HIQB]GMMA|UTC\w*MMA"),
+        Ops("loads", r"LD|LD[GSLCT]|LDSM|LDGSTS|U?LDCU?|ULDC|UTMALDG|UTMAPF|UBLKCP|TEX|TLD4?|TLDS"),
+        Ops("stores", r"ST|ST[GSL]|STSM|RED|REDG|ATOM|ATOM[GS]|UTMASTG|UTMAREDG"),
+        Ops("vector", r"F(?:ADD|MUL|FMA|MNMX)[23]?|D(?:ADD|MUL|FMA)|H(?:ADD|MUL|FMA|MNMX)2|MUFU|I?DP[24]?A?"),
     ),
     r"NOP",
 )
 _AMDGCN = Dialect(
     r"\s+([a-z]\w+)\s*([^/]*)",
     (
-        Rule("branches", r"s_c?branch\w*|s_endpgm\w*|s_setpc\w*|s_swappc\w*|s_call\w*"),
-        Rule("matrix", r"v_(?:s?w?mfmac?|wmma|swmmac)\w+"),
-        Rule("loads", r"(?:global|buffer|flat|scratch|tbuffer|image|s|s_buffer)_load\w*|ds_(?:load|read)\w*"),
-        Rule("stores", r"(?:global|buffer|flat|scratch|tbuffer|image)_(?:store|atomic)\w*|ds_(?:store|write|add)\w*"),
-        Rule("other", r"v_(?:mov|accvgpr|cndmask|cmp|readlane|readfirstlane|writelane|perm|swap|nop)\w*"),
-        Rule("vector", r"v_\w+"),
+        Ops("branches", r"s_c?branch\w*|s_endpgm\w*|s_setpc\w*|s_swappc\w*|s_call\w*"),
+        Ops("matrix", r"v_(?:s?w?mfmac?|wmma|swmmac)\w+"),
+        Ops("loads", r"(?:global|buffer|flat|scratch|tbuffer|image|s|s_buffer)_load\w*|ds_(?:load|read)\w*"),
+        Ops("stores", r"(?:global|buffer|flat|scratch|tbuffer|image)_(?:store|atomic)\w*|ds_(?:store|write|add)\w*"),
+        Ops("other", r"v_(?:mov|accvgpr|cndmask|cmp|readlane|readfirstlane|writelane|perm|swap|nop)\w*"),
+        Ops("vector", r"v_\w+"),
     ),
     r"s_nop|s_code_end|v_nop",
 )

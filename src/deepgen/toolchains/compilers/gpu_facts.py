@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 
-from deepgen.targets import Gpu
-from deepgen.targets.gpu import blocks_resident, occupancy
+from deepgen.targets import Target
 from deepgen.vocabulary import Json, Kernel, Step
 
 
@@ -23,7 +22,7 @@ class Usage:
     scalar_registers: int = 0  # of a wavefront; AMD only
 
 
-def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Gpu) -> dict[str, Json]:
+def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Target) -> dict[str, Json]:
     """The facts of the entry that uses most registers, which is the one that does the work, and of each by name."""
     facts: dict[str, dict[str, Json]] = {}
     for name, usage in entries.items():
@@ -38,17 +37,16 @@ def summary(entries: Mapping[str, Usage], kernel: Kernel, target: Gpu) -> dict[s
     return {**facts[main], "entries": dict(facts)} if len(facts) > 1 else facts[main]
 
 
-def _residence(usage: Usage, step: Step, target: Gpu) -> dict[str, Json]:
+def _residence(usage: Usage, step: Step, target: Target) -> dict[str, Json]:
     """How many blocks fit a multiprocessor, where the launch plan gives numbers and not expressions."""
     sizes = [size for size in step.block if isinstance(size, int)]
     if len(sizes) < len(step.block) or not isinstance(step.shared_bytes, int):
         return {}
     threads, shared = prod(sizes), usage.shared_bytes + step.shared_bytes
-    return {
-        "shared_bytes": shared,
-        "blocks_per_sm": blocks_resident(target, threads, usage.registers, shared),
-        "occupancy": round(occupancy(target, threads, usage.registers, shared), 4),
-    }
+    resident = target.residence(threads, usage.registers, shared)
+    if resident is None:
+        return {}
+    return {"shared_bytes": shared, "blocks_per_sm": resident[0], "occupancy": resident[1]}
 
 
 # One entry's paragraph.
