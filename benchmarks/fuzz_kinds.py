@@ -29,7 +29,7 @@ from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
 from deepgen.vocabulary import Measurement, Trial, Verdict, digest
-from deepgen_cluster import files as cluster_files
+from deepgen_cluster import task_file as cluster_files
 from deepgen_cluster.folder import Definition, RunFolder, RunProgress
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
 from fuzz_examples import CLUSTER, OLDER, RECORDED, RESULT, SETTINGS, TUNING

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from deepgen_cluster.ray import connection, roles
+from deepgen_cluster.ray import connection, devices
 from faults import processes
 
 STORE_BYTES = 96 << 20
@@ -56,7 +56,7 @@ class Nodes:
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
 
     def _added(self) -> Any:
-        resources = roles.of_node(1, 1, ())
+        resources = devices.of_node(1, 1, ())
         for tries in range(_TRIES):
             before = processes.children()
             try:

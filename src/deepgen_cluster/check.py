@@ -12,8 +12,7 @@ from typing import Any
 from deepgen.vocabulary import JsonObject, Missing
 from deepgen.vocabulary.errors import install_extra
 from deepgen_cluster import agent
-from deepgen_cluster.code import own_code
-from deepgen_cluster.machines import Remote, on_each
+from deepgen_cluster.machines import Remote, on_each, own_code
 from deepgen_cluster.model import Cluster, Host
 from deepgen_cluster.ssh import Ask, HostError
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from deepgen.toolchains import BuildLimits
 from deepgen.tuning import Progress, Request, Study, tune
 from deepgen.vocabulary import DeepgenError
-from deepgen_cluster import nodes, results
-from deepgen_cluster.fetch import Fetched, fetch
-from deepgen_cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress
+from deepgen_cluster import nodes, tasks
+from deepgen_cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress, State, Up
 from deepgen_cluster.model import GroupTask, WorkGroup
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen_cluster.state import State, Up
+from deepgen_cluster.tasks import Fetched, fetch
 
 # Turns the fetched files of a task into requests; a higher layer knows their format.
 Requests = Callable[[WorkGroup, Fetched, Path], Sequence[Request]]
@@ -183,8 +182,8 @@ class _Run:
             self._keep(study, group, own / name, what)
 
     def _keep(self, study: Study, group: WorkGroup, prefix: Path, what: str) -> None:
-        files = results.write_all(study, group, prefix)
-        if problem := results.copy_to_builder(files, group, self.means.password):
+        files = tasks.write_all(study, group, prefix)
+        if problem := tasks.copy_to_builder(files, group, self.means.password):
             self.board.change(note=problem)
         winner = study.summary()["winner"]
         shown = winner if isinstance(winner, dict) else None

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepgen_cluster.check import basic_problems, ray_version
-from deepgen_cluster.code import own_code
-from deepgen_cluster.machines import Here, Remote, on_each, raise_errors
+from deepgen_cluster.folder import State, Up
+from deepgen_cluster.machines import Here, Remote, on_each, own_code, raise_errors
 from deepgen_cluster.model import Cluster, Host
-from deepgen_cluster.ray import roles
+from deepgen_cluster.ray import devices
 from deepgen_cluster.ssh import Ask, HostError
-from deepgen_cluster.state import State, Up
 
 # Artifacts are small; by default Ray would take a third of the memory of shared machines.
 _STORE_BYTES = 256 << 20
@@ -39,7 +38,7 @@ class Wanted:
 
     @property
     def resources(self) -> dict[str, float]:
-        return roles.of_node(self.builds, len(self.devices), [self.name])
+        return devices.of_node(self.builds, len(self.devices), [self.name])
 
     def roles(self) -> str:
         """In words."""

@@ -14,12 +14,11 @@ import pytest
 from deepgen.settings import Settings
 from deepgen.targets import resolve
 from deepgen.vocabulary import BadInput
-from deepgen_cluster import files
-from deepgen_cluster.cli.requests import requests_of
-from deepgen_cluster.fetch import Fetched
+from deepgen_cluster import task_file
 from deepgen_cluster.folder import Definition
 from deepgen_cluster.model import Cluster, password_variable
 from deepgen_cluster.nodes import wanted
+from deepgen_cluster.tasks import Fetched, requests_of
 from deepgen_formats.older.files import to_space_file, tuning_space
 
 DATA = Path(__file__).parents[2] / "data/deepgen"
@@ -28,7 +27,7 @@ OLDER = sorted((DATA / "ClusterTaskConfigs").glob("*.json"))
 
 @pytest.mark.parametrize("path", [*OLDER, DATA / "startup_config.json"], ids=lambda path: path.name)
 def test_every_file_of_the_older_tool_is_read_as_it_is(path: Path) -> None:
-    cluster = files.read(path)
+    cluster = task_file.read(path)
     data = json.loads(path.read_text())["workgroups"]
     assert [group.name for group in cluster.groups] == [f"wg{i}" for i in range(len(data))]
     for group, entry in zip(cluster.groups, data, strict=True):
@@ -46,7 +45,7 @@ def test_every_file_of_the_older_tool_is_read_as_it_is(path: Path) -> None:
 
 
 def test_groups_that_share_a_test_host_have_nodes_with_their_own_cards() -> None:
-    cluster = files.read(DATA / "ClusterTaskConfigs/task_config_sample2.json")
+    cluster = task_file.read(DATA / "ClusterTaskConfigs/task_config_sample2.json")
     assert len(cluster.hosts) == 3  # two folders of one compile host, one test host
     nodes = wanted(cluster, cluster.groups[0].tester)
     assert [node.variables()["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["7", "6"]
@@ -92,7 +91,7 @@ def test_what_is_wrong_is_told_with_its_place(change: Any, words: list[str], tmp
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps(older(change)))
     with pytest.raises(BadInput) as error:
-        files.read(path)
+        task_file.read(path)
     assert all(word in str(error.value) for word in ["tasks.json", *words]), str(error.value)
     assert error.value.exit_code == 2
 
@@ -101,7 +100,7 @@ def test_a_wrong_password_key_does_not_show_the_password(tmp_path: Path) -> None
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps(older(lambda d: first(d, "perf_tester").update(password=["hunter22"]))))
     with pytest.raises(BadInput) as error:
-        files.read(path)
+        task_file.read(path)
     assert "'password'" in str(error.value) and "hunter22" not in str(error.value)
 
 
@@ -134,7 +133,7 @@ tasks = [{ config = "a.json", results = "log_a", space = "ts_a.json" }]
 def test_our_own_form(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text(OWN)
-    cluster = files.read(path)
+    cluster = task_file.read(path)
     (group,) = cluster.groups
     assert (group.tester.folder, group.tester.python) == ("/data/deepgen", "/opt/python/bin/python3")
     assert (group.jobs, group.devices, group.samples, group.tuning) == (100, (6, 7), 10, {"trials": 500})
@@ -159,18 +158,18 @@ def test_mistakes_in_our_own_form(old: str, new: str, words: list[str], tmp_path
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace(old, new))
     with pytest.raises(BadInput) as error:
-        files.read(path)
+        task_file.read(path)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"\.toml or \.json"):
-        files.read(tmp_path / "cluster.yaml")
+        task_file.read(tmp_path / "cluster.yaml")
 
 
 def test_a_space_file_that_exists_is_the_space(tmp_path: Path) -> None:
     """As in the older tool, which then skipped making one; keep_top sizes result files, samples the timing."""
-    (group,) = files.read(DATA / "ClusterTaskConfigs/task_config.json").groups
+    (group,) = task_file.read(DATA / "ClusterTaskConfigs/task_config.json").groups
     config = json.loads((DATA / "TuningConfigs/GEMM_configs_2.json").read_text())
     points = [tuning_space(config).at(rank) for rank in (0, 3, 5)]
     space = json.dumps(to_space_file(config, points)).encode()

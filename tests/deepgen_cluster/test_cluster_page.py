@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from cluster_processes import marked, of_node
 
-from deepgen_cluster import files, nodes, ssh
+from deepgen_cluster import nodes, ssh, task_file
+from deepgen_cluster.folder import State
 from deepgen_cluster.model import Host
 from deepgen_cluster.ssh import HostError
-from deepgen_cluster.state import State
 
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 FENCE = re.compile(r"^```\w+ +hosts(?:=(?P<file>\S+))? *\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -85,7 +85,7 @@ def run(line: str, folder: Path) -> str:
 
 def look_at_nodes(file: Path, hosts: list[Host], before: set[int]) -> None:
     """Up is up: a second time starts nothing. The token is in no command line, and the code is the driver's."""
-    cluster, ask = files.read(file), ssh.passwords({}, prompt=False)
+    cluster, ask = task_file.read(file), ssh.passwords({}, prompt=False)
     assert nodes.up(cluster, ask).fresh == ()
     assert all(node.up for node in nodes.status(cluster, ask))
     token = State(cluster).token().encode()
@@ -98,8 +98,8 @@ def look_at_nodes(file: Path, hosts: list[Host], before: set[int]) -> None:
             assert path.is_symlink() or ".venv" in path.parts or not path.is_file() or token not in path.read_bytes()
     (copy := file.with_name("copy.toml")).write_text(file.read_text())
     with pytest.raises(HostError, match="another folder would do, or --force"):
-        nodes.up(files.read(copy), ask)
-    refused = nodes.down(files.read(copy), ask)
+        nodes.up(task_file.read(copy), ask)
+    refused = nodes.down(task_file.read(copy), ask)
     assert all("--force stops it too" in str(refused[host]) for host in hosts)
     assert State(cluster).token_file.stat().st_mode & 0o077 == 0
 

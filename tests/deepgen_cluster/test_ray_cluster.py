@@ -26,8 +26,8 @@ from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
 from deepgen.tuning import Request, tune
 from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, folders
-from deepgen_cluster.ray import RayEngine, connection, lease, roles
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict
+from deepgen_cluster.ray import RayEngine, connection, devices, lease
 from deepgen_cluster.ray.session import RaySession
 
 if find_spec("ray") is None:  # not imported here: whether there are tokens is decided when it is imported
@@ -48,7 +48,7 @@ class Nodes:
         self.cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
 
     def add(self, build: int, measure: int, *groups: str) -> Any:
-        resources = roles.of_node(build, measure, groups)
+        resources = devices.of_node(build, measure, groups)
         return self.cluster.add_node(num_cpus=0, resources=resources, object_store_memory=128 << 20)
 
     def engine(self, cache: Path, **options: Any) -> RayEngine:

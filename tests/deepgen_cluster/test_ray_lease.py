@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from deepgen_cluster.ray import connection, lease, undisturbed
+from deepgen_cluster.ray import connection, lease
 from deepgen_cluster.ray import tester as testers
 from deepgen_cluster.ray.lease import HANGS_ROUNDS, RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
 
@@ -234,8 +234,8 @@ def test_actors_are_renewed_as_long_as_there_is_a_connection(monkeypatch: pytest
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from deepgen_cluster.ray import undisturbed
-with undisturbed.timing(Path(sys.argv[1])):
+from deepgen_cluster.ray import lease
+with lease.timing(Path(sys.argv[1])):
     child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
     time.sleep(60)
@@ -251,7 +251,7 @@ def test_a_turn_ends_with_its_process_and_not_with_what_that_started(tmp_path: P
         holder.kill()
         holder.wait()
         began = time.monotonic()
-        with undisturbed.timing(tmp_path):
+        with lease.timing(tmp_path):
             assert time.monotonic() - began < SECONDS
     finally:
         os.kill(child, signal.SIGKILL)

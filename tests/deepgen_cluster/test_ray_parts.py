@@ -26,11 +26,10 @@ from deepgen.run.measure.base import Task
 from deepgen.targets import X86
 from deepgen.toolchains import BuildLimits, Group
 from deepgen.vocabulary import BadInput, DeepgenError, Missing
-from deepgen_cluster.ray import RayEngine, builder, connection, disk, flow, roles, undisturbed
+from deepgen_cluster.ray import RayEngine, builder, connection, devices, flow, lease
 from deepgen_cluster.ray import tester as testers
 from deepgen_cluster.ray.device_pool import Member
-from deepgen_cluster.ray.devices import Device, choose_kind, pin
-from deepgen_cluster.ray.roles import Node
+from deepgen_cluster.ray.devices import Device, Node, choose_kind, pin
 
 PLAIN = X86("x86:native", "Plain", ("sse2", "avx2", "fma"), 8, 32 << 10, 1 << 20, 8 << 20)
 WIDE = replace(PLAIN, model="Wide", isa=(*PLAIN.isa, "avx512f"))
@@ -41,15 +40,15 @@ def device(*found: targets.Target, host: str = "a", slot: int = 0, version: str 
 
 
 def test_a_node_of_a_group_also_serves_studies_without_one() -> None:
-    node = Node("1", "a", roles.of_node(build_slots=4, devices=2, groups=["night"]))
-    assert node.count(roles.BUILD, None) == node.count(roles.BUILD, "night") == 4
-    assert node.count(roles.MEASURE, "night") == 2 and node.count(roles.MEASURE, "day") == 0
-    assert roles.taken_by_a_build("night") == {"build": 1.0, "build:night": 1.0}
+    node = Node("1", "a", devices.of_node(build_slots=4, devices=2, groups=["night"]))
+    assert node.count(devices.BUILD, None) == node.count(devices.BUILD, "night") == 4
+    assert node.count(devices.MEASURE, "night") == 2 and node.count(devices.MEASURE, "day") == 0
+    assert devices.taken_by_a_build("night") == {"build": 1.0, "build:night": 1.0}
 
 
 def test_a_role_that_no_node_has_is_told_with_all_nodes() -> None:
     with pytest.raises(DeepgenError, match=r"'measure'.*10\.0\.0\.1: build 4; 10\.0\.0\.2: no role"):
-        roles.require([Node("1", "10.0.0.1", {"build": 4.0}), Node("2", "10.0.0.2", {"CPU": 8.0})], None)
+        devices.require([Node("1", "10.0.0.1", {"build": 4.0}), Node("2", "10.0.0.2", {"CPU": 8.0})], None)
 
 
 def test_a_study_uses_the_devices_that_run_its_kernels() -> None:
@@ -83,8 +82,8 @@ def test_a_node_with_another_version_measures_nothing_and_says_so() -> None:
 
 
 def test_compilers_stand_still_while_a_kernel_is_timed(tmp_path: Path) -> None:
-    with Group() as group, undisturbed.building(group, tmp_path):
-        with undisturbed.timing(tmp_path):
+    with Group() as group, lease.building(group, tmp_path):
+        with lease.timing(tmp_path):
             assert group.paused
         until = time.monotonic() + 60.0
         while group.paused and time.monotonic() < until:
@@ -96,10 +95,10 @@ def test_two_kernels_are_not_timed_at_once_on_a_host(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with undisturbed.timing(tmp_path):
+        with lease.timing(tmp_path):
             order.append("second")
 
-    with undisturbed.timing(tmp_path):
+    with lease.timing(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
         time.sleep(0.1)
@@ -175,7 +174,7 @@ def full(*_: object, **__: object) -> Any:
 
 def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a sentence, not by an exception that Ray would show with its traceback."""
-    said = disk.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
+    said = lease.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))
     assert said.startswith(f"{platform.node()}: /tmp/deepgen: No space left on device; finished trials are kept")
     operator, target = gemm(8, 8, 8), targets.resolve("sim")
     tester = object.__new__(testers.Tester)
@@ -202,5 +201,5 @@ def test_a_binary_that_was_cut_off_by_a_full_disk_is_not_used(tmp_path: Path, mo
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(Path, "write_bytes", cut_off)
-        disk.kept(path, b"binary")
-    assert disk.kept(path, b"binary").read_bytes() == b"binary"
+        lease.kept(path, b"binary")
+    assert lease.kept(path, b"binary").read_bytes() == b"binary"

@@ -256,7 +256,7 @@ def test_every_flag_of_our_own_kernels_is_plain() -> None:
 
 
 def test_an_unsigned_cluster_run_is_not_gone_on_with(tmp_path: Path, as_somebody_else: Callable[[], None]) -> None:
-    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster import run as cluster_run
     from deepgen_cluster.folder import Definition, RunFolder
     from deepgen_cluster.model import Cluster
 

@@ -16,9 +16,8 @@ from deepgen.targets import Target
 from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, default_cache_folder, make, toolchain_for
 from deepgen.toolchains.base import Toolchain
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
-from deepgen_cluster.ray import undisturbed
-from deepgen_cluster.ray.disk import refusal
-from deepgen_cluster.ray.lease import end_with_node
+from deepgen_cluster.ray import devices, lease
+from deepgen_cluster.ray.lease import end_with_node, refusal
 
 
 def order(target: Target, toolchains: Mapping[str, str], limits: BuildLimits, cache: Path | None) -> str:
@@ -40,7 +39,7 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
         work = _build_setup(ordered)
         parsed = Kernel.from_json(json.loads(kernel))
         toolchain = _toolchain(ordered, parsed.language)
-        with Group() as group, undisturbed.building(group) if work.target.computes else nullcontext():
+        with Group() as group, lease.building(group) if work.target.computes else nullcontext():
             artifact = make(parsed, toolchain, work.target, work.cache, work.limits, group)
         return json.dumps({"artifact": artifact.to_json()}), Path(artifact.binary).read_bytes()
     except BuildError as error:
@@ -81,3 +80,37 @@ def _build_setup(ordered: str) -> _BuildSetup:
 def _toolchain(ordered: str, language: str) -> Toolchain:
     # Kept while the process lives: finding a compiler asks it for its version.
     return toolchain_for(_build_setup(ordered).target, language, json.loads(ordered)["toolchains"])
+
+
+TRIES = 3  # of a build whose process dies, as in the local engine
+
+
+class RemoteBuilds:
+    """Hands kernels to whichever node has a build slot free."""
+
+    def __init__(self, ray: Any, group: str | None, ordered: str) -> None:
+        self._ray, self._order = ray, ordered
+        self._task = ray.remote(
+            num_cpus=0,
+            resources=devices.taken_by_a_build(group),
+            max_retries=0,  # we retry builds ourselves
+            num_returns=2,
+            scheduling_strategy="SPREAD",
+        )(build)
+
+    def start(self, kernel: str) -> tuple[Any, Any]:
+        """References to the build's report, for `builder.read`, and to the binary, which stays on its node."""
+        told, binary = self._task.remote(kernel, self._order)
+        return told, binary
+
+    def now(self, kernel: Kernel) -> tuple[Artifact, Any]:
+        """Build and wait. Raises BuildError."""
+        for _ in range(TRIES):
+            told, binary = self.start(json.dumps(kernel.to_json()))
+            try:
+                return read(self._ray.get(told)), binary
+            except self._ray.exceptions.RayTaskError as error:
+                raise DeepgenError(f"a build on the Ray cluster went wrong: {error}") from error
+            except self._ray.exceptions.RayError:  # the process or the node is gone
+                continue
+        raise BuildError(Verdict.BUILD_FAILED, f"the process that built it died {TRIES} times")

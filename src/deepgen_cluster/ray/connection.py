@@ -24,7 +24,7 @@ from deepgen.targets import host
 from deepgen.vocabulary import DeepgenError, Missing
 from deepgen.vocabulary.errors import install_extra
 from deepgen.vocabulary.folders import Scratch, sweep
-from deepgen_cluster.ray import roles
+from deepgen_cluster.ray import devices
 from deepgen_cluster.ray.lease import Renewals
 
 NAMESPACE = "deepgen"
@@ -129,7 +129,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         options |= {
             "address": "local",
             "num_cpus": 0,  # we ask for roles instead; for each CPU Ray would start a process
-            "resources": roles.of_node(to.build_slots, to.testers),
+            "resources": devices.of_node(to.build_slots, to.testers),
             "object_store_memory": STORE_BYTES,
             "include_dashboard": False,
             "_temp_dir": str(_held.scratch.path / "r"),  # a folder inside ours: Ray makes it writable to everyone

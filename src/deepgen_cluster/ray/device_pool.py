@@ -13,11 +13,10 @@ from typing import Any
 
 from deepgen.run.measure.base import Task
 from deepgen.vocabulary import DeepgenError, Kernel
-from deepgen_cluster.ray import connection, roles
+from deepgen_cluster.ray import connection, devices
 from deepgen_cluster.ray.connection import NAMESPACE
-from deepgen_cluster.ray.devices import Device, choose_kind
+from deepgen_cluster.ray.devices import Device, Node, choose_kind
 from deepgen_cluster.ray.lease import CONTROL
-from deepgen_cluster.ray.roles import Node
 from deepgen_cluster.ray.tester import Tester
 
 AT_ONCE = 2  # calls in flight per device: one running, and one whose binary is being transferred
@@ -100,7 +99,7 @@ class DevicePool:
 
     def refresh(self, nodes: Sequence[Node]) -> None:
         """Follow changes of the cluster: forget devices whose node is gone, start actors for new ones."""
-        places = {(node.id, slot): node for node in nodes for slot in range(node.count(roles.MEASURE, self._group))}
+        places = {(node.id, slot): node for node in nodes for slot in range(node.count(devices.MEASURE, self._group))}
         for place in [place for place in self.members if place not in places]:
             self.lose(self.members[place])
         for place, node in places.items():
@@ -156,8 +155,8 @@ class DevicePool:
             max_task_retries=0,  # we retry trials ourselves, on another device
             max_concurrency=1,
             num_cpus=0,
-            num_gpus=1 if node.gpus >= node.count(roles.MEASURE, None) else 0,  # Ray pins the card
-            resources={roles.MEASURE: 1},
+            num_gpus=1 if node.gpus >= node.count(devices.MEASURE, None) else 0,  # Ray pins the card
+            resources={devices.MEASURE: 1},
             scheduling_strategy=strategy,
         ).remote(slot)
         connection.keep(handle)

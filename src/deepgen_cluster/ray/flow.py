@@ -20,9 +20,9 @@ from typing import Any
 from deepgen.toolchains import BuildError
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
-from deepgen_cluster.ray import builder, roles
+from deepgen_cluster.ray import builder, devices
+from deepgen_cluster.ray.builder import TRIES, RemoteBuilds
 from deepgen_cluster.ray.device_pool import DevicePool, Member, gone
-from deepgen_cluster.ray.remote_builds import TRIES, RemoteBuilds
 
 BUFFER = 6  # trials built or being measured for each device, so that uneven build times leave no device waiting
 REFRESH_SECONDS = 1.0
@@ -139,8 +139,8 @@ class Flow:
         return list(self._ray.wait(pending, num_returns=len(pending), timeout=0)[0]) if some else []
 
     def _refresh(self) -> None:
-        nodes = roles.living(self._ray.nodes())
-        self._slots = max(1, sum(node.count(roles.BUILD, self._group) for node in nodes))
+        nodes = devices.living(self._ray.nodes())
+        self._slots = max(1, sum(node.count(devices.BUILD, self._group) for node in nodes))
         if self._most_slots is not None:
             self._slots = min(self._slots, self._most_slots)
         self._pool.refresh(nodes)

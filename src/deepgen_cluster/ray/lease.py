@@ -1,22 +1,35 @@
-"""A process on a node ends when its node or every driver is gone, and when it hangs.
+"""What processes on a node owe others: they end in time, and leave a kernel that is timed there undisturbed.
 
-Ray does that too, but with timers on the wall clock. When a clock is set back, these stop for as long, and a measuring
-process that nobody knows any more would keep its device. The timers here do not use the wall clock.
+A process ends when its node or every driver is gone, and when it hangs. Ray does that too, but with timers on the wall
+clock. When a clock is set back, these stop for as long, and a measuring process that nobody knows any more would keep
+its device. The timers here do not use the wall clock.
+
+Compilers on a host are paused while a kernel is timed there, whichever processes they belong to. There are two files
+with locks of the operating system, so that a process that dies leaves nothing behind. A process that measures locks
+`wanted` and then waits for `running`. One that builds holds a shared lock on `running`, and gives it up while `wanted`
+is locked.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import platform
 import signal
 import socket
+import stat
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from deepgen.toolchains import Group
+from deepgen.vocabulary import DeepgenError
 
 CONTROL = "control"  # the concurrency group of calls that an actor answers while a kernel runs
 SILENT_SECONDS = 60.0  # without a call from any driver
@@ -164,3 +177,85 @@ class Renewals:
         self._actors.discard(actor)
         self._known.pop(actor, None)
         self._asked.pop(actor, None)
+
+
+_LOOK_SECONDS = 0.02
+
+
+@contextmanager
+def timing(folder: Path | None = None) -> Iterator[None]:
+    """While this context is held, no other process on the host times kernels, and none compiles."""
+    place = folder or _folder()
+    with _opened(place / "wanted") as wanted, _opened(place / "running") as running:
+        fcntl.flock(wanted, fcntl.LOCK_EX)
+        fcntl.flock(running, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def building(group: Group, folder: Path | None = None) -> Iterator[None]:
+    """While this context is held, the group's compilers pause whenever a kernel is timed on this host."""
+    place = folder or _folder()
+    over = threading.Event()
+    with _opened(place / "wanted") as wanted, _opened(place / "running") as running:
+        _step_in(wanted, running)
+        watcher = threading.Thread(target=_watch, args=(group, wanted, running, over), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _watch(group: Group, wanted: int, running: int, over: threading.Event) -> None:
+    while not over.wait(_LOOK_SECONDS):
+        try:
+            fcntl.flock(wanted, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(wanted, fcntl.LOCK_UN)
+        except BlockingIOError:
+            group.pause()
+            fcntl.flock(running, fcntl.LOCK_UN)
+            _step_in(wanted, running)
+            group.resume()
+
+
+def _step_in(wanted: int, running: int) -> None:
+    """Wait until nobody measures. `wanted` first: its holder waits for `running`."""
+    fcntl.flock(wanted, fcntl.LOCK_SH)
+    fcntl.flock(running, fcntl.LOCK_SH)
+    fcntl.flock(wanted, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)  # which also unlocks it
+
+
+def _folder() -> Path:
+    """One for each user of the host. In a folder that all may write to, it must really be ours."""
+    folder = Path(tempfile.gettempdir()) / f"deepgen-turns-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise DeepgenError(f"{folder} belongs to another user; remove it")
+    return folder
+
+
+def kept(path: Path, content: bytes) -> Path:
+    """Write the file atomically, so that one which a full disk has truncated is never used."""
+    if not path.exists():
+        part = path.with_name(f"{path.name}.part")
+        part.write_bytes(content)
+        part.replace(path)
+    return path
+
+
+def refusal(error: OSError) -> str:
+    """An error of this host's system as a sentence: an exception would reach the user with Ray's traceback."""
+    words = (platform.node(), str(error.filename or ""), error.strerror or str(error))
+    return ": ".join(filter(None, words)) + "; finished trials are kept: fix this and run the same command again"

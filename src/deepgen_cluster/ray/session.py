@@ -18,11 +18,11 @@ from deepgen.run.measure.helpers import helpers_for
 from deepgen.tuning.engines.base import Look, Outcome
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
 from deepgen.vocabulary.folders import Scratch
-from deepgen_cluster.ray import builder, connection, roles
+from deepgen_cluster.ray import builder, connection, devices
+from deepgen_cluster.ray.builder import TRIES, RemoteBuilds
 from deepgen_cluster.ray.device_pool import DevicePool, Member, Opening, gone
-from deepgen_cluster.ray.disk import kept
 from deepgen_cluster.ray.flow import TICK_SECONDS, Flow, lost_object, placed
-from deepgen_cluster.ray.remote_builds import TRIES, RemoteBuilds
+from deepgen_cluster.ray.lease import kept
 
 if TYPE_CHECKING:
     from deepgen_cluster.ray.engine import RayEngine
@@ -45,7 +45,7 @@ class RaySession:
             self._ray = connection.connect(engine.cluster(), engine.token)
             undo.callback(connection.disconnect)
             self._scratch = undo.enter_context(Scratch("ray-session")).path
-            roles.require(roles.living(self._ray.nodes()), engine.group)
+            devices.require(devices.living(self._ray.nodes()), engine.group)
             ordered = builder.order(task.target, engine.toolchains, engine.limits, engine.cache)
             self._builds = RemoteBuilds(self._ray, engine.group, ordered)
             self._flow = Flow(

@@ -23,9 +23,8 @@ from deepgen.run.measure.supervisor import DeviceSetAside
 from deepgen.toolchains import Cache, default_cache_folder
 from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.folders import Scratch, sweep
-from deepgen_cluster.ray import devices, undisturbed
-from deepgen_cluster.ray.disk import kept, refusal
-from deepgen_cluster.ray.lease import Lease, end_with_node
+from deepgen_cluster.ray import devices, lease
+from deepgen_cluster.ray.lease import Lease, end_with_node, kept, refusal
 
 MOST_OPEN = 8  # studies whose runners are kept: the one that was idle longest is closed first
 IDLE_SECONDS = 600.0  # after which a runner is closed when another study comes: its driver may be gone
@@ -200,7 +199,7 @@ class Tester:
         """Kernels of a CPU run on the cores that compilers use, so builds pause. For a GPU only in finals."""
         target = task.target
         alone = target.shares_cores_with_builds or (finals and target.computes)
-        with undisturbed.timing() if alone else nullcontext():
+        with lease.timing() if alone else nullcontext():
             yield
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from deepgen_cluster.check import Report
-from deepgen_cluster.cli.output import print_nodes, print_reports
-from deepgen_cluster.cli.view import line, print_results
 from deepgen_cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress
 from deepgen_cluster.model import Cluster, Host
 from deepgen_cluster.nodes import Node
+from deepgen_cluster.output import line, print_nodes, print_reports, print_results
 
 HOST = Host("a-host-with-a-long-name.example.org", "/home/someone/with/a/long/path/deepgen", "someone", 2222)
 

@@ -36,7 +36,7 @@ from deepgen.frontends.cli import (
     tune,
 )
 from deepgen.frontends.cli.completion import OperatorCommand
-from deepgen_cluster.cli import commands as cluster
+from deepgen_cluster import commands as cluster
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 

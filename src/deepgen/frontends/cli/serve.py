@@ -80,7 +80,7 @@ def stop(folder: Path) -> str:
     from deepgen_cluster.folder import DEFINITION, RunFolder
 
     if (folder / DEFINITION).is_file():
-        from deepgen_cluster.cli.run import stop as stop_run
+        from deepgen_cluster.run import stop as stop_run
 
         stop_run(RunFolder(folder))
         return f"stopped. Resume it with: deepgen cluster attach {shown(folder)}"

@@ -20,12 +20,12 @@ from deepgen.report.view.signals import Stopped, stop_on_signals
 from deepgen.report.view.text import note
 from deepgen.settings import Settings
 from deepgen.vocabulary import BadInput, DeepgenError
-from deepgen_cluster import files, ssh
-from deepgen_cluster.cli.requests import requests_of
-from deepgen_cluster.cli.view import print_results, print_results_json, watching
+from deepgen_cluster import ssh, task_file
 from deepgen_cluster.drive import Means, drive
 from deepgen_cluster.folder import ENDED, RunFolder, RunProgress
 from deepgen_cluster.model import Cluster, Host, Secret, password_variable
+from deepgen_cluster.output import print_results, print_results_json, watching
+from deepgen_cluster.tasks import requests_of
 
 _GLANCE = 0.2
 _PATIENCE = 60.0  # seconds that a stop may take before it is said how to force it
@@ -150,7 +150,7 @@ def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
     """
     known = dict(cluster.passwords)
     if not known and Path(cluster.file).is_file():
-        known = dict(files.read(Path(cluster.file)).passwords)
+        known = dict(task_file.read(Path(cluster.file)).passwords)
     missing = [host for host in cluster.hosts if host not in known and password_variable(host) not in os.environ]
     if sys.stdin is not None and sys.stdin.isatty():
         ask = ssh.passwords(known)

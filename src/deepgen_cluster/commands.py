@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from deepgen_cluster.model import Cluster
     from deepgen_cluster.ssh import Ask
 
+
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Tune on several machines: some build, others measure."
 )
-
 File = Annotated[
     Path,
     typer.Argument(
@@ -35,7 +35,7 @@ def check(file: File, as_json: options.AsJson = False) -> None:
     """Check every host: what it has and what is missing. Changes nothing."""
     from deepgen.frontends.cli.output import print_json
     from deepgen_cluster.check import check as ask_all
-    from deepgen_cluster.cli.output import print_reports
+    from deepgen_cluster.output import print_reports
 
     cluster, password = _read(file)
     reports = ask_all(cluster, password)
@@ -72,7 +72,7 @@ def status(file: File, as_json: options.AsJson = False) -> None:
     """Show the state of every host's node."""
     from deepgen.frontends.cli.output import print_json
     from deepgen_cluster import nodes
-    from deepgen_cluster.cli.output import node_json, print_nodes
+    from deepgen_cluster.output import node_json, print_nodes
 
     cluster, password = _read(file)
     found = nodes.status(cluster, password)
@@ -132,7 +132,7 @@ def run(
     from deepgen import settings
     from deepgen.frontends.cli.output import print_json, shown
     from deepgen.report.view.text import note
-    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster import run as cluster_run
     from deepgen_cluster.folder import Definition, RunFolder
 
     cluster, _ = _read(file)
@@ -168,7 +168,7 @@ RunName = Annotated[
 def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson = False) -> None:
     """Watch a run again; resume it if its driver died."""
     from deepgen import settings
-    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster import run as cluster_run
 
     cluster_run.attach(cluster_run.find(study, settings.load()), trust=trust, as_json=as_json)
 
@@ -178,7 +178,7 @@ def stop(study: RunName) -> None:
     """Stop a run and the nodes it started. Results are kept."""
     from deepgen import settings
     from deepgen.frontends.cli.output import shown
-    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster import run as cluster_run
 
     folder = cluster_run.find(study, settings.load())
     cluster_run.stop(folder)
@@ -190,7 +190,7 @@ def stop(study: RunName) -> None:
 def drive(folder: Path) -> None:
     """The background process of `run`; passwords come on stdin."""
     from deepgen import settings
-    from deepgen_cluster.cli import run as cluster_run
+    from deepgen_cluster import run as cluster_run
 
     cluster_run.driver_main(folder, settings.load())
 
@@ -199,8 +199,7 @@ def _no_driver(cluster: Cluster) -> None:
     """A driver at work would only bring the nodes back."""
     from deepgen.frontends.cli.output import shown
     from deepgen.vocabulary import DeepgenError
-    from deepgen_cluster.folder import RunFolder
-    from deepgen_cluster.state import State
+    from deepgen_cluster.folder import RunFolder, State
 
     path = State(cluster).run_folder()
     if path is not None and (pid := RunFolder(path).driver()) is not None:
@@ -209,9 +208,9 @@ def _no_driver(cluster: Cluster) -> None:
 
 def _read(file: Path) -> tuple[Cluster, Ask]:
     from deepgen.report.view.text import note
-    from deepgen_cluster import files, ssh
+    from deepgen_cluster import ssh, task_file
 
-    cluster = files.read(file)
+    cluster = task_file.read(file)
     for sentence in cluster.notes:
         note(f"note: {sentence}")
     return cluster, ssh.passwords(cluster.passwords)
