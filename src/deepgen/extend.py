@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # Errors, JSON, files that others wrote
     from deepgen.vocabulary import BadInput, DeepgenError, Json, Missing
+    from deepgen.vocabulary import digest
+    from deepgen.vocabulary.errors import install_extra
     from deepgen.vocabulary import foreign
     # Operators
     from deepgen.operators import (
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from deepgen.vocabulary import dtype
     from deepgen.vocabulary.dtypes import narrow, widen
     # Targets
+    from deepgen.targets import KINDS, host
     from deepgen.targets import Cpu, Gpu, Kind, Target
     from deepgen import targets
     # Generators: spaces and kernels
@@ -44,22 +47,47 @@ if TYPE_CHECKING:
     from deepgen.space.expr import knob_ref
     from deepgen.compiler.rules.facts import plain
     from deepgen.kernels.shared import shared_headers
-    from deepgen.kernels.own.triton_family import Lowering
+    from deepgen.vocabulary.registry import Lowering
     from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
     # Toolchains
     from deepgen.toolchains import BuildError, BuildLimits, Built, Group, Toolchain, build_once, toolchain_for
     from deepgen.toolchains.base import Recipe
     from deepgen.toolchains.find_gpu import triton_for
     from deepgen.toolchains.compilers.triton import Triton
+    from deepgen.toolchains import Cache, default_cache_folder, make as make_artifact
     # Runners
     from deepgen.run.measure.base import Contender, Runner, RunnerOptions, STRIDED, Task
     from deepgen.run.counters.base import Counted
     from deepgen.vocabulary import Artifact, Measurement, Verdict
     from deepgen.run.call.native import torchs_threads
+    from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
+    from deepgen.run.measure.base import Helper, least_seconds
+    from deepgen.run.measure.helpers import helpers_for
+    from deepgen.run.measure.supervisor import DeviceSetAside
+    from deepgen.vocabulary import completed
     # Baselines and strategies
     from deepgen.baselines import Baseline, NewResult
     from deepgen.tuning.search import Past, Setting, Strategy
     from deepgen.vocabulary import Trial
+    from deepgen import baselines
+    from deepgen.tuning import search
+    # Engines, studies and their folders
+    from deepgen.tuning import Progress, Request, formats, tune as tune_request
+    from deepgen.tuning.engines.base import Engine, Look, NOT_WORTH_IT, Outcome
+    from deepgen.tuning.study import lock, trust
+    from deepgen.report.serve.places import Runs, file_mark
+    # Commands: settings, options, what is shown
+    from deepgen import settings
+    from deepgen.settings import Settings, read_json, read_toml
+    from deepgen.vocabulary.folders import Scratch, sweep, user_folder
+    from deepgen.frontends.cli import options
+    from deepgen.frontends.cli.output import bytes_text, labelled, print_json, table as print_table, shown
+    from deepgen.frontends.cli.processes import PROGRAM
+    from deepgen.report.view import live
+    from deepgen.report.view.live import LINE_EVERY, clock
+    from deepgen.report.view.signals import Stopped, stop_on_signals
+    from deepgen.report.view.text import console, cut, note
+    from deepgen.tuning.study.text import counted, rate_text, seconds_text
     # Programs that run elsewhere
     from deepgen.vocabulary.registry import metadata_files, own_plugins
     # Files of other tools, and kernels that are described elsewhere
@@ -96,6 +124,8 @@ _NAMES = {
     "deepgen": "__version__ tune",
     "deepgen.baselines": "Baseline NewResult",
     "deepgen.compiler.rules.facts": "plain",
+    "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
+    "deepgen.frontends.cli.processes": "PROGRAM",
     "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
     "deepgen.kernels.gemm.simt_gemm": "SimtGemm",
     "deepgen.kernels.gemm.simt_gemm.space": "WIDEST=WIDEST_ACCESS",
@@ -106,7 +136,6 @@ _NAMES = {
         "LANGUAGES=LANGUAGE_OF SUFFIXES=SUFFIX_OF parameters=declared_parameters names=names_in read=read_source "
         "text_of"
     ),
-    "deepgen.kernels.own.triton_family": "Lowering",
     "deepgen.kernels.shared": "shared_headers",
     "deepgen.operators": (
         "Answer Array Gemm OPERATORS Operator Param Signature Tensor TensorFacts Tolerance Word Work gemm least_work"
@@ -116,51 +145,83 @@ _NAMES = {
     "deepgen.operators.expr.nodes": "Expression HasExpression Read Select walk",
     "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
+    "deepgen.report.serve.places": "Runs file_mark",
+    "deepgen.report.view.live": "LINE_EVERY clock",
+    "deepgen.report.view.signals": "Stopped stop_on_signals",
+    "deepgen.report.view.text": "console cut note",
     "deepgen.run.call.loaded": "load",
     "deepgen.run.call.native": "torchs_threads",
     "deepgen.run.counters.base": "Counted",
-    "deepgen.run.measure.base": "Contender Policy Runner RunnerOptions STRIDED Task",
+    "deepgen.run.measure": "bandwidth open_runner peak_gflops",
+    "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions STRIDED Task least_seconds",
+    "deepgen.run.measure.helpers": "helpers_for",
+    "deepgen.run.measure.supervisor": "DeviceSetAside",
+    "deepgen.settings": "Settings read_json read_toml",
     "deepgen.space": "Expr Space Value divides implies parse where",
     "deepgen.space.definition": "value_from_json value_to_json",
     "deepgen.space.expr": "Config Requirement all_of const knob_ref maximum points table",
     "deepgen.space.parse": "parse_values",
-    "deepgen.targets": "Cpu Gpu Kind Target",
-    "deepgen.toolchains": "BuildError BuildLimits Built Group Toolchain build_once toolchain_for",
+    "deepgen.targets": "Cpu Gpu KINDS Kind Target",
+    "deepgen.toolchains": (
+        "BuildError BuildLimits Built Cache Group Toolchain build_once default_cache_folder make=make_artifact "
+        "toolchain_for"
+    ),
     "deepgen.toolchains.base": "Recipe",
     "deepgen.toolchains.compilers.triton": "Triton",
     "deepgen.toolchains.find_gpu": "triton_for",
-    "deepgen.tuning": "Study",
+    "deepgen.tuning": "Progress Request Study tune=tune_request",
+    "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
     "deepgen.tuning.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
+    "deepgen.tuning.study.text": "counted rate_text seconds_text",
     "deepgen.vocabulary": (
         "Artifact BadInput DeepgenError DescriptorArg Json JsonObject Kernel LaunchPlan Measurement Missing ScalarArg "
-        "Source Step TensorArg Trial Verdict WorkspaceArg dtype"
+        "Source Step TensorArg Trial Verdict WorkspaceArg completed digest dtype"
     ),
     "deepgen.vocabulary.dtypes": "narrow our_name widen",
-    "deepgen.vocabulary.registry": "metadata_files own_plugins",
+    "deepgen.vocabulary.errors": "install_extra",
+    "deepgen.vocabulary.folders": "Scratch sweep user_folder",
+    "deepgen.vocabulary.registry": "Lowering metadata_files own_plugins",
 }
 _MODULES = {
+    "baselines": "deepgen.baselines",
     "foreign": "deepgen.vocabulary.foreign",
+    "formats": "deepgen.tuning.formats",
+    "handed": "deepgen.run.measure.handed",
+    "host": "deepgen.targets.host",
+    "live": "deepgen.report.view.live",
+    "lock": "deepgen.tuning.study.lock",
+    "options": "deepgen.frontends.cli.options",
+    "search": "deepgen.tuning.search",
+    "settings": "deepgen.settings",
     "targets": "deepgen.targets",
+    "trust": "deepgen.tuning.study.trust",
 }
 __all__ = [  # noqa: RUF022
     "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
-    "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
-    "Document", "Expr", "Expression", "FileFormat", "Gemm", "Generator", "Gpu", "Group", "HasExpression", "HasRank",
-    "INOUT", "INPUT", "Json", "JsonObject", "Kernel", "Kind", "LANGUAGE_OF", "LaunchPlan", "Lowering",
-    "MeasuredConfig", "Measurement", "Missing", "NAMED_FORMATS", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT",
-    "Operator", "OwnKernel", "Param", "Past", "Policy", "Rank", "Read", "Recipe", "Requirement", "Runner",
-    "RunnerOptions", "STRIDED", "SUFFIX_OF", "ScalarArg", "ScalarArgument", "Scheduled", "Select", "Setting",
-    "Signature", "SimtGemm", "Size", "Source", "Space", "Step", "Strategy", "Study", "Target", "Task", "Tensor",
-    "TensorArg", "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile",
-    "Value", "Verdict", "WIDEST_ACCESS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "build_once",
-    "checked_description", "compare", "const", "declared_parameters", "divided", "divides", "dtype", "explain",
-    "foreign", "gemm", "implies", "knob_ref", "launch", "least_work", "load", "make_strategy", "maximum",
-    "metadata_files", "names_in", "narrow", "our_name", "own_plugins", "parse", "parse_values", "plain",
-    "plain_contraction", "points", "read_recorded", "read_source", "scalar", "settle_options", "shared_headers",
-    "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "tune",
-    "value_from_json", "value_to_json", "values_of", "walk", "where", "widen", "write_results",
+    "Cache", "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description",
+    "DescriptorArg", "DeviceSetAside", "Document", "Engine", "Expr", "Expression", "FileFormat", "Gemm",
+    "Generator", "Gpu", "Group", "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject",
+    "KINDS", "Kernel", "Kind", "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig",
+    "Measurement", "Missing", "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT",
+    "Operator", "Outcome", "OwnKernel", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe",
+    "Request", "Requirement", "Runner", "RunnerOptions", "Runs", "STRIDED", "SUFFIX_OF", "ScalarArg",
+    "ScalarArgument", "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "SimtGemm", "Size",
+    "Source", "Space", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg",
+    "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict",
+    "WIDEST_ACCESS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines",
+    "build_once", "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const",
+    "counted", "cut", "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype",
+    "explain", "file_mark", "foreign", "formats", "gemm", "handed", "helpers_for", "host", "implies",
+    "install_extra", "knob_ref", "labelled", "launch", "least_seconds", "least_work", "live", "load", "lock",
+    "make_artifact", "make_strategy", "maximum", "metadata_files", "names_in", "narrow", "note", "open_runner",
+    "options", "our_name", "own_plugins", "parse", "parse_values", "peak_gflops", "plain", "plain_contraction",
+    "points", "print_json", "print_table", "rate_text", "read_json", "read_recorded", "read_source", "read_toml",
+    "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers", "shown", "stop_on_signals",
+    "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust",
+    "tune", "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of", "walk", "where",
+    "widen", "write_results",
 ]
 # fmt: on
 # isort: on

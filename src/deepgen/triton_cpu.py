@@ -7,12 +7,7 @@ Tensors are torch's on the CPU, or numpy's arrays. No GPU is needed; where there
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from deepgen.vocabulary.registry import Registry
-
-# What `import deepgen.NAME` calls, where a plug-in brings that.
-DOORS: Registry[Callable[[], None]] = Registry("deepgen.doors", "module", {})
+from deepgen.vocabulary.registry import DOORS
 
 activate = DOORS.get("triton_cpu")
 activate()

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from deepgen.vocabulary import JsonObject, Missing
-from deepgen.vocabulary.errors import install_extra
+from deepgen.extend import JsonObject, Missing, install_extra
 from deepgen_cluster import agent
 from deepgen_cluster.machines import Remote, on_each, own_code
 from deepgen_cluster.model import Cluster, Host

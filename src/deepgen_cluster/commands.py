@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deepgen.frontends.cli import options
+from deepgen.extend import options
 
 if TYPE_CHECKING:
     from deepgen_cluster.model import Cluster
@@ -33,7 +33,7 @@ Force = Annotated[bool, typer.Option("--force", help="Also stop nodes that anoth
 @app.command("check")
 def check(file: File, as_json: options.AsJson = False) -> None:
     """Check every host: what it has and what is missing. Changes nothing."""
-    from deepgen.frontends.cli.output import print_json
+    from deepgen.extend import print_json
     from deepgen_cluster.check import check as ask_all
     from deepgen_cluster.output import print_reports
 
@@ -50,8 +50,7 @@ def check(file: File, as_json: options.AsJson = False) -> None:
 @app.command("up")
 def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJson = False) -> None:
     """Start the Ray head here and a node on every host that has none."""
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.report.view.text import note
+    from deepgen.extend import note, print_json, shown
     from deepgen_cluster import nodes
 
     cluster, password = _read(file)
@@ -70,7 +69,7 @@ def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJ
 @app.command("status")
 def status(file: File, as_json: options.AsJson = False) -> None:
     """Show the state of every host's node."""
-    from deepgen.frontends.cli.output import print_json
+    from deepgen.extend import print_json
     from deepgen_cluster import nodes
     from deepgen_cluster.output import node_json, print_nodes
 
@@ -87,8 +86,7 @@ def status(file: File, as_json: options.AsJson = False) -> None:
 @app.command("down")
 def down(file: File, force: Force = False, as_json: options.AsJson = False) -> None:
     """Stop everything started here and on the hosts, even after a crash."""
-    from deepgen.frontends.cli.output import print_json
-    from deepgen.report.view.text import note
+    from deepgen.extend import note, print_json
     from deepgen_cluster import nodes
     from deepgen_cluster.ssh import HostError
 
@@ -129,9 +127,7 @@ def run(
 
     The driver works in the background: a lost connection does not end it, and `attach` finds it again.
     """
-    from deepgen import settings
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.report.view.text import note
+    from deepgen.extend import note, print_json, settings, shown
     from deepgen_cluster import run as cluster_run
     from deepgen_cluster.folder import Definition, RunFolder
 
@@ -167,7 +163,7 @@ RunName = Annotated[
 @app.command("attach")
 def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson = False) -> None:
     """Watch a run again; resume it if its driver died."""
-    from deepgen import settings
+    from deepgen.extend import settings
     from deepgen_cluster import run as cluster_run
 
     cluster_run.attach(cluster_run.find(study, settings.load()), trust=trust, as_json=as_json)
@@ -176,8 +172,7 @@ def attach(study: RunName, trust: options.Trust = False, as_json: options.AsJson
 @app.command("stop")
 def stop(study: RunName) -> None:
     """Stop a run and the nodes it started. Results are kept."""
-    from deepgen import settings
-    from deepgen.frontends.cli.output import shown
+    from deepgen.extend import settings, shown
     from deepgen_cluster import run as cluster_run
 
     folder = cluster_run.find(study, settings.load())
@@ -189,7 +184,7 @@ def stop(study: RunName) -> None:
 @app.command("drive", hidden=True)
 def drive(folder: Path) -> None:
     """The background process of `run`; passwords come on stdin."""
-    from deepgen import settings
+    from deepgen.extend import settings
     from deepgen_cluster import run as cluster_run
 
     cluster_run.driver_main(folder, settings.load())
@@ -197,8 +192,7 @@ def drive(folder: Path) -> None:
 
 def _no_driver(cluster: Cluster) -> None:
     """A driver at work would only bring the nodes back."""
-    from deepgen.frontends.cli.output import shown
-    from deepgen.vocabulary import DeepgenError
+    from deepgen.extend import DeepgenError, shown
     from deepgen_cluster.folder import RunFolder, State
 
     path = State(cluster).run_folder()
@@ -207,7 +201,7 @@ def _no_driver(cluster: Cluster) -> None:
 
 
 def _read(file: Path) -> tuple[Cluster, Ask]:
-    from deepgen.report.view.text import note
+    from deepgen.extend import note
     from deepgen_cluster import ssh, task_file
 
     cluster = task_file.read(file)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from deepgen.toolchains import BuildLimits
-from deepgen.tuning import Progress, Request, Study, tune
-from deepgen.vocabulary import DeepgenError
+from deepgen.extend import BuildLimits, DeepgenError, Progress, Request, Study, tune_request
 from deepgen_cluster import nodes, tasks
 from deepgen_cluster.folder import Definition, GroupProgress, Row, RunFolder, RunProgress, State, Up
 from deepgen_cluster.model import GroupTask, WorkGroup
@@ -175,7 +173,7 @@ class _Run:
             def watch(progress: Progress) -> None:
                 self.board.group(group.name, now=False, line=self.means.line(progress))
 
-            study = tune(request, engine=engine, watch=watch, stop=self.stop)
+            study = tune_request(request, engine=engine, watch=watch, stop=self.stop)
             if self.stop.is_set():
                 return
             name = task.results if len(requests) == 1 else f"{task.results}_{request.operator.slug()}"

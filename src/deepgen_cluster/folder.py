@@ -16,9 +16,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from deepgen.tuning.study import lock, trust
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, digest, foreign
-from deepgen.vocabulary.folders import user_folder
+from deepgen.extend import (
+    BadInput,
+    DeepgenError,
+    JsonObject,
+    Runs,
+    digest,
+    file_mark,
+    foreign,
+    lock,
+    shown,
+    trust,
+    user_folder,
+)
 from deepgen_cluster.model import Cluster, Host
 
 DEFINITION = "cluster.json"
@@ -239,3 +249,51 @@ def _data_folder() -> Path:
     if found is None:
         raise BadInput("there is no home folder to keep clusters in", allowed="set XDG_DATA_HOME")
     return found
+
+
+def runs() -> Runs:
+    """Cluster runs, for reports and for the browser: there it shows what `deepgen cluster attach` shows."""
+
+    def mark(path: Path) -> tuple[Any, ...]:
+        return RunFolder(path).driver(), file_mark(path / PROGRESS), file_mark(path / DEFINITION)
+
+    def stop(path: Path) -> str:
+        from deepgen_cluster.run import stop as stop_run
+
+        stop_run(RunFolder(path))
+        return f"stopped. Resume it with: deepgen cluster attach {shown(path)}"
+
+    return Runs(DEFINITION, mark, _row, _summary, stop)
+
+
+def _row(path: Path) -> JsonObject:
+    run = RunFolder(path)
+    definition, progress, pid = run.definition(), run.progress(), run.driver()
+    groups = definition.cluster.groups if definition is not None else ()
+    # A driver that was killed could not say so.
+    state = progress.state if pid is not None or progress.state in ENDED else "stopped"
+    return {
+        "state": state,
+        "pid": pid,
+        "note": progress.note,
+        "groups": [
+            {
+                **vars(progress.groups.get(group.name, GroupProgress())),
+                "name": group.name,
+                "target": group.target,
+                "builder": str(group.builder),
+                "tester": str(group.tester),
+                "devices": list(group.devices),
+            }
+            for group in groups
+        ],
+    }
+
+
+def _summary(path: Path) -> JsonObject:
+    progress = RunFolder(path).progress()
+    groups = [
+        [name, f"{group.task} of {group.tasks}" if group.tasks else "-", group.problem or group.line, group.what or "-"]
+        for name, group in progress.groups.items()
+    ]
+    return {"state": progress.state, "note": progress.note, "groups": groups}

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import deepgen
-from deepgen.extend import metadata_files, own_plugins
-from deepgen.vocabulary import foreign
+from deepgen.extend import foreign, metadata_files, own_plugins
 from deepgen_cluster import agent, ssh
 from deepgen_cluster.model import Host
 from deepgen_cluster.ssh import Ask, HostError

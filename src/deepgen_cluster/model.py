@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deepgen.vocabulary import JsonObject
+from deepgen.extend import JsonObject
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,21 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from deepgen.frontends.cli.output import bytes_text, labelled, print_json, shown, table
-from deepgen.report.view.live import LINE_EVERY, clock
-from deepgen.report.view.text import console, cut, note
-from deepgen.tuning.study.text import counted, rate_text, seconds_text
+from deepgen.extend import (
+    LINE_EVERY,
+    bytes_text,
+    clock,
+    console,
+    counted,
+    cut,
+    labelled,
+    note,
+    print_json,
+    print_table,
+    rate_text,
+    seconds_text,
+    shown,
+)
 from deepgen_cluster.check import Report
 from deepgen_cluster.folder import GroupProgress, RunProgress
 from deepgen_cluster.model import Host
@@ -33,7 +44,7 @@ def print_reports(reports: Sequence[Report]) -> None:
         rows.append(
             [_name(report.host), facts.get("python", "-"), packages.get("ray") or "-", free, verdict, report.roles]
         )
-    table(None, ["host", "python", "ray", "free", "state", "role"], rows)
+    print_table(None, ["host", "python", "ray", "free", "state", "role"], rows)
     for report in reports:
         print(report.host)
         labelled("  folder", report.host.folder, indent=12)
@@ -57,7 +68,7 @@ def print_nodes(nodes: Sequence[Node]) -> None:
                 node.problem or node.roles,
             ]
         )
-    table(None, ["host", "node", "for", "processes", "role"], rows, right=["for", "processes"])
+    print_table(None, ["host", "node", "for", "processes", "role"], rows, right=["for", "processes"])
 
 
 def node_json(node: Node) -> dict[str, Any]:
@@ -148,7 +159,7 @@ def print_results(progress: RunProgress) -> None:
         speed = rate_text(best) if best else "-"
         rows.append([row.group, str(row.trials), speed, seconds_text(best["seconds"]) if best else "-", row.what])
     if rows:
-        table(None, ["group", "trials", "rate", "time", "what"], rows, right=["trials", "rate", "time"])
+        print_table(None, ["group", "trials", "rate", "time", "what"], rows, right=["trials", "rate", "time"])
     for row in progress.results:
         for file in row.files:
             print(shown(file))

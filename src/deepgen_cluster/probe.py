@@ -6,9 +6,7 @@ import json
 import sys
 from typing import Any
 
-from deepgen import targets
-from deepgen.toolchains import toolchain_for
-from deepgen.vocabulary import DeepgenError
+from deepgen.extend import DeepgenError, targets, toolchain_for
 
 
 def probe(build: list[str], measure: list[str]) -> dict[str, Any]:

@@ -13,13 +13,7 @@ from pathlib import Path
 
 import typer
 
-from deepgen.frontends.cli.output import shown
-from deepgen.frontends.cli.processes import PROGRAM
-from deepgen.report.view import live
-from deepgen.report.view.signals import Stopped, stop_on_signals
-from deepgen.report.view.text import note
-from deepgen.settings import Settings
-from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.extend import PROGRAM, BadInput, DeepgenError, Settings, Stopped, live, note, shown, stop_on_signals
 from deepgen_cluster import ssh, task_file
 from deepgen_cluster.drive import Means, drive
 from deepgen_cluster.folder import ENDED, RunFolder, RunProgress

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from deepgen.vocabulary import DeepgenError, Missing
-from deepgen.vocabulary.errors import install_extra
+from deepgen.extend import DeepgenError, Missing, install_extra
 from deepgen_cluster.model import Host, Secret, password_variable
 
 if TYPE_CHECKING:

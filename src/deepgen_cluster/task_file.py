@@ -13,10 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from deepgen.settings import read_json, read_toml
-from deepgen.targets import KINDS
-from deepgen.tuning import search
-from deepgen.vocabulary import BadInput
+from deepgen.extend import KINDS, BadInput, read_json, read_toml, search
 from deepgen_cluster.model import Cluster, GroupTask, Host, Secret, WorkGroup, password_variable
 
 Check = Callable[[Any], Any]  # gives the value as it is used; None: not allowed

@@ -9,14 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deepgen import targets
-from deepgen.generators import Generator
-from deepgen.run.measure.base import Policy
-from deepgen.settings import Settings
-from deepgen.targets import Target
-from deepgen.tuning import Request, Study, formats
-from deepgen.tuning.formats import write_results
-from deepgen.vocabulary import BadInput, Json, Trial, foreign
+from deepgen.extend import (
+    BadInput,
+    Generator,
+    Json,
+    Policy,
+    Request,
+    Settings,
+    Study,
+    Target,
+    Trial,
+    foreign,
+    formats,
+    targets,
+    write_results,
+)
 from deepgen_cluster.machines import own_code, reach
 from deepgen_cluster.model import GroupTask, WorkGroup
 from deepgen_cluster.ssh import Ask, HostError

@@ -26,7 +26,7 @@ from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
 from deepgen.tuning import Request, tune
 from deepgen.tuning.engines import Engine, LocalEngine, Outcome, Session
-from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, Verdict, folders
 from deepgen_cluster.ray import RayEngine, connection, devices, lease
 from deepgen_cluster.ray.session import RaySession
 

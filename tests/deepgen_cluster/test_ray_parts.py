@@ -184,7 +184,7 @@ def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert json.loads(tester.open("another", json.dumps(Task(operator, target).to_json()), "{}", "{}")) == {
         "error": said
     }
-    monkeypatch.setattr(builder, "make", full)
+    monkeypatch.setattr(builder, "make_artifact", full)
     kernel = SimTiles().emit(operator, target, SimTiles().default(operator, target))
     ordered = builder.order(target, {}, BuildLimits(), tmp_path)
     with pytest.raises(DeepgenError, match=re.escape(said)):

@@ -22,9 +22,8 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `view` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
 
-from deepgen.frontends.cli.serve import cluster_runs, stop
+from deepgen.frontends.cli.serve import stop
 from deepgen.report.serve import server
-from deepgen.report.serve.app import Means
 from deepgen.report.serve.gate import GateRules
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
@@ -75,8 +74,7 @@ def serving(root: Path, *, may_stop: bool = True, port: int = 0) -> Iterator[Ser
     made = server.listen("127.0.0.1", port)
     rules = server.rules_for(root, made, "127.0.0.1", read_only=not may_stop)
     ready, end = threading.Event(), threading.Event()
-    means = Means(cluster_runs(), stop if may_stop else None)
-    arguments = (root, means, rules, made, ready.set, end)
+    arguments = (root, stop if may_stop else None, rules, made, ready.set, end)
     thread = threading.Thread(target=server.serve, args=arguments)
     thread.start()
     assert ready.wait(PATIENCE)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from deepgen.vocabulary.errors import BadInput, DeepgenError
 
@@ -91,6 +91,23 @@ class Registry(Generic[T]):
             what = f"{self.what} {name!r} of package {_package(entry)} cannot be loaded"
             raise DeepgenError(f"{what}: {type(error).__name__}: {error}") from error
         return plugged
+
+
+class Lowering(Protocol):
+    """What makes C for processors of Triton's IR."""
+
+    RELEASE: str  # of Triton, such as 3.9
+    ENTRY: str  # the function of that C which runs a whole grid
+
+    def digest(self) -> str:
+        """Of its code: another version of it makes other kernels."""
+        ...
+
+
+# Brought by a plug-in under the name `triton`, and imported only for such kernels.
+LOWERINGS: Registry[Callable[[], Lowering]] = Registry("deepgen.lowerings", "lowering to C", {})
+# What modules such as `deepgen.triton_cpu` call when they are imported, where a plug-in brings that.
+DOORS: Registry[Callable[[], None]] = Registry("deepgen.doors", "module", {})
 
 
 @lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8

@@ -11,11 +11,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from deepgen import targets
-from deepgen.targets import Target
-from deepgen.toolchains import BuildError, BuildLimits, Cache, Group, default_cache_folder, make, toolchain_for
-from deepgen.toolchains.base import Toolchain
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Verdict
+from deepgen.extend import (
+    Artifact,
+    BuildError,
+    BuildLimits,
+    Cache,
+    DeepgenError,
+    Group,
+    Kernel,
+    Target,
+    Toolchain,
+    Verdict,
+    default_cache_folder,
+    make_artifact,
+    targets,
+    toolchain_for,
+)
 from deepgen_cluster.ray import devices, lease
 from deepgen_cluster.ray.lease import end_with_node, refusal
 
@@ -40,7 +51,7 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
         parsed = Kernel.from_json(json.loads(kernel))
         toolchain = _toolchain(ordered, parsed.language)
         with Group() as group, lease.building(group) if work.target.computes else nullcontext():
-            artifact = make(parsed, toolchain, work.target, work.cache, work.limits, group)
+            artifact = make_artifact(parsed, toolchain, work.target, work.cache, work.limits, group)
         return json.dumps({"artifact": artifact.to_json()}), Path(artifact.binary).read_bytes()
     except BuildError as error:
         failed = {"verdict": error.verdict.value, "detail": error.detail, "log": error.log}

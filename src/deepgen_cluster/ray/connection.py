@@ -20,10 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen.targets import host
-from deepgen.vocabulary import DeepgenError, Missing
-from deepgen.vocabulary.errors import install_extra
-from deepgen.vocabulary.folders import Scratch, sweep
+from deepgen.extend import DeepgenError, Missing, Scratch, host, install_extra, sweep
 from deepgen_cluster.ray import devices
 from deepgen_cluster.ray.lease import Renewals
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from deepgen.run.measure.base import Task
-from deepgen.vocabulary import DeepgenError, Kernel
+from deepgen.extend import DeepgenError, Kernel, Task
 from deepgen_cluster.ray import connection, devices
 from deepgen_cluster.ray.connection import NAMESPACE
 from deepgen_cluster.ray.devices import Device, Node, choose_kind

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import deepgen
-from deepgen import targets
-from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject
+from deepgen.extend import BadInput, DeepgenError, Json, JsonObject, Target, targets
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepgen.run.measure.base import Task
-from deepgen.targets import host
-from deepgen.toolchains import BuildLimits
-from deepgen.tuning.engines.base import Look
+from deepgen.extend import BuildLimits, Look, Task, host
 from deepgen_cluster.ray import connection
 from deepgen_cluster.ray.connection import Local
 from deepgen_cluster.ray.session import RaySession

@@ -17,9 +17,17 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from deepgen.toolchains import BuildError
-from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
-from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Measurement, Verdict
+from deepgen.extend import (
+    NOT_WORTH_IT,
+    Artifact,
+    BuildError,
+    DeepgenError,
+    JsonObject,
+    Look,
+    Measurement,
+    Outcome,
+    Verdict,
+)
 from deepgen_cluster.ray import builder, devices
 from deepgen_cluster.ray.builder import TRIES, RemoteBuilds
 from deepgen_cluster.ray.device_pool import DevicePool, Member, gone

@@ -28,8 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from deepgen.toolchains import Group
-from deepgen.vocabulary import DeepgenError
+from deepgen.extend import DeepgenError, Group
 
 CONTROL = "control"  # the concurrency group of calls that an actor answers while a kernel runs
 SILENT_SECONDS = 60.0  # without a call from any driver

@@ -11,13 +11,21 @@ from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from deepgen.operators import Operator
-from deepgen.run.measure import handed
-from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.helpers import helpers_for
-from deepgen.tuning.engines.base import Look, Outcome
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed
-from deepgen.vocabulary.folders import Scratch
+from deepgen.extend import (
+    Artifact,
+    Contender,
+    DeepgenError,
+    Kernel,
+    Look,
+    Measurement,
+    Operator,
+    Outcome,
+    Scratch,
+    Task,
+    completed,
+    handed,
+    helpers_for,
+)
 from deepgen_cluster.ray import builder, connection, devices
 from deepgen_cluster.ray.builder import TRIES, RemoteBuilds
 from deepgen_cluster.ray.device_pool import DevicePool, Member, Opening, gone

@@ -16,13 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen import baselines
-from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
-from deepgen.run.measure.base import Contender, Helper, Runner, Task, least_seconds
-from deepgen.run.measure.supervisor import DeviceSetAside
-from deepgen.toolchains import Cache, default_cache_folder
-from deepgen.vocabulary import Artifact, DeepgenError, JsonObject, Kernel, Measurement
-from deepgen.vocabulary.folders import Scratch, sweep
+from deepgen.extend import (
+    Artifact,
+    Cache,
+    Contender,
+    DeepgenError,
+    DeviceSetAside,
+    Helper,
+    JsonObject,
+    Kernel,
+    Measurement,
+    Runner,
+    Scratch,
+    Task,
+    bandwidth,
+    baselines,
+    default_cache_folder,
+    handed,
+    least_seconds,
+    open_runner,
+    peak_gflops,
+    sweep,
+)
 from deepgen_cluster.ray import devices, lease
 from deepgen_cluster.ray.lease import Lease, end_with_node, kept, refusal
 

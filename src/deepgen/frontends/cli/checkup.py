@@ -14,8 +14,11 @@ import deepgen
 from deepgen.baselines import BASELINES
 from deepgen.compiler.rules.rule import RULES
 from deepgen.frontends.cli import clocks
+from deepgen.frontends.cli.engines import ENGINES
+from deepgen.frontends.cli.main import PLUGGED
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS
+from deepgen.report.serve.places import RUNS
 from deepgen.run.measure import RUNNERS
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host
@@ -23,6 +26,7 @@ from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
 from deepgen.toolchains import TOOLCHAINS, survey
 from deepgen.tuning.search import STRATEGIES
 from deepgen.vocabulary.errors import DeepgenError, install_extra
+from deepgen.vocabulary.registry import DOORS, LOWERINGS, Registry
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,28 @@ def _targets() -> list[dict[str, str]]:
     ]
 
 
+# Those of input files and recipes are not among them: they take numpy, which is not waited for here.
+_REGISTRIES: tuple[Registry[Any], ...] = (
+    OPERATORS,
+    FAMILIES,
+    RULES,
+    KINDS,
+    RUNNERS,
+    TOOLCHAINS,
+    LOWERINGS,
+    BASELINES,
+    STRATEGIES,
+    ENGINES,
+    RUNS,
+    DOORS,
+    PLUGGED,
+)
+
+
 def _plugins() -> list[dict[str, Any]]:
     """What installed packages add to deepgen, and why some of it cannot be used."""
     out = []
-    for registry in (OPERATORS, FAMILIES, RULES, KINDS, RUNNERS, TOOLCHAINS, BASELINES, STRATEGIES):
+    for registry in _REGISTRIES:
         why = {broken.name: broken for broken in registry.broken()}
         names = [name for name in registry.names() if name not in registry.own]
         for name in dict.fromkeys((*names, *why)):

@@ -1,37 +1,42 @@
-"""Where the work of a command is done: on this machine, or on a Ray cluster."""
+"""Where the work of a command is done: on this machine, or where an engine of a plug-in does it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from deepgen.frontends.api import local_engine
-from deepgen.settings import Settings
-from deepgen.tuning.engines import Engine
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.registry import Registry
+
+if TYPE_CHECKING:
+    from deepgen.settings import Settings
+    from deepgen.tuning.engines import Engine
 
 
 def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], Engine]:
     """How to make the engine of that name; says what is wrong before any work is done."""
-    if name not in ("local", "ray"):
-        raise BadInput(f"unknown engine {name!r}", allowed="local or ray")
-    if name == "local":
-        if address is not None:
-            raise BadInput("--address is given without --engine ray", allowed="it names a Ray cluster")
-        return local_engine
+    if name not in ENGINES:
+        raise BadInput(f"unknown engine {name!r}", allowed=" or ".join(ENGINES.names()))
+    make = ENGINES.get(name)
+    if name == LOCAL and address is not None:
+        raise BadInput("--address is given without --engine ray", allowed="it names a Ray cluster")
+    return lambda settings, jobs: make(settings, jobs, address)
 
-    def ray(settings: Settings, jobs: int | None) -> Engine:
-        from deepgen_cluster.ray import RayEngine
 
-        limits = settings.build_limits()
-        if address is not None:  # its nodes have folders and programs of their own
-            return RayEngine(address=address, build_slots=jobs, limits=limits)
-        slots = jobs or settings.limits.jobs
-        return RayEngine(build_slots=slots, limits=limits, cache=settings.cache, toolchains=settings.programs())
+def on_this_machine(settings: Settings, jobs: int | None, address: str | None) -> Engine:
+    from deepgen.frontends.api import local_engine
 
-    return ray
+    return local_engine(settings, jobs)
+
+
+LOCAL = "local"
+# From the settings, how many builds run at a time, and where the engine is reached.
+ENGINES: Registry[Callable[[Settings, int | None, str | None], Engine]] = Registry(
+    "deepgen.engines", "engine", {LOCAL: "deepgen.frontends.cli.engines:on_this_machine"}
+)
 
 
 def words(name: str, address: str | None) -> str:
     """The options that choose the same engine again."""
-    options = "" if name == "local" else f" --engine {name}"
+    options = "" if name == LOCAL else f" --engine {name}"
     return options if address is None else f"{options} --address {address}"

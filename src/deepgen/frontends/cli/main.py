@@ -36,7 +36,8 @@ from deepgen.frontends.cli import (
     tune,
 )
 from deepgen.frontends.cli.completion import OperatorCommand
-from deepgen_cluster import commands as cluster
+from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.registry import Registry
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -62,7 +63,9 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "clean": status.clean,
 }
 _OF_OPERATORS = ("tune", "space", "build")
-_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "cluster": cluster.app, "library": library.app}
+_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "library": library.app}
+# Those of plug-ins: a group, or a function that is a command. They are looked for only when they may be meant.
+PLUGGED: Registry[typer.Typer | Callable[..., None]] = Registry("deepgen.commands", "command", {})
 
 
 @dataclass
@@ -111,20 +114,35 @@ def _app(names: Collection[str]) -> typer.Typer:
     return typer_app
 
 
-app = _app([*_COMMANDS, *_GROUPS])
+def app_for(argv: Sequence[str]) -> typer.Typer:
+    """With the command that is named alone: Typer examines every one it is given, which takes longer than an answer.
 
-
-def _app_for(argv: Sequence[str]) -> typer.Typer:
-    """With the command that is named alone: Typer examines every one it is given, which takes longer than an answer."""
-    named = argv[:1]
-    return _app(named) if named and named[0] in {*_COMMANDS, *_GROUPS} else app
+    Plug-ins are looked for only where their commands may be meant, or are listed.
+    """
+    named, own = argv[:1], {*_COMMANDS, *_GROUPS}
+    if named and (named[0] in own or named[0] == "--version"):
+        return _app(named)
+    alone = bool(named) and named[0] in PLUGGED
+    made = _app(() if alone else own)
+    for name in named if alone else PLUGGED.names():
+        try:
+            plugged = PLUGGED.get(name)
+        except DeepgenError:  # the others can be used, and `doctor` says what is wrong
+            if alone:
+                raise
+            continue
+        if isinstance(plugged, typer.Typer):
+            made.add_typer(plugged, name=name)
+        else:
+            made.command(name)(plugged)
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
     invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
     try:
-        command_line = _app_for(invocation.argv)
+        command_line = app_for(invocation.argv)
         code = command_line(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -158,8 +176,6 @@ def _settle_streams() -> None:
 
 
 def _tell(error: Exception) -> int:
-    from deepgen.vocabulary.errors import DeepgenError
-
     if isinstance(error, DeepgenError):
         _say(str(error))
         return error.exit_code
@@ -197,7 +213,6 @@ def _command_of(error: Exception) -> str:
 
 
 def _write_log(error: Exception) -> Path:
-    from deepgen.vocabulary.errors import DeepgenError
     from deepgen.vocabulary.folders import default_cache_folder
 
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))

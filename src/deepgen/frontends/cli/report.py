@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from deepgen.frontends.cli import options
 if TYPE_CHECKING:
     from deepgen.report.facts import Facts
     from deepgen.settings import Settings
-    from deepgen_cluster.folder import RunFolder
 
 Names = Annotated[
     list[str],
@@ -85,13 +84,14 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
     from deepgen.frontends.cli.toolchain import assembly_of_trial
     from deepgen.report.facts import facts_of, facts_of_several
     from deepgen.report.reproduce import with_code
+    from deepgen.report.serve.places import runs_at
     from deepgen.tuning import Study
     from deepgen.tuning.study.journal import FILE
 
-    run = _run(names[0], current) if len(names) == 1 else None
-    if run is not None:
-        folders = sorted(path.parent for path in run.path.glob(f"*/*/{FILE}"))
-        return facts_of_several(folders, run.path.name, _sentence(run))
+    for path in (Path(names[0]), current.studies / names[0]) if len(names) == 1 else ():
+        if (runs := runs_at(path)) is not None:
+            folders = sorted(journal.parent for journal in path.glob(f"*/*/{FILE}"))
+            return facts_of_several(folders, path.name, runs.summary(path))
     folders = _folders(names, current)
     if len(folders) > 1:
         return facts_of_several(folders, Path(names[0]).name if len(names) == 1 else f"{len(folders)} studies")
@@ -109,22 +109,3 @@ def _folders(names: list[str], current: Settings) -> list[Path]:
         inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))
         folders += inside or [studies.find(name, current)]
     return list(dict.fromkeys(folders))
-
-
-def _run(name: str, current: Settings) -> RunFolder | None:
-    """The cluster run that is meant, if one is."""
-    from deepgen_cluster.folder import DEFINITION, RunFolder
-
-    for path in (Path(name), current.studies / name):
-        if (path / DEFINITION).is_file():
-            return RunFolder(path)
-    return None
-
-
-def _sentence(run: RunFolder) -> dict[str, Any]:
-    progress = run.progress()
-    groups = [
-        (name, f"{group.task} of {group.tasks}" if group.tasks else "-", group.problem or group.line, group.what or "-")
-        for name, group in progress.groups.items()
-    ]
-    return {"state": progress.state, "note": progress.note, "groups": groups}

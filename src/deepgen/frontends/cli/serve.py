@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from deepgen.report.serve.places import Mark, Runs
-    from deepgen.vocabulary import JsonObject
 
 PORT = 8765
 Studies = Annotated[
@@ -44,7 +40,6 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
     root = root.resolve()
 
     from deepgen.report.serve import server
-    from deepgen.report.serve.app import Means
 
     listening = server.listen(host, port)
     with listening:
@@ -55,10 +50,10 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
                 f"deepgen: {host} can be reached from other machines: whoever has this address can {what} these "
                 "studies, and nothing is encrypted"
             )
-        means = Means(cluster_runs(), None if read_only else stop)
+        stops = None if read_only else stop
         url = server.address(listening, host, rules)
         os.nice(5)  # what is measured goes first
-        server.serve(root, means, rules, listening, lambda: print(f"{url}\nCtrl-C ends it", flush=True))
+        server.serve(root, stops, rules, listening, lambda: print(f"{url}\nCtrl-C ends it", flush=True))
 
 
 def _check_libraries() -> None:
@@ -77,53 +72,11 @@ def stop(folder: Path) -> str:
     """Stop a study or a cluster run, as `deepgen stop` and `deepgen cluster stop` do."""
     from deepgen.frontends.cli.output import shown
     from deepgen.frontends.cli.status import end_study
-    from deepgen_cluster.folder import DEFINITION, RunFolder
+    from deepgen.report.serve.places import runs_at
 
-    if (folder / DEFINITION).is_file():
-        from deepgen_cluster.run import stop as stop_run
-
-        stop_run(RunFolder(folder))
-        return f"stopped. Resume it with: deepgen cluster attach {shown(folder)}"
+    runs = runs_at(folder)
+    if runs is not None:
+        return runs.stop(folder)
     _, ended = end_study(folder)
     how = "stopped" if ended.by_itself else "it did not end in time and was killed"
     return f"{how}. Resume it with: deepgen resume {shown(folder)}"
-
-
-def cluster_runs() -> Runs:
-    """What a browser shows of cluster runs: what `deepgen cluster attach` shows."""
-    from deepgen.report.serve.places import Runs, file_mark
-    from deepgen_cluster.folder import DEFINITION, PROGRESS
-
-    def mark(folder: Path) -> Mark:
-        from deepgen_cluster.folder import RunFolder
-
-        return RunFolder(folder).driver(), file_mark(folder / PROGRESS), file_mark(folder / DEFINITION)
-
-    return Runs(DEFINITION, mark, _run_row)
-
-
-def _run_row(folder: Path) -> JsonObject:
-    from deepgen_cluster.folder import ENDED, GroupProgress, RunFolder
-
-    run = RunFolder(folder)
-    definition, progress, pid = run.definition(), run.progress(), run.driver()
-    groups = definition.cluster.groups if definition is not None else ()
-    reported = {group.name: progress.groups.get(group.name, GroupProgress()) for group in groups}
-    # A driver that was killed could not say so.
-    state = progress.state if pid is not None or progress.state in ENDED else "stopped"
-    return {
-        "state": state,
-        "pid": pid,
-        "note": progress.note,
-        "groups": [
-            {
-                **vars(reported[group.name]),
-                "name": group.name,
-                "target": group.target,
-                "builder": str(group.builder),
-                "tester": str(group.tester),
-                "devices": list(group.devices),
-            }
-            for group in groups
-        ],
-    }

@@ -8,10 +8,10 @@ are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description
@@ -22,7 +22,7 @@ from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step
 from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.kernel import DIVISIBLE, NEAR, TritonUnit
-from deepgen.vocabulary.registry import Registry
+from deepgen.vocabulary.registry import LOWERINGS
 
 # Options of the compiler, which are knobs by their names; those of one kind of target are by themselves.
 OPTIONS = {
@@ -38,21 +38,6 @@ _TYPES = {
 }  # fmt: skip
 _NEAR_BYTES = (1 << 31) - 1
 _GRANULE = 16
-
-
-class Lowering(Protocol):
-    """What makes C for processors of Triton's IR."""
-
-    RELEASE: str  # of Triton, such as 3.9
-    ENTRY: str  # the function of that C which runs a whole grid
-
-    def digest(self) -> str:
-        """Of its code: another version of it makes other kernels."""
-        ...
-
-
-# Brought by a plug-in, and imported only for such kernels.
-LOWERINGS: Registry[Callable[[], Lowering]] = Registry("deepgen.lowerings", "lowering to C", {})
 
 
 class TritonFamily(KernelFamily):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeAlias
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from deepgen.report.page import policy
 from deepgen.report.serve.gate import POLICY, Gate, GateRules
 from deepgen.report.serve.hub import Hub
 from deepgen.report.serve.pages import Pages
-from deepgen.report.serve.places import Runs, run_of
+from deepgen.report.serve.places import run_of
 from deepgen.report.view.text import note
 from deepgen.vocabulary import DeepgenError
 
@@ -36,21 +36,14 @@ _LATER = (
 )
 
 
-@dataclass(frozen=True)
-class Means:
-    """What the server works with and what lies further up: cluster runs, and how a study or a run is stopped.
-
-    `stop` gives a sentence that says how it ended. None: nobody may stop anything here.
-    """
-
-    runs: Runs
-    stop: Callable[[Path], str] | None = None
+# Stops a study or a run and gives a sentence that says how it ended. None: nobody may stop anything here.
+Stop: TypeAlias = "Callable[[Path], str] | None"
 
 
-def make(root: Path, means: Means, rules: GateRules) -> tuple[ASGIApp, Hub]:
+def make(root: Path, stop: Stop, rules: GateRules) -> tuple[ASGIApp, Hub]:
     """The application for a folder, and its hub, which whoever runs the application closes at the end."""
-    hub = Hub(root, means.runs)
-    views = _Views(hub, means)
+    hub = Hub(root)
+    views = _Views(hub, stop)
     routes = [
         Route("/", views.overview),
         Route("/static/{file}", views.static),
@@ -77,12 +70,12 @@ def make(root: Path, means: Means, rules: GateRules) -> tuple[ASGIApp, Hub]:
 class _Views:
     """The answers."""
 
-    def __init__(self, hub: Hub, means: Means) -> None:
-        self._hub, self._means = hub, means
-        self._pages = Pages(hub, may_stop=means.stop is not None)
+    def __init__(self, hub: Hub, stop: Stop) -> None:
+        self._hub, self._stop = hub, stop
+        self._pages = Pages(hub, may_stop=stop is not None)
 
     async def overview(self, request: Request) -> Response:
-        page = _file("list.html").replace("{{stop}}", "yes" if self._means.stop else "")
+        page = _file("list.html").replace("{{stop}}", "yes" if self._stop else "")
         return HTMLResponse(page)
 
     async def static(self, request: Request) -> Response:
@@ -124,10 +117,10 @@ class _Views:
         return await self._stop(self._hub.state.run_folders.get(request.path_params["name"]), "no such run")
 
     async def _stop(self, folder: Path | None, otherwise: str) -> Response:
-        if folder is None or self._means.stop is None:
-            return _missing(otherwise if self._means.stop else "nothing can be stopped here: it is read-only")
+        if folder is None or self._stop is None:
+            return _missing(otherwise if self._stop else "nothing can be stopped here: it is read-only")
         try:
-            return _sentence(await asyncio.to_thread(self._means.stop, folder))
+            return _sentence(await asyncio.to_thread(self._stop, folder))
         except DeepgenError as error:
             return _sentence(str(error), _CONFLICT)
 
@@ -165,4 +158,4 @@ def _file(name: str) -> str:
     return (files(package) / place / name).read_text(encoding="utf-8")
 
 
-__all__ = ["GateRules", "Means", "make"]
+__all__ = ["GateRules", "Stop", "make"]

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from deepgen.report.serve import looks
 from deepgen.report.serve.looks import FolderState, Seen, Trials
-from deepgen.report.serve.places import Runs
 from deepgen.report.view.text import note
 
 T = TypeVar("T")
@@ -30,10 +29,9 @@ _ALIVE = 15.0  # seconds after which a silent stream says that it is there
 class Hub:
     """The state, who waits for news of it, and who looks."""
 
-    def __init__(self, root: Path, runs: Runs) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.state = FolderState()
-        self._runs = runs
         self._version = 0  # of the state; another state of the same version differs in nothing that is shown
         self._viewers = 0
         self._open: Counter[str] = Counter()  # studies that somebody has open
@@ -63,7 +61,7 @@ class Hub:
             seen = self.state.studies.get(id or "")
             if began < self._next and (id is None or (seen is not None and seen.followed)):
                 return 0.0
-            after = await asyncio.to_thread(looks.look_around, self.root, self._runs, self.state, frozenset(self._open))
+            after = await asyncio.to_thread(looks.look_around, self.root, self.state, frozenset(self._open))
             before, self.state = self.state, after
             if after != before:
                 self._version += 1

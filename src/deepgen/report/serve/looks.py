@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.report.serve import places
-from deepgen.report.serve.places import Mark, Places, Runs
+from deepgen.report.serve.places import Mark, Places
 from deepgen.tuning.bundles.results import MOST_BYTES
 from deepgen.tuning.study.definition import STRANGE, check_trial
 from deepgen.tuning.study.glance import glance, known_shapes
@@ -186,10 +186,10 @@ def bundle_row(path: Path, id: str) -> str | None:
     return _text({"id": id, "name": path.name, **row, "done": lines - finals, "finals": finals})
 
 
-def run_row(path: Path, id: str, read: Callable[[Path], JsonObject]) -> str:
-    """A cluster run, as the function tells it that knows them."""
+def run_row(path: Path, id: str) -> str:
+    """A run, as the plug-in tells it that reads its folder."""
     try:
-        return _text({"id": id, "name": path.name, **read(path)})
+        return _text({"id": id, "name": path.name, **places.run_at(path).row(path)})
     except (DeepgenError, OSError) as error:
         unreadable: JsonObject = {"state": "unreadable", "pid": None, "note": str(error), "groups": []}
         return _text({"id": id, "name": path.name, **unreadable})
@@ -214,9 +214,9 @@ class FolderState:
     marks: Mapping[str, Mark] = field(default_factory=dict, compare=False)  # of runs and bundles, by their paths
 
 
-def look_around(root: Path, runs: Runs, before: FolderState, followed: frozenset[str]) -> FolderState:
+def look_around(root: Path, before: FolderState, followed: frozenset[str]) -> FolderState:
     """The state now; only what has changed is read. Where nothing has, one more study is looked at as a whole."""
-    there = places.find(root, runs)
+    there = places.find(root)
     studies = {
         id: _study(Seen(id, str(path.relative_to(there.top)), path), before, followed)
         for id, path in there.studies.items()
@@ -226,10 +226,10 @@ def look_around(root: Path, runs: Runs, before: FolderState, followed: frozenset
     if idle and unchecked:
         seen = unchecked[0]
         studies[seen.id] = look(seen, seen.mark, whole=True, follow=seen.followed)
-    marks = _marks(there, runs)
+    marks = _marks(there)
     return FolderState(
         studies,
-        _others(there.runs, before.runs, before.marks, marks, lambda path, n: run_row(path, n, runs.row)),
+        _others(there.runs, before.runs, before.marks, marks, run_row),
         _others(there.bundles, before.bundles, before.marks, marks, bundle_row),
         there.runs,
         marks,
@@ -246,9 +246,9 @@ def _study(new: Seen, before: FolderState, followed: frozenset[str]) -> Seen:
     return last
 
 
-def _marks(there: Places, runs: Runs) -> dict[str, Mark]:
+def _marks(there: Places) -> dict[str, Mark]:
     return {
-        **{str(path): runs.mark(path) for path in there.runs.values()},
+        **{str(path): places.run_mark(path) for path in there.runs.values()},
         **{str(path): places.file_mark(path) for path in there.bundles.values()},
     }
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.tuning.study.journal import FILE, holder
-from deepgen.vocabulary import JsonObject, digest
+from deepgen.vocabulary import DeepgenError, JsonObject, digest
+from deepgen.vocabulary.registry import Registry
 
 # Of files: their number, size and time of change; and the process that writes them.
 Mark = tuple[Any, ...]
@@ -24,11 +25,33 @@ _FRESH_MARK: Mark = ("fresh",)  # unlike any other, and itself looked at again
 
 @dataclass(frozen=True)
 class Runs:
-    """What is known of cluster runs, whose code lies further up."""
+    """Folders of runs with several studies, such as those of a cluster. A plug-in brings what reads and stops them."""
 
-    marker: str  # the file by which the folder of a run is known
-    mark: Callable[[Path], Mark]
-    row: Callable[[Path], JsonObject]
+    marker: str  # the file by which the folder of a run is recognised
+    mark: Callable[[Path], Mark]  # differs from that of any earlier state
+    row: Callable[[Path], JsonObject]  # what a browser shows: state, pid, note, groups
+    summary: Callable[[Path], JsonObject]  # what a report says: state, note, and rows of words about groups
+    stop: Callable[[Path], str]  # gives a sentence that says how it ended, and how it is resumed
+
+
+RUNS: Registry[Callable[[], Runs]] = Registry("deepgen.study_folders", "folder of studies", {})
+
+
+def runs_at(folder: Path) -> Runs | None:
+    """What reads this folder, if it is the folder of a run. Links are not followed."""
+    return next((runs for make in RUNS.working() if _is_file(folder / (runs := make()).marker)), None)
+
+
+def run_at(folder: Path) -> Runs:
+    runs = runs_at(folder)
+    if runs is None:
+        raise DeepgenError(f"{folder} is no longer the folder of a run")
+    return runs
+
+
+def run_mark(folder: Path) -> Mark:
+    runs = runs_at(folder)
+    return () if runs is None else runs.mark(folder)
 
 
 @dataclass(frozen=True)
@@ -41,19 +64,19 @@ class Places:
     bundles: Mapping[str, Path]
 
 
-def find(root: Path, runs: Runs) -> Places:
+def find(root: Path) -> Places:
     """What lies in a folder, or is the folder. Links are not followed, so nothing outside it is found."""
-    alone = _is_study(root) or _is_run(root, runs)
+    alone = _is_study(root) or runs_at(root) is not None
     top = root.parent if alone else root
     here = [root] if alone else [*_folders(root)]
-    clusters = [path for path in here if _is_run(path, runs)]
-    inside = [study for run in clusters for group in _folders(run) for study in _folders(group)]
+    runs = [path for path in here if runs_at(path) is not None]
+    inside = [study for run in runs for group in _folders(run) for study in _folders(group)]
     bundles = [] if alone else [path for path in sorted(root.glob("*.jsonl")) if _is_file(path)]
 
     def by_id(paths: list[Path]) -> dict[str, Path]:
         return {_id(path.relative_to(top)): path for path in paths}
 
-    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(clusters), by_id(bundles))
+    return Places(top, by_id([path for path in (*here, *inside) if _is_study(path)]), by_id(runs), by_id(bundles))
 
 
 def run_of(study: str) -> str | None:
@@ -114,10 +137,6 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 def _is_study(folder: Path) -> bool:
     return _is_file(folder / FILE)
-
-
-def _is_run(folder: Path, runs: Runs) -> bool:
-    return _is_file(folder / runs.marker)
 
 
 def _is_file(path: Path) -> bool:

@@ -14,7 +14,7 @@ from types import FrameType
 
 import uvicorn
 
-from deepgen.report.serve.app import Means, make
+from deepgen.report.serve.app import Stop, make
 from deepgen.report.serve.gate import GateRules
 from deepgen.report.serve.hub import Hub
 from deepgen.tuning.study import trust
@@ -64,14 +64,14 @@ def address(listening: socket.socket, host: str, rules: GateRules) -> str:
 
 def serve(
     root: Path,
-    means: Means,
+    stop: Stop,
     rules: GateRules,
     listening: socket.socket,
     ready: Callable[[], None],
     end: threading.Event | None = None,
 ) -> None:
     """Serve until Ctrl-C or SIGTERM, or until the event is set; `ready` is called once it answers."""
-    app, hub = make(root, means, rules)
+    app, hub = make(root, stop, rules)
     config = uvicorn.Config(
         app,
         log_level="critical",
