@@ -16,7 +16,7 @@ from deepgen.settings import Settings
 
 def _wanted(*words: str, **options: str) -> list[Any]:
     given: dict[str, Any] = {**dict.fromkeys(("dtype", "layout", "target", "trials")), **options}
-    return requests.from_words(words, given, Settings(), Policy())[0]
+    return requests.from_words(words, given, Settings(), Policy()).requests
 
 
 def test_every_family_that_serves_has_a_study() -> None:

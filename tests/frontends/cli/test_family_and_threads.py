@@ -21,7 +21,7 @@ target = "cpu"
 
 def _requests(file: Path, **options: object) -> list:
     given = {**dict.fromkeys(("target", "trials")), **options}
-    return requests.from_words([str(file)], given, Settings(), Policy())[0]
+    return requests.from_words([str(file)], given, Settings(), Policy()).requests
 
 
 def test_a_config_file_names_them(tmp_path: Path) -> None:

@@ -22,19 +22,14 @@ Rank = Annotated[int | None, typer.Option("--rank", min=0, help="The config's in
 Output = Annotated[Path, typer.Option("-o", "--output", help="The folder to write to.")]
 
 
+@options.taking(*options.OF_OPERATOR, "target", "one_family", "threads", after="output")
 def build(
     words: options.Words,
     output: Output,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    epilogue: options.Epilogue = None,
-    fast_sums: options.FastSums = False,
-    target: options.TargetName = None,
-    family: options.OneFamily = None,
-    threads: options.Threads = None,
     config: ConfigText = None,
     rank: Rank = None,
     as_json: options.AsJson = False,
+    **values: Any,
 ) -> None:
     """Build one kernel without measuring it. Needs no device."""
     from deepgen import generators, settings, targets
@@ -45,10 +40,11 @@ def build(
     from deepgen.vocabulary.errors import DeepgenError
 
     current = settings.load()
-    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
-    where = targets.resolve(target or current.target)
-    generator = generators.find(operator, where, family)
+    operator, _ = operator_words.parse(words, **options.of_operator(values))
+    where = targets.resolve(values["target"] or current.target)
+    generator = generators.find(operator, where, values["family"])
     space = generator.space(operator, where)
+    threads = values["threads"]
     if threads is not None:
         space = space.restrict(generators.on_threads(generator, space, threads))
     default = generator.default(operator, where.limited_to(threads))

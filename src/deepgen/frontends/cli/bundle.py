@@ -33,29 +33,21 @@ Archive = Annotated[
 ]
 
 
+# Those of `tune` but for what ends a search: a bundle is packed whole.
+PACKED = (
+    "dtype", "layout", "epilogue", "fast_sums", "also", "target", "family", "threads", "trials", "jobs", "seed",
+    "strategy", "space_strategy", "keep_top", "counters", "out", "warm",
+)  # fmt: skip
+
+
 @app.command("pack", cls=OperatorCommand)
+@options.taking(*PACKED, after="output")
 def pack(
     words: Words,
     output: Archive = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    epilogue: options.Epilogue = None,
-    fast_sums: options.FastSums = False,
-    also: options.Also = None,
-    target: options.TargetName = None,
-    family: options.Family = None,
-    threads: options.Threads = None,
-    trials: options.Trials = None,
-    jobs: options.Jobs = None,
-    seed: options.Seed = None,
-    strategy: options.Strategy = None,
-    space_strategy: options.SpaceStrategy = None,
-    keep_top: options.KeepTop = None,
-    counters: options.Counters = None,
-    out: options.OutFolder = None,
-    warm: options.Warm = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
+    **values: Any,
 ) -> None:
     """Build a study's next kernels and pack them with a runner that needs only Python and numpy."""
     from deepgen import settings
@@ -66,25 +58,10 @@ def pack(
     from deepgen.tuning.bundles import exchange as bundles
 
     current = settings.load()
-    requested = {
-        **options.of_operator(dtype, layout, epilogue, fast_sums),
-        "also": also,
-        "target": target,
-        "family": family,
-        "threads": threads,
-        "trials": trials,
-        "time_budget": None,
-        "seed": seed,
-        "strategy": strategy,
-        "space_strategy": space_strategy,
-        "keep_top": keep_top,
-        "counters": counters,
-        "out": out,
-    }
-    request = _request(words, requested, current, warm=warm, trust=trust)
+    request = _request(words, values, current, trust=trust)
     [job] = session.jobs_of([request])
     archive = output or Path(f"{job.folder.name}.tar.gz")
-    packed = bundles.pack(request, archive, engine=local_engine(current, jobs), say=note)
+    packed = bundles.pack(request, archive, engine=local_engine(current, values["jobs"]), say=note)
     if as_json:
         size = archive.stat().st_size
         print_json({"bundle": str(archive), "bytes": size, "study": str(packed.study), "trials": packed.trials})
@@ -158,36 +135,27 @@ def merge(
         print_result(opened)
 
 
-# Options of `tune` that say when a search ends; a bundle is packed whole.
-NOT_PACKED = ("time_budget", "options", "transfer", "learn_from", "second_look", "target_speedup", "patience")
-
-
-def command(words: Sequence[str], requested: Mapping[str, Any], *, warm: bool) -> str:
+def command(words: Sequence[str], values: Mapping[str, Any]) -> str:
     """The command that packs what `deepgen tune` was asked for, ready to be copied."""
     import shlex
 
-    options_given = [
-        word
-        for name, value in requested.items()
-        if value is not None and name not in NOT_PACKED
-        for one in (value if isinstance(value, list) else [value])
-        for word in (f"--{name.replace('_', '-')}", *([] if one is True else [str(one)]))
-    ]
     plain = [word for word in words if not word.startswith("O=")]
-    return shlex.join(["deepgen", "bundle", "pack", *plain, *options_given, *(["--warm"] if warm else [])])
+    packed = [name for name in PACKED if name != "jobs"]
+    return shlex.join(["deepgen", "bundle", "pack", *plain, *options.as_words(values, packed)])
 
 
-def _request(words: list[str], requested: dict[str, Any], current: Settings, *, warm: bool, trust: bool) -> Request:
+def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, trust: bool) -> Request:
     from deepgen.frontends.cli import requests, studies
     from deepgen.frontends.cli.words import names_code
     from deepgen.run.measure.base import Policy
     from deepgen.tuning.formats import is_file_name
     from deepgen.vocabulary.errors import BadInput
 
+    requested = options.requested(values)
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
         return requests.from_study(studies.open_study(one, current, trust=trust), requested)
-    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    policy = Policy(cold=not values["warm"], timeout_seconds=current.limits.run_seconds)
     wanted = requests.from_words(words, requested, current, policy).requests
     if len(wanted) > 1:
         raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepgen import targets
 from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
+from deepgen.frontends.cli.options import IN_FILES, Declared
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
@@ -18,21 +21,9 @@ from deepgen.tuning import search
 from deepgen.tuning.formats import Document, FileFormat, TuningFile
 from deepgen.vocabulary.errors import BadInput
 
+_Check: TypeAlias = "Callable[[Any], object]"  # raises BadInput
 WHAT = ("operator", "shapes")
-RUN = (
-    "target",
-    "family",
-    "threads",
-    "one_kernel",
-    "knobs",
-    "budget",
-    "seed",
-    "strategy",
-    "keep_top",
-    "counters",
-    "out",
-)
-OF_A_RUN = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters", "out")  # as Request calls them
+RUN = tuple(dict.fromkeys(option.key.partition(".")[0] for option in IN_FILES))
 CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
 
 
@@ -62,18 +53,10 @@ class _Table:
                 raise BadInput(f"unknown key {self.prefix}{key}", where=self.where, allowed=allowed)
         return self
 
-    def get(
-        self,
-        key: str,
-        convert: Callable[[Any], Any],
-        allowed: str,
-        *,
-        default: Any = None,
-        check: Callable[[Any], object] | None = None,
-    ) -> Any:
+    def get(self, key: str, convert: Callable[[Any], Any], allowed: str, check: _Check | None = None) -> Any:
         """The value of a key, converted (None: not possible) and checked; `check` raises its own BadInput."""
         if key not in self.items:
-            return default
+            return None
         value = convert(self.items[key])
         if value is None:
             raise BadInput(f"{self.prefix}{key} is {self.items[key]!r}", where=self.where, allowed=allowed)
@@ -94,25 +77,55 @@ def read(document: Document) -> TuningFile:
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
     top.only(*WHAT, *shared, *RUN)
-    budget = _Table(where, top.get("budget", _table, "a table of trials and time", default={}), "budget.")
-    budget.only("trials", "time")
-    return TuningFile(
-        file=document.path,
-        operators=_operators(top, operator, shared),
-        one_kernel=top.get("one_kernel", lambda v: v if isinstance(v, bool) else None, "true or false", default=False),
-        target=top.get("target", _word, "the name of a target, such as x86:native", check=targets.resolve),
-        family=top.get("family", _word, "a family's name, or all", check=_check_family),
-        threads=top.get("threads", _whole, "an integer of at least 1"),
-        knobs=_knobs(top),
-        trials=budget.get("trials", _whole, "must be an integer of at least 1"),
-        time_budget=budget.get("time", _seconds, "seconds, a number above 0"),
-        seed=top.get("seed", _seed, "a whole number from 0 up"),
-        strategy=top.get("strategy", _word, "a strategy's name", check=search.check),
-        keep_top=top.get("keep_top", _whole, "must be an integer of at least 1"),
-        counters=top.get("counters", _words, counter_names.ALLOWED, check=counter_names.requested),
-        # As in the settings file, a relative path is relative to the file that names it.
-        out=top.get("out", lambda v: document.path.parent / Path(v).expanduser() if _word(v) else None, "a folder"),
-    )
+    tables = {"": top, "budget": _budget(top)}
+    operators = _operators(top, operator, shared)
+    asked: dict[str, Any] = {"one_kernel": False, "knobs": {}}
+    for option in IN_FILES:
+        table, _, key = option.key.rpartition(".")
+        convert = partial(_value, option, document.path.parent)
+        allowed = option.allowed or counter_names.ALLOWED
+        value = tables[table].get(key, convert, allowed, _CHECKS.get(option.name))
+        if value is not None:
+            asked[option.name] = value
+    for name, values in asked["knobs"].items():
+        if not isinstance(values, list) or not values:
+            raise BadInput(f"knobs.{name} is {values!r}", where=where, allowed="a list of one value or more")
+    return TuningFile(document.path, operators, **asked)
+
+
+def _budget(top: _Table) -> _Table:
+    keys = [option.key.partition(".")[2] for option in IN_FILES if option.key.startswith("budget.")]
+    items = top.get("budget", lambda value: value if isinstance(value, dict) else None, "a table of trials and time")
+    return _Table(top.where, items or {}, "budget.").only(*keys)
+
+
+def _check_family(name: str) -> None:
+    if name != EVERY_FAMILY:
+        FAMILIES.get(name)
+
+
+_CHECKS: Mapping[str, _Check] = {
+    "target": targets.resolve, "family": _check_family, "strategy": search.check, "counters": counter_names.requested,
+}  # fmt: skip
+
+
+def _value(option: Declared, folder: Path, value: Any) -> Any:
+    """The value of an option's key as the option has it; None where it cannot be one."""
+    if option.kind in (bool, dict):
+        return value if isinstance(value, option.kind) else None
+    if option.kind is float:
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
+        return float(value) if good else None
+    if option.kind is int:
+        return value if type(value) is int and value >= (option.least or 0) else None
+    if option.name == "counters" and isinstance(value, list):
+        return value or None
+    # As in the settings file, a relative path is relative to the file that names it.
+    return folder / Path(value).expanduser() if option.kind is Path and _text(value) else _text(value)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _operator_kind(top: _Table) -> type[Operator]:
@@ -121,7 +134,7 @@ def _operator_kind(top: _Table) -> type[Operator]:
             first = OPERATORS.own[0]
             example = f'such as operator = "{first}" and shapes = {_example(OPERATORS.get(first))}'
             raise BadInput(f"{key} is not given", where=top.where, allowed=example)
-    name: str = top.get("operator", _word, "an operator's name", check=words.find_operator)
+    name = top.get("operator", _text, "an operator's name", words.find_operator)
     return words.find_operator(name)
 
 
@@ -149,41 +162,3 @@ def _example(kind: type[Operator]) -> str:
     """A shape as TOML writes it."""
     example = short_example(words_of(kind).values()).split()
     return "{ " + ", ".join(word.replace("=", " = ") for word in example) + " }"
-
-
-def _check_family(name: str) -> None:
-    if name != EVERY_FAMILY:
-        FAMILIES.get(name)
-
-
-def _knobs(top: _Table) -> dict[str, list[Any]]:
-    table = top.get("knobs", _table, "a table: each knob with the values it may take", default={})
-    for name, values in table.items():
-        if not isinstance(values, list) or not values:
-            raise BadInput(f"knobs.{name} is {values!r}", where=top.where, allowed="a list of one value or more")
-    return dict(table)
-
-
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _words(value: Any) -> str | list[Any] | None:
-    return value if isinstance(value, (str, list)) and value else None
-
-
-def _table(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
-
-
-def _seed(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _seconds(value: Any) -> float | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
-    return float(value) if good else None

@@ -160,19 +160,16 @@ def check(
 
 
 @app.command("why", cls=OperatorCommand)
+@options.taking(*options.OF_OPERATOR, "target", after="library")
 def why(
     words: options.Words,
     library: Folder = DEFAULT,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    epilogue: options.Epilogue = None,
-    fast_sums: options.FastSums = False,
-    target: options.TargetName = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Time the likeliest kernels at this shape first, and keep the times.")
     ] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
+    **values: Any,
 ) -> None:
     """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
     from deepgen import settings
@@ -180,9 +177,9 @@ def why(
     from deepgen.frontends.cli.output import labelled, paragraph, print_json, table
     from deepgen.tuning.study.text import seconds_text
 
-    operator, _ = operator_words.parse(words, **options.of_operator(dtype, layout, epilogue, fast_sums))
+    operator, _ = operator_words.parse(words, **options.of_operator(values))
     opened = _there(library, trust)
-    where = target or settings.load().target
+    where = values["target"] or settings.load().target
     if measure:
         opened.measure(operator, where)
     choice = opened.choose(operator, where)

@@ -1,15 +1,19 @@
-"""Arguments and options that several commands share, each written once."""
+"""Options, each declared once: the parameters of commands, keys of config files and requests are made from them."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
 
 from deepgen.frontends.cli import completion
 
-OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums")  # options that say what a word of that name may say, too
+F = TypeVar("F", bound=Callable[..., None])
 
 Words = Annotated[
     list[str],
@@ -29,197 +33,212 @@ StudyName = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Dtype = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype",
-        help="Data type of the tensors; same as dtype=...",
-        show_default=False,
-        autocompletion=completion.dtypes,
-    ),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option("--layout", help="Memory layout of the tensors; same as layout=...", show_default=False),
-]
-Epilogue = Annotated[
-    str | None,
-    typer.Option(
-        "--epilogue",
-        metavar="STEP,...",
-        help="What is done with the result, such as bias,relu; same as epilogue=...",
-        show_default=False,
-    ),
-]
-FastSums = Annotated[
-    bool, typer.Option("--fast-sums", help="Allow accumulation in less than f32 precision; same as fast_sums=true.")
-]
-Also = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--also",
-        metavar="NAME=VALUE...",
-        help="Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels are "
-        "ranked by the geometric mean of their times.",
-        show_default=False,
-    ),
-]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="Device to tune for, such as x86:native. [the best device here]",
-        show_default=False,
-        autocompletion=completion.targets,
-    ),
-]
-BoardHost = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="USER@HOST[:PORT]",
-        help="With a target of boards, such as riscv:k1: the one that runs kernels, over SSH. [qemu here]",
-        show_default=False,
-    ),
-]
-Family = Annotated[
-    str | None,
-    typer.Option(
-        "--family",
-        help="Kernel family, or `all` for a study of each. [the fastest one for the target]",
-        show_default=False,
-        autocompletion=completion.families,
-    ),
-]
-OneFamily = Annotated[
-    str | None,
-    typer.Option(
-        "--family",
-        help="The family of kernels. [the fastest there, as measured]",
-        show_default=False,
-        autocompletion=completion.families,
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", min=1, help="Maximum threads of CPU kernels and baselines. [all cores]", show_default=False
-    ),
-]
-Trials = Annotated[
-    int | None, typer.Option("--trials", min=1, help="How many configs to try. [200]", show_default=False)
-]
-TimeBudget = Annotated[
-    float | None,
-    typer.Option(
-        "--time-budget", min=0.001, help="Maximum seconds in total, finals included. [no limit]", show_default=False
-    ),
-]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel builds. [one per core]", show_default=False)]
-Engine = Annotated[
-    str,
-    typer.Option("--engine", help="Where to build and measure: local, or ray for a Ray cluster.", show_default=True),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address",
-        help="With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]",
-        show_default=False,
-    ),
-]
-KeepTop = Annotated[
-    int | None,
-    typer.Option("--keep-top", min=1, help="Finalists, in addition to the default config. [8]", show_default=False),
-]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background; keeps running when the terminal closes.")
 ]
-OutFolder = Annotated[
-    Path | None, typer.Option("--out", help="The folder for studies. [deepgen-studies]", show_default=False)
-]
-Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Random seed of inputs and search. [0]", show_default=False)
-]
-Strategy = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy", help="Search strategy. [model]", show_default=False, autocompletion=completion.strategies
-    ),
-]
-StartFrom = Annotated[
-    int | None,
-    typer.Option("--start-from", min=0, help="First rank to try, with --strategy exhaustive. [0]", show_default=False),
-]
-NoTransfer = Annotated[bool, typer.Option("--no-transfer", help="Do not learn from earlier studies.")]
-LearnFrom = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--learn-from", help="A recording to start from, T4 or Kernel Tuner's cache; repeatable.", show_default=False
-    ),
-]
-NoSecondLook = Annotated[
-    bool,
-    typer.Option(
-        "--no-second-look", help="Run every built kernel, even if its build statistics predict that it is slow."
-    ),
-]
-TargetSpeedup = Annotated[
-    float | None,
-    typer.Option(
-        "--target-speedup",
-        min=0.001,
-        help="Stop once the best kernel is this many times as fast as every baseline.",
-        show_default=False,
-    ),
-]
-Patience = Annotated[
-    int | None,
-    typer.Option("--patience", min=1, help="Stop after this many trials without improvement.", show_default=False),
-]
-SpaceStrategy = Annotated[
-    int | None,
-    typer.Option(
-        "--space-strategy",
-        min=0,
-        max=1,
-        help="For an older tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
-        show_default=False,
-    ),
-]
-Counters = Annotated[
-    str | None,
-    typer.Option(
-        "--counters",
-        metavar="default|EVENT,...",
-        help="Count these events of every right kernel, in runs of their own. [none]",
-        show_default=False,
-    ),
-]
-Baselines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--baseline",
-        metavar="NAME",
-        help="Compare with this implementation; repeatable. [all that can run]",
-        show_default=False,
-        autocompletion=completion.baselines,
-    ),
-]
-IntoLibrary = Annotated[
-    Path | None,
-    typer.Option(
-        "--library",
-        metavar="DIR",
-        help="Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]",
-        show_default=False,
-    ),
-]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that this user's deepgen did not write.")]
-Warm = Annotated[bool, typer.Option("--warm", help="Measure with warm caches instead of cold ones.")]
 
 
-def of_operator(dtype: str | None, layout: str | None, epilogue: str | None, fast_sums: bool) -> dict[str, Any]:
-    """What these options say of the operator: a word each."""
-    values = zip(OF_OPERATOR, (dtype, layout, epilogue, fast_sums or None), strict=True)
-    return {name: value for name, value in values if value is not None}
+@dataclass(frozen=True)
+class Declared:
+    """What can be asked of a run: an option of commands, a key of config files, or both."""
+
+    name: str  # of a command's parameter; its flag, unless `flag` says another
+    kind: Any  # the type of a value; bool: a switch
+    help: str = ""
+    flag: str = ""
+    least: float | None = None
+    most: float | None = None
+    metavar: str | None = None
+    complete: Callable[[str], list[str]] | None = None
+    default: Any = None
+    repeated: bool = False
+    field: str = ""  # of a request, where it has another name
+    value: Callable[[Any], Any] | None = None  # that field's value of the option's
+    key: str = ""  # in a config file
+    allowed: str = ""  # for that key, in words
+
+    @cached_property
+    def long(self) -> str:
+        """With its dashes."""
+        return self.flag or f"--{self.name.replace('_', '-')}"
+
+    @cached_property
+    def annotation(self) -> Any:
+        """As Typer reads it."""
+        option = typer.Option(
+            self.long,
+            help=self.help,
+            min=self.least,
+            max=self.most,
+            metavar=self.metavar,
+            autocompletion=self.complete,
+            show_default=self.kind is bool or self.default is not None,
+        )
+        if self.kind is bool or self.default is not None:
+            return Annotated[self.kind, option]
+        return Annotated[Optional[list[self.kind] if self.repeated else self.kind], option]  # type: ignore[name-defined]  # noqa: UP045
+
+    def parameter(self) -> inspect.Parameter:
+        default = False if self.kind is bool else self.default
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=self.annotation)
+
+
+_DECLARED = (
+    Declared(
+        "dtype", str, "Data type of the tensors; same as dtype=...", complete=completion.dtypes
+    ),
+    Declared("layout", str, "Memory layout of the tensors; same as layout=..."),
+    Declared(
+        "epilogue", str, "What is done with the result, such as bias,relu; same as epilogue=...", metavar="STEP,..."
+    ),
+    Declared(
+        "fast_sums", bool, "Allow accumulation in less than f32 precision; same as fast_sums=true."
+    ),
+    Declared(
+        "also", str, "Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels "
+        "are ranked by the geometric mean of their times.", metavar="NAME=VALUE...", repeated=True,
+    ),
+    Declared(
+        "target", str, "Device to tune for, such as x86:native. [the best device here]", complete=completion.targets,
+        key="target", allowed="the name of a target, such as x86:native",
+    ),
+    Declared(
+        "host", str, "With a target of boards, such as riscv:k1: the one that runs kernels, over SSH. [qemu here]",
+        metavar="USER@HOST[:PORT]",
+    ),
+    Declared(
+        "family", str, "Kernel family, or `all` for a study of each. [the fastest one for the target]",
+        complete=completion.families, key="family", allowed="a family's name, or all",
+    ),
+    Declared(
+        "threads", int, "Maximum threads of CPU kernels and baselines. [all cores]", least=1,
+        key="threads", allowed="an integer of at least 1",
+    ),
+    Declared("one_kernel", bool, key="one_kernel", allowed="true or false"),
+    Declared("knobs", dict, key="knobs", allowed="a table: each knob with the values it may take"),
+    Declared(
+        "trials", int, "How many configs to try. [200]", least=1,
+        key="budget.trials", allowed="must be an integer of at least 1",
+    ),
+    Declared(
+        "time_budget", float, "Maximum seconds in total, finals included. [no limit]", least=0.001,
+        key="budget.time", allowed="seconds, a number above 0",
+    ),
+    Declared("jobs", int, "Parallel builds. [one per core]", least=1),
+    Declared("engine", str, "Where to build and measure: local, or ray for a Ray cluster.", default="local"),
+    Declared(
+        "address", str, "With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]"
+    ),
+    Declared(
+        "seed", int, "Random seed of inputs and search. [0]", least=0, key="seed", allowed="a whole number from 0 up"
+    ),
+    Declared(
+        "strategy", str, "Search strategy. [model]", complete=completion.strategies,
+        key="strategy", allowed="a strategy's name",
+    ),
+    Declared(
+        "start_from", int, "First rank to try, with --strategy exhaustive. [0]", least=0,
+        field="options", value=lambda first: {"start_from": first},
+    ),
+    Declared(
+        "no_transfer", bool, "Do not learn from earlier studies.", field="transfer", value=lambda _: False
+    ),
+    Declared(
+        "learn_from", Path, "A recording to start from, T4 or Kernel Tuner's cache; repeatable.", repeated=True,
+        value=tuple,
+    ),
+    Declared(
+        "no_second_look", bool, "Run every built kernel, even if its build statistics predict that it is slow.",
+        field="second_look", value=lambda _: False,
+    ),
+    Declared(
+        "target_speedup", float, "Stop once the best kernel is this many times as fast as every baseline.", least=0.001
+    ),
+    Declared("patience", int, "Stop after this many trials without improvement.", least=1),
+    Declared(
+        "space_strategy", int, "For an older tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
+        least=0, most=1,
+    ),
+    Declared(
+        "keep_top", int, "Finalists, in addition to the default config. [8]", least=1,
+        key="keep_top", allowed="must be an integer of at least 1",
+    ),
+    Declared(
+        "counters", str, "Count these events of every right kernel, in runs of their own. [none]",
+        metavar="default|EVENT,...", key="counters",
+    ),
+    Declared(
+        "baseline", str, "Compare with this implementation; repeatable. [all that can run]", metavar="NAME",
+        complete=completion.baselines, repeated=True, field="baselines",
+    ),
+    Declared(
+        "library", Path,
+        "Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]", metavar="DIR",
+    ),
+    Declared("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
+    Declared("warm", bool, "Measure with warm caches instead of cold ones."),
+)  # fmt: skip
+OPTIONS = {option.name: option for option in _DECLARED}
+OPTIONS["one_family"] = Declared(
+    "family", str, "The family of kernels. [the fastest there, as measured]", complete=completion.families
+)
+OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums")  # options that say what a word of that name may say, too
+# What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
+OF_A_RUN = (
+    "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
+    "patience", "keep_top", "counters", "out",
+)  # fmt: skip
+IN_FILES = tuple(option for option in _DECLARED if option.key)
+
+if TYPE_CHECKING:
+    Trials = Optional[int]  # noqa: UP045
+    TimeBudget = Optional[float]  # noqa: UP045
+    Seed = Optional[int]  # noqa: UP045
+    Strategy = Optional[str]  # noqa: UP045
+else:
+    Trials, TimeBudget, Seed, Strategy = (
+        OPTIONS[name].annotation for name in ("trials", "time_budget", "seed", "strategy")
+    )
+
+
+def taking(*names: str, after: str) -> Callable[[F], F]:
+    """Give a command these options, as if it had declared them after that parameter; it gets them as **values."""
+
+    def decorate(command: F) -> F:
+        params: dict[str, inspect.Parameter] = {}
+        for name, one in inspect.signature(command, eval_str=True).parameters.items():
+            if one.kind is not inspect.Parameter.VAR_KEYWORD:
+                params[name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            if name == after:
+                params |= {option.name: option.parameter() for option in map(OPTIONS.__getitem__, names)}
+        command.__signature__ = inspect.Signature(list(params.values()), return_annotation=None)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def requested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that options of a command set; None where nothing was asked for."""
+    fields = {}
+    for name, value in values.items():
+        option = OPTIONS[name]
+        absent = value is None or value is False or (option.repeated and not value)
+        fields[option.field or name] = None if absent else option.value(value) if option.value else value
+    return fields
+
+
+def of_operator(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What options say of the operator: a word each."""
+    return {name: values[name] for name in OF_OPERATOR if values.get(name) not in (None, False)}
+
+
+def as_words(values: Mapping[str, Any], only: Collection[str]) -> list[str]:
+    """Options as they are written on a command line, those of the names alone."""
+    return [
+        word
+        for name, value in values.items()
+        if name in only and value is not None and value is not False
+        for one in (value if isinstance(value, list) else [value])
+        for word in (OPTIONS[name].long, *([] if one is True else [str(one)]))
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 from deepgen import generators, targets
 from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
-from deepgen.frontends.cli.options import OF_OPERATOR
+from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OF_OPERATOR
 from deepgen.operators import Operator
 from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
@@ -22,12 +22,7 @@ from deepgen.tuning.request import generator_of, narrow, on_threads
 from deepgen.tuning.work import Work
 from deepgen.vocabulary.errors import BadInput
 
-# What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
-OF_A_RUN = (
-    "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",
-    "patience", "keep_top", "counters", "out",
-)  # fmt: skip
-OF_A_FILE = ("trials", "time_budget", "seed", "strategy", "keep_top", "counters", "out")  # those that a file may set
+OF_A_FILE = tuple(option.name for option in IN_FILES if option.name in OF_A_RUN)
 PLACEMENT = ("family", "threads")
 
 
@@ -54,7 +49,7 @@ def from_words(
     _no_space_strategy(options)
     fields = {name: options[name] for name in OF_OPERATOR if options.get(name) is not None}
     operator, extras = words.parse(arguments, None if file is None else file.kernel, **fields)
-    if extras.trials is not None and options["trials"] is not None:
+    if extras.trials is not None and options.get("trials") is not None:
         raise BadInput(f"t={extras.trials} and --trials {options['trials']} are both given", allowed="give one of them")
     from_file = {} if file is None else {"trials": file.trials, "time_budget": file.time_budget}
     chosen = _chosen(from_file if extras.trials is None else {**from_file, "trials": extras.trials}, options)
@@ -181,7 +176,7 @@ def _by_family(request: Request, name: str) -> list[Request]:
 
 
 def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
-    named, host = options["target"], options.get("host")
+    named, host = options.get("target"), options.get("host")
     if named == "":  # a variable of a script that was not set: not to be taken for the best device here
         raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
     target = targets.resolve(named or otherwise)
@@ -189,7 +184,7 @@ def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
 
 
 def _named_baselines(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"baselines": [*options["baselines"]]} if options.get("baselines") else {}
+    return {"baselines": options["baselines"]} if options.get("baselines") else {}
 
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:

@@ -44,32 +44,26 @@ _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
 
 
+@options.taking(*options.OF_OPERATOR, "target", "one_family", "threads", after="output")
 def space(
     words: Words,
     output: Output = None,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    epilogue: options.Epilogue = None,
-    fast_sums: options.FastSums = False,
-    target: options.TargetName = None,
-    family: options.OneFamily = None,
-    threads: options.Threads = None,
     space_strategy: SpaceStrategy = 1,
     why: Why = False,
     removed: Removed = False,
     sample: SampleSize = 3,
     seed: Seed = 0,
     as_json: options.AsJson = False,
+    **values: Any,
 ) -> None:
     """Count and describe the space of an operator on a target, or of a file."""
     from deepgen.frontends.cli.output import print_json
 
     import_numpy()
-    fields = options.of_operator(dtype, layout, epilogue, fast_sums)
     if why:
-        _tell_why(words, target, fields, as_json=as_json)
+        _tell_why(words, values, as_json=as_json)
         return
-    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, target, family, threads, fields)
+    make = _reader(words, space_strategy) if words[0] == "show" else _generator(words, values)
     start = time.perf_counter()
     described = make()
     size = described.size() if described.uniform else None
@@ -83,14 +77,14 @@ def space(
         _print(described, about)
 
 
-def _tell_why(words: list[str], target: str | None, fields: Mapping[str, Any], *, as_json: bool) -> None:
+def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> None:
     """Every family, and why it does not serve the operator there."""
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
     from deepgen.frontends.cli.output import print_json, table
 
-    operator, _ = operator_words.parse(words, **fields)
-    where = targets.resolve(target or settings.load().target)
+    operator, _ = operator_words.parse(words, **options.of_operator(values))
+    where = targets.resolve(values["target"] or settings.load().target)
     answers = {family.name: family.refuses(operator, where) for family in generators.families()}
     if as_json:
         print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})
@@ -109,18 +103,17 @@ def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
     return lambda: formats.space_of(document, strategy)
 
 
-def _generator(
-    words: list[str], target: str | None, family: str | None, threads: int | None, fields: Mapping[str, Any]
-) -> Callable[[], Space]:
+def _generator(words: list[str], values: Mapping[str, Any]) -> Callable[[], Space]:
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
 
-    operator, _ = operator_words.parse(words, **fields)
-    where = targets.resolve(target or settings.load().target)
-    generator = generators.find(operator, where, family)
+    operator, _ = operator_words.parse(words, **options.of_operator(values))
+    where = targets.resolve(values["target"] or settings.load().target)
+    generator = generators.find(operator, where, values["family"])
 
     def make() -> Space:
         whole = generator.space(operator, where)
+        threads = values["threads"]
         return whole if threads is None else whole.restrict(generators.on_threads(generator, whole, threads))
 
     return make

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,40 +21,14 @@ Words = Annotated[
 ]
 
 
+@options.taking(
+    "dtype", "layout", "epilogue", "fast_sums", "also", "target", "host", "family", "threads", "trials", "time_budget",
+    "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from", "no_second_look",
+    "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library", "out", "warm",
+    after="words",
+)  # fmt: skip
 def tune(
-    context: typer.Context,
-    words: Words,
-    dtype: options.Dtype = None,
-    layout: options.Layout = None,
-    epilogue: options.Epilogue = None,
-    fast_sums: options.FastSums = False,
-    also: options.Also = None,
-    target: options.TargetName = None,
-    host: options.BoardHost = None,
-    family: options.Family = None,
-    threads: options.Threads = None,
-    trials: options.Trials = None,
-    time_budget: options.TimeBudget = None,
-    jobs: options.Jobs = None,
-    engine: options.Engine = "local",
-    address: options.Address = None,
-    seed: options.Seed = None,
-    strategy: options.Strategy = None,
-    start_from: options.StartFrom = None,
-    no_transfer: options.NoTransfer = False,
-    learn_from: options.LearnFrom = None,
-    no_second_look: options.NoSecondLook = False,
-    target_speedup: options.TargetSpeedup = None,
-    patience: options.Patience = None,
-    space_strategy: options.SpaceStrategy = None,
-    keep_top: options.KeepTop = None,
-    counters: options.Counters = None,
-    baseline: options.Baselines = None,
-    library: options.IntoLibrary = None,
-    out: options.OutFolder = None,
-    warm: options.Warm = False,
-    detach: options.Detach = False,
-    as_json: options.AsJson = False,
+    context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     from deepgen import settings
@@ -63,33 +37,11 @@ def tune(
     from deepgen.run.measure.base import Policy
     from deepgen.tuning.work import LEAST_SECONDS
 
+    engine, address, library, warm = (values[name] for name in ("engine", "address", "library", "warm"))
     on = engines.chosen(engine, address)
     current = settings.load()
     policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
-    requested = {
-        **options.of_operator(dtype, layout, epilogue, fast_sums),
-        "also": also,
-        "target": target,
-        "host": host,
-        "family": family,
-        "threads": threads,
-        "trials": trials,
-        "time_budget": time_budget,
-        "seed": seed,
-        "strategy": strategy,
-        "options": None if start_from is None else {"start_from": start_from},
-        "transfer": False if no_transfer else None,
-        "learn_from": tuple(learn_from) if learn_from else None,
-        "second_look": False if no_second_look else None,
-        "target_speedup": target_speedup,
-        "patience": patience,
-        "space_strategy": space_strategy,
-        "keep_top": keep_top,
-        "counters": counters,
-        "baselines": baseline,
-        "out": out,
-    }
-    wanted = requests.from_words(words, requested, current, policy)
+    wanted = requests.from_words(words, options.requested(values), current, policy)
     recorded = None if wanted.file is None else wanted.file.work
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
     work = session.jobs_of(wanted.requests, **gain)
@@ -98,28 +50,23 @@ def tune(
     if detach or wanted.detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
-        with session.offering(bundle.command(words, requested, warm=warm)):
+        with session.offering(bundle.command(words, values)):
             again = engines.words(engine, address)
             after = session.filling(library, recorded)
             if wanted.file is not None and wanted.file.after is not None:
                 after = [wanted.file.after, *after]
             least = 0.0 if recorded is None else LEAST_SECONDS
-            session.carry_out(work, on(current, jobs), go_on=again, as_json=as_json, after=after, least=least)
+            session.carry_out(work, on(current, values["jobs"]), go_on=again, as_json=as_json, after=after, least=least)
 
 
+@options.taking("trials", "time_budget", "jobs", "engine", "address", "keep_top", "counters", after="study")
 def resume(
     context: typer.Context,
     study: options.StudyName,
-    trials: options.Trials = None,
-    time_budget: options.TimeBudget = None,
-    jobs: options.Jobs = None,
-    engine: options.Engine = "local",
-    address: options.Address = None,
-    keep_top: options.KeepTop = None,
-    counters: options.Counters = None,
     detach: options.Detach = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
+    **values: Any,
 ) -> None:
     """Resume a study."""
     from deepgen import settings
@@ -127,6 +74,7 @@ def resume(
     from deepgen.frontends.cli.processes import start
     from deepgen.report.view.text import note
 
+    engine, address, trials = (values[name] for name in ("engine", "address", "trials"))
     on = engines.chosen(engine, address)
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
@@ -134,13 +82,12 @@ def resume(
         studies.check_machine(opened)
     if trials is not None and trials <= (done := len(opened.trials())):
         note(f"{done} trials are done already: --trials {trials} adds none")
-    requested = {"trials": trials, "time_budget": time_budget, "keep_top": keep_top, "counters": counters}
-    job = session.TuningJob(requests.from_study(opened, requested), opened.folder)
+    job = session.TuningJob(requests.from_study(opened, options.requested(values)), opened.folder)
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
-        with session.offering(bundle.command([study], requested, warm=False)):
-            session.carry_out([job], on(current, jobs), go_on=engines.words(engine, address), as_json=as_json)
+        with session.offering(bundle.command([study], values)):
+            session.carry_out([job], on(current, values["jobs"]), go_on=engines.words(engine, address), as_json=as_json)
 
 
 Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]

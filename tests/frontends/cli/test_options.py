@@ -1,0 +1,84 @@
+"""Options are declared once: what Python calls, requests, files and the user guide say of them agrees."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+import deepgen as dg
+from deepgen.frontends.cli.main import _COMMANDS
+from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, Declared
+from deepgen.tuning import Request
+from deepgen.tuning.formats import TuningFile
+
+GUIDE = Path(__file__).parents[3] / "docs" / "user-guide.md"
+REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
+           for f in fields(Request)}  # fmt: skip
+# Of the command line and of files alone: words, another machine, files of the older tool, what a session does.
+NOT_IN_PYTHON = {
+    "dtype", "layout", "epilogue", "fast_sums", "also", "host", "one_kernel", "jobs", "address", "space_strategy",
+    "library", "warm",
+}  # fmt: skip
+# Of Python alone, where they are objects.
+NOT_DECLARED = {"operator", "generator", "policy", "settings", "progress", "watch", "stop", "engine"}
+
+
+def python_name(option: Declared) -> str:
+    return option.field or option.name
+
+
+def test_python_takes_what_is_declared() -> None:
+    declared = {python_name(option) for option in OPTIONS.values() if option.name not in NOT_IN_PYTHON}
+    assert set(inspect.signature(dg.tune).parameters) - NOT_DECLARED == declared - NOT_DECLARED
+
+
+@pytest.mark.parametrize("name", OF_A_RUN)
+def test_defaults_are_those_of_a_request(name: str) -> None:
+    python = inspect.signature(dg.tune).parameters[name].default
+    default = REQUEST[name]
+    assert python == default or (python is None and (default == {} or name == "out"))
+    option = next(one for one in OPTIONS.values() if python_name(one) == name)
+    stated = re.search(r"\[(.*)\]$", option.help)
+    if stated and default is not None and name != "options":
+        assert stated[1] == str(default)
+
+
+def test_python_says_what_each_is() -> None:
+    told = inspect.getdoc(dg.tune) or ""
+    for name in (
+        "target",
+        "family",
+        "threads",
+        "knobs",
+        "generator",
+        "strategy",
+        "baselines",
+        "counters",
+        "learn_from",
+    ):
+        assert f"`{name}`" in told
+
+
+def test_files_have_a_place_for_every_key() -> None:
+    assert {option.name for option in IN_FILES} <= {field.name for field in fields(TuningFile)}
+
+
+def test_a_command_takes_each_as_declared() -> None:
+    taken = inspect.signature(_COMMANDS["tune"]).parameters
+    for option in OPTIONS.values():
+        if option.help and option is not OPTIONS["one_family"]:
+            assert taken[option.name] == option.parameter()
+
+
+def test_the_user_guide_knows_its_options() -> None:
+    rows = re.findall(r"^\| `(--[\w-]+)[^|]*\|[^|]*\| (.*) \|$", GUIDE.read_text(), re.M)
+    flags = {option.long: option for option in OPTIONS.values()}
+    listed = [(flag, default.strip("`")) for flag, default in rows if flag in flags]
+    assert len(listed) > 20
+    for flag, default in listed:
+        stated = re.search(r"\[(\d+)\]$", flags[flag].help)
+        assert stated is None or stated[1] == default, flag
