@@ -57,16 +57,16 @@ def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why
     """The same, from a study that was already read and analyzed; `why_not` says why there is no analysis."""
     study = reading.study
     summary: Facts = reading.summary()
+    finalists = _finalists(reading.finals)
     return {
-        **heading(reading, summary),
-        **short(reading, summary),
+        **_short(reading, summary),
         "kind": "study",
         "title": f"{study.describe()} on {study.target.shown}",
         "made_at": time.time(),
         "deepgen": __version__,
-        "default": _default(reading.finals),
+        "default": next((row["trial"] for row in finalists if row["default"]), None),
         "shapes": summary.get("shapes", []),
-        "finalists": _finalists(reading.finals),
+        "finalists": finalists,
         "dropped": reading.finals.dropped_reasons() if reading.finals is not None else [],
         **_trial_facts(reading, rows, report),
         "roofline": _roofline(reading, rows),
@@ -88,8 +88,7 @@ def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any]
         except DeepgenError as error:  # one broken study must not hide the others
             unreadable.append(str(error))
             continue
-        summary: Facts = reading.summary()
-        studies.append({**heading(reading, summary), **short(reading, summary)})
+        studies.append(_short(reading, reading.summary()))
     studies.sort(key=lambda one: [_natural(one[key]) for key in ("operator", "target", "family")])
     return {
         "kind": "studies",
@@ -112,21 +111,10 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", text)]
 
 
-def short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
+def _short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
     """The part of the facts that a report of several studies shows, too."""
-    return {
-        "winner": _winner(reading, summary),
-        "ratios": ratios_of(summary),
-        "verdicts": _verdicts(reading),
-        "doubts": summary["doubts"],
-        "reproduce": {"command": tune_command(reading.study, reading.budget)},
-    }
-
-
-def heading(reading: Reading, summary: Mapping[str, Any]) -> Facts:
-    """Names, state and progress; cheap enough to be asked for often while a study runs."""
     study, best = reading.study, summary["winner"]
-    ended = len(reading.trials)
+    state, words = _state(reading)
     return {
         "name": study.folder.name,
         "folder": str(study.folder),
@@ -136,43 +124,35 @@ def heading(reading: Reading, summary: Mapping[str, Any]) -> Facts:
         "family": str(study.definition["generator"]),
         "strategy": str(study.definition["strategy"]),
         "seed": study.definition["seed"],
-        "state": state_of(reading),
-        "state_words": state_words(reading),
+        "state": state,
+        "state_words": words,
         "pid": reading.writer,
         "damage": reading.damage,
-        "ended": ended,
+        "ended": len(reading.trials),
         "budget": reading.budget.get("trials"),
         "best": None if best is None else f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}",
+        "winner": _winner(reading, best),
+        "ratios": _ratios(summary),
+        "verdicts": _verdicts(reading),
+        "doubts": summary["doubts"],
+        "reproduce": {"command": tune_command(study, reading.budget)},
     }
 
 
-def state_of(reading: Reading) -> str:
-    """running, empty, recorded, failed, stopped or finished."""
+def _state(reading: Reading) -> tuple[str, str]:
+    """The state, and the same in words for a person."""
     if reading.writer is not None:
-        return "running"
+        return "running", f"running as process {reading.writer}"
     if not reading.trials:
-        return "empty"
+        return "empty", "nothing tried yet"
     if is_recorded(reading.study):
-        return RECORDED
+        return RECORDED, "recorded elsewhere"
     if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals.winner is None):
-        return "failed"
-    return "stopped" if reading.finals is None else "finished"
+        return "failed", "failed: no correct kernel"
+    return ("stopped", "stopped before the finals") if reading.finals is None else ("finished", "finished")
 
 
-def state_words(reading: Reading) -> str:
-    """The state in words for a person."""
-    words = {
-        "running": f"running as process {reading.writer}",
-        "empty": "nothing tried yet",
-        "failed": "failed: no correct kernel",
-        "stopped": "stopped before the finals",
-        RECORDED: "recorded elsewhere",
-    }
-    return words.get(state := state_of(reading), state)
-
-
-def _winner(reading: Reading, summary: Mapping[str, Any]) -> Facts | None:
-    best = summary["winner"]
+def _winner(reading: Reading, best: Mapping[str, Any] | None) -> Facts | None:
     if best is None:
         return None
     samples = _samples(reading, best["trial"])
@@ -204,13 +184,7 @@ def _samples(reading: Reading, number: int) -> Sequence[float]:
     return next((trial.measurement.samples for trial in reading.trials if trial.id == number), ())
 
 
-def _default(finals: Finals | None) -> int | None:
-    """The trial of the config that the search began with, where it was in the finals."""
-    rows = finals.finalists if finals is not None else ()
-    return next((row.trial for row in rows if row.default), None)
-
-
-def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
+def _ratios(summary: Mapping[str, Any]) -> list[Facts]:
     """The winner over the default and over each baseline."""
     best = summary["winner"]
     if best is None:
@@ -232,6 +206,7 @@ def ratios_of(summary: Mapping[str, Any]) -> list[Facts]:
 
 
 def _finalists(finals: Finals | None) -> list[Facts]:
+    """Those that were timed again, the fastest first; one may be the config that the search began with."""
     rows = []
     for row in finals.finalists if finals is not None else ():
         ratio = row.slower_than_leader
@@ -316,6 +291,12 @@ def _analyzed(report: Report) -> Facts:
         "relations": [{**asdict(one), "words": words_for(one.name)} for one in report.findings],
         "counted": any(one.name.startswith("event.") for one in report.relations),
     }
+
+
+def important_knobs(facts: Facts) -> list[Facts]:
+    """What the analysis says of the knobs that predict the time, the one that explains most first."""
+    analysis = facts["analysis"]
+    return [one for one in analysis.get("knobs", []) if one["knob"] in analysis["important"]]
 
 
 def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deepgen.report import charts, knob_charts
-from deepgen.report.facts import Facts
+from deepgen.report.facts import Facts, important_knobs
 from deepgen.report.trials import SHOWN
 from deepgen.tuning.study.text import counted
 
@@ -38,35 +38,55 @@ def figures_of(facts: Facts) -> list[Figure]:
 def _of_several(facts: Facts) -> Iterator[Figure]:
     rows = facts["ratios"]
     caption = (
-        f"How many times as fast each study's winner is as the default and as each baseline, in {_of(rows)}. "
+        f"How many times as fast each study's winner is as the default and as each baseline, in "
+        f"{counted(len(rows), 'comparison')}. "
         "Points are medians of round-by-round ratios, lines their 99% intervals; right of 1, ours is faster."
     )
     yield Figure("ratios", "Winners compared", caption, charts.ratios(rows))
 
 
 def _of_study(facts: Facts) -> Iterator[Figure]:
-    yield Figure("ratios", "The winner compared", _compared(facts), charts.ratios(facts["ratios"]))
+    ratios = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
+    caption = f"How many times as fast the winner is: {ratios}. Lines are 99% intervals."
+    yield Figure("ratios", "The winner compared", caption, charts.ratios(facts["ratios"]))
     yield Figure("roofline", "Roofline", _roofline(facts), charts.roofline(facts), (*_FIELDS, "moved"))
     yield Figure("history", "Best so far, by trial", _history(facts), charts.history(facts), _FIELDS)
     timed = charts.history(facts, over="at")
     yield Figure("over-time", "Best so far, by wall time", _over_time(facts), timed, (*_FIELDS, "at"))
-    yield Figure("importance", "What the knobs explain", _importance(facts), knob_charts.importance(facts))
-    for one in ordered_knobs(facts):
-        yield knob_figure(facts, one)
+    explains = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in important_knobs(facts))
+    caption = (
+        "How much of the differences in time each knob predicts, alone (the first part) and together with others: "
+        f"{explains}."
+    )
+    yield Figure("importance", "What the knobs explain", caption, knob_charts.importance(facts))
+    explaining = [one["knob"] for one in facts["analysis"].get("knobs", [])]  # those that explain most first
+    order = {name: place for place, name in enumerate(explaining)}
+    for one in sorted(facts["knobs"], key=lambda one: order.get(one["name"], len(order))):
+        caption = f"The time of each correct trial over {one['name']}; the short lines are the medians."
+        chart = knob_charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
+        fields = ("trial", "time", "shown", one["field"])
+        yield Figure(f"knob-{one['field']}", one["name"], caption + _thinned(facts), chart, fields)
     if facts["pair"]:
         first, second = facts["pair"]
-        chart = knob_charts.heatmap(facts, first, second)
         names = {one["field"]: one["name"] for one in facts["knobs"]}
         title = f"{names[first]} and {names[second]}"
         caption = (
             f"The best time of the trials with each pair of values of {title}, in times of the fastest trial: "
             "1 is the fastest. Empty cells were not tried, or gave no correct kernel."
         )
+        chart = knob_charts.heatmap(facts, first, second)
         yield Figure("heatmap", f"Two knobs together: {title}", caption, chart, ("time", first, second))
+    caption = (
+        f"A line for each of the best {counted(facts['best_count'], 'trial')}, through its value of every knob. "
+        "The dashed line is the fastest."
+    )
     fields = ("trial", "time", *(one["field"] for one in facts["knobs"]))
-    yield Figure("parallel", "The knobs of the best trials", _parallel(facts), knob_charts.parallel(facts), fields)
-    yield Figure("verdicts", "How trials ended", _verdicts(facts), charts.verdicts(facts))
-    yield Figure("time", "Where the time went", _time(facts), charts.time(facts))
+    yield Figure("parallel", "The knobs of the best trials", caption, knob_charts.parallel(facts), fields)
+    verdicts = ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"])
+    yield Figure("verdicts", "How trials ended", f"Trials by how they ended: {verdicts}.", charts.verdicts(facts))
+    spent = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
+    caption = f"Wall time of all runs, {facts['time']['total']:.1f} s: {spent}."
+    yield Figure("time", "Where the time went", caption, charts.time(facts))
     caption = (
         "How each number goes along with the logarithm of the time, from the top: Pearson's correlation, Spearman's, "
         "and Pearson's with the knobs held fixed. 1 and -1 are the strongest."
@@ -77,26 +97,6 @@ def _of_study(facts: Facts) -> Iterator[Figure]:
         caption = f"The time of each correct trial over {event['words']}."
         fields = ("trial", "time", "shown", event["field"])
         yield Figure(f"event-{event['field']}", f"Time over {event['words']}", caption, chart, fields)
-
-
-def knob_figure(facts: Facts, one: Mapping[str, Any]) -> Figure:
-    """One knob: the time of all trials over its values."""
-    caption = f"The time of each correct trial over {one['name']}; the short lines are the medians." + _thinned(facts)
-    fields = ("trial", "time", "shown", one["field"])
-    chart = knob_charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
-    return Figure(f"knob-{one['field']}", one["name"], caption, chart, fields)
-
-
-def ordered_knobs(facts: Facts) -> list[Mapping[str, Any]]:
-    """Those that explain most first."""
-    order = [one["knob"] for one in facts["analysis"].get("knobs", [])]
-    place = {name: i for i, name in enumerate(order)}
-    return sorted(facts["knobs"], key=lambda one: place.get(one["name"], len(place)))
-
-
-def _compared(facts: Facts) -> str:
-    listed = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
-    return f"How many times as fast the winner is: {listed}. Lines are 99% intervals."
 
 
 def _roofline(facts: Facts) -> str:
@@ -126,39 +126,7 @@ def _over_time(facts: Facts) -> str:
     return f"The same by the time at which each trial ended, in seconds since the study began.{cut}"
 
 
-def _importance(facts: Facts) -> str:
-    important = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
-    listed = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in important)
-    return (
-        "How much of the differences in time each knob predicts, alone (the first part) and together with others: "
-        f"{listed}."
-    )
-
-
-def _parallel(facts: Facts) -> str:
-    count = facts["best_count"]
-    return (
-        f"A line for each of the best {counted(count, 'trial')}, through its value of every knob. "
-        "The dashed line is the fastest."
-    )
-
-
-def _verdicts(facts: Facts) -> str:
-    return (
-        "Trials by how they ended: " + ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"]) + "."
-    )
-
-
-def _time(facts: Facts) -> str:
-    listed = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
-    return f"Wall time of all runs, {facts['time']['total']:.1f} s: {listed}."
-
-
 def _thinned(facts: Facts) -> str:
     if not facts["thinned"]:
         return ""
     return f" Of the {facts['ended']:,} trials, {SHOWN:,} are drawn as points, the fastest among them."
-
-
-def _of(rows: Sequence[Mapping[str, Any]]) -> str:
-    return counted(len(rows), "comparison")

@@ -21,7 +21,7 @@ from deepgen.report.charts import (
     time_scale,
     time_title,
 )
-from deepgen.report.facts import Facts
+from deepgen.report.facts import Facts, important_knobs
 
 _MOST_BARS, _MOST_CELLS = 20, 150
 _WORDY = 50  # letters of all labels of an axis, above which they are written at an angle
@@ -29,17 +29,11 @@ _WORDY = 50  # letters of all labels of an axis, above which they are written at
 
 def importance(facts: Facts) -> Any:
     """What each knob explains, alone and with others."""
-    analysis = facts["analysis"]
-    names = analysis.get("important", [])[:_MOST_BARS]
-    important = [one for one in analysis.get("knobs", []) if one["knob"] in names]
-    bars = [
-        {"knob": one["knob"], "kind": kind, "share": share}
-        for one in important
-        for kind, share in (
-            ("alone", min(one["alone"], one["share"])),
-            ("with others", max(one["share"] - one["alone"], 0.0)),
-        )
-    ]
+    important = important_knobs(facts)[:_MOST_BARS]
+    bars = []
+    for one in important:
+        shares = {"alone": min(one["alone"], one["share"]), "with others": max(one["share"] - one["alone"], 0.0)}
+        bars += [{"knob": one["knob"], "kind": kind, "share": share} for kind, share in shares.items()]
     if not bars:
         return None
     return sized(
@@ -133,7 +127,7 @@ def parallel(facts: Facts) -> Any:
     names = {one["field"]: one["name"] for one in knobs}
     levels = {one["field"]: one["levels"] for one in knobs}
     labels = [
-        {"knob": one["name"], "text": text, "y": _place(i, len(one["levels"]))}
+        {"knob": one["name"], "text": text, "y": 0.5 if len(one["levels"]) < 2 else i / (len(one["levels"]) - 1)}
         for one in knobs
         for i, text in _some(one["levels"])
     ]
@@ -231,10 +225,6 @@ def _steps(slowest: float) -> list[float]:
 def _flat(one: Mapping[str, Any]) -> Any:
     words = sum(map(len, one["levels"])) > _WORDY and not all(map(str.isdecimal, one["levels"]))
     return alt.Axis(labelAngle=-45) if words else alt.Axis(labelAngle=0, labelOverlap=True)
-
-
-def _place(i: int, count: int) -> float:
-    return 0.5 if count < 2 else i / (count - 1)
 
 
 def _some(levels: Sequence[str], most: int = 12) -> list[tuple[int, str]]:

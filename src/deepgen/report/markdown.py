@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from deepgen.report.facts import DEFAULT, Facts
+from deepgen.report.facts import DEFAULT, Facts, important_knobs
 from deepgen.report.words import judged, sentence, without_advice
 from deepgen.tuning.study.text import counted, seconds_text
 
@@ -30,8 +30,7 @@ def _of_several(facts: Facts) -> list[str]:
 
 def _of_study(facts: Facts) -> list[str]:
     doubts, advice = without_advice(facts["doubts"])
-    important = [one for one in facts["analysis"].get("knobs", []) if one["knob"] in facts["analysis"]["important"]]
-    explains = ", ".join(f"{_plain(one['knob'])} {one['share']:.0%}" for one in important)
+    explains = ", ".join(f"{_plain(one['knob'])} {one['share']:.0%}" for one in important_knobs(facts))
     failures = [(verdict, count, text[:_MESSAGE_LETTERS]) for verdict, count, text in verdicts(facts) if text.strip()]
     command = facts["reproduce"]["command"] or f"deepgen report {facts['folder']}"
     return [
