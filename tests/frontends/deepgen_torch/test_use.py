@@ -405,7 +405,7 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     asked = mm(a, b)
     assert asked is not None
     route = routes.Route(asked, KINDS["mm"], routes.Won(Kernel(), 1.0, ""), (a, b))  # type: ignore[arg-type]
-    route._on_gpu = True
+    route.on_gpu = True
     state.capturing = True
     run = route.quick()
     assert run(a, b) is None, "nothing was kept yet: torch serves"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,7 @@ from deepgen.libraries import Choice, Library
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
 from deepgen.operators.expr.operator import ExpressionOperator
-from deepgen.run.measure.race import Ratio, paired_ratio
+from deepgen.run.measure.race import Ratio, interleaved, paired_ratio, race
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Missing
 
@@ -135,7 +134,8 @@ def bench(
                 _of_the_users(way.run, _FAILS[way.name])
             with way.within():
                 way.run(), way.run()
-                outputs[way.name], counts[way.name] = _counted(used, partial(_output, way))
+                result, counts[way.name] = _counted(used, way.run)
+                outputs[way.name] = _numbers(result)
         if graphs:
             for way in ways[:2]:
                 captured, calls = _counted(used, partial(_captured, way, outputs))
@@ -231,15 +231,13 @@ def runnable(subject: Any) -> Run:
 
 
 def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
-    samples: dict[str, list[float]] = {way.name: [] for way in ways}
-    order, chance = [*ways], random.Random(0)
-    for _ in range(rounds):
-        chance.shuffle(order)
-        for way in order:
-            with way.within():
-                way.run()  # where torch's functions were just exchanged, Python looks all of them up anew
-                samples[way.name].append(_seconds(way.run, way.calls))
-    return samples
+    def seconds(way: _Way) -> float:
+        with way.within():
+            way.run()  # where torch's functions were just exchanged, Python looks all of them up anew
+            return _seconds(way.run, way.calls)
+
+    timers = {way.name: partial(seconds, way) for way in ways}
+    return race(timers, interleaved(timers, seed=0), rounds).samples
 
 
 def _often_enough(way: _Way) -> _Way:
@@ -273,10 +271,6 @@ def _captured(way: _Way, outputs: dict[str, Any]) -> _Way:
     _wait()
     outputs[name] = _numbers(out)
     return _Way(name, graph.replay)
-
-
-def _output(way: _Way) -> list[Any]:
-    return _numbers(way.run())
 
 
 def _numbers(out: Any) -> list[Any]:

@@ -24,6 +24,7 @@ from deepgen.frontends.torch.race import calling, elsewhere, made_real
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router
 from deepgen.frontends.torch.scaled import PRODUCT, Factors, by_scales
 
+Call = Callable[..., Any]
 _ATEN = torch.ops.aten
 _EXCHANGED = {
     _ATEN.mm.default: ("mm", OPS.mm.default),
@@ -35,7 +36,16 @@ _OURS = {
     OPS.scaled_mm.default: "scaled_mm",
     OPS.two_scales_mm.default: "two_scales_mm",
 }
+# torch's own, which serve where a kernel cannot be called after all.
+_TORCHS: Mapping[str, Call] = {
+    **{kind: TORCHS[kind] for kind in ("mm", "bmm", "addmm")},
+    "scaled_mm": scaled_mm,
+    "two_scales_mm": two_scales_mm,
+}
+_WARM = 4  # calls before those that are timed: with two sets of tensors, scales are known after two of each
 _routers: list[Router] = []  # the one in use
+_externs: dict[tuple[str, Route, Views], Any] = {}
+_paying: dict[tuple[str, Route], str] = {}
 
 
 def loaded() -> bool:
@@ -266,18 +276,6 @@ def _is_input(tensor: Any) -> bool:
     while isinstance(tensor, (ir.TensorBox, ir.StorageBox)):
         tensor = tensor.data
     return type(tensor) in (ir.InputBuffer, ir.ConstantBuffer) and not isinstance(V.graph, SubgraphLowering)
-
-
-Call = Callable[..., Any]
-# torch's own, which serve where a kernel cannot be called after all.
-_TORCHS: Mapping[str, Call] = {
-    **{kind: TORCHS[kind] for kind in ("mm", "bmm", "addmm")},
-    "scaled_mm": scaled_mm,
-    "two_scales_mm": two_scales_mm,
-}
-_WARM = 4  # calls before those that are timed: with two sets of tensors, scales are known after two of each
-_externs: dict[tuple[str, Route, Views], Any] = {}
-_paying: dict[tuple[str, Route], str] = {}
 
 
 def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:

@@ -71,20 +71,8 @@ def _define(kind: str) -> None:
         torch.library.register_autograd(f"deepgen::{kind}", _BACKWARDS[kind], setup_context=_keep, lib=_library)
 
 
-def _fake_linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    return input.new_empty((*input.shape[:-1], weight.shape[0]))
-
-
 def _fake_product(a: Any, b: Any) -> Any:
     return a.new_empty((*a.shape[:-1], b.shape[-1]))
-
-
-def _fake_scaled_mm(a: Any, b: Any, *scales_and_sums: Any) -> Any:
-    return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.bfloat16)
-
-
-def _fake_addmm(bias: Any, a: Any, b: Any) -> Any:
-    return _fake_product(a, b)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -122,11 +110,14 @@ def _addmm_backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     )
 
 
-_FAKES = {
-    "linear": _fake_linear,
-    "addmm": _fake_addmm,
-    **dict.fromkeys(("scaled_mm", "two_scales_mm"), _fake_scaled_mm),
+_FAKES: Mapping[str, Callable[..., Any]] = {
+    "linear": lambda x, weight, bias=None: x.new_empty((*x.shape[:-1], weight.shape[0])),
+    "addmm": lambda bias, a, b: _fake_product(a, b),
     **dict.fromkeys(("mm", "bmm", "matmul"), _fake_product),
+    **dict.fromkeys(
+        ("scaled_mm", "two_scales_mm"),
+        lambda a, b, *scales_and_sums: a.new_empty((a.shape[0], b.shape[1]), dtype=torch.bfloat16),
+    ),
 }
 _BACKWARDS = {
     "linear": _linear_backward,

@@ -203,27 +203,28 @@ def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The same at other addresses, as they are from layer to layer. What is large stays, and so do views in which one
     element stands for several: they cannot be written.
     """
-    return tuple(_moved(arg) if isinstance(arg, torch.Tensor) and _movable(arg) else arg for arg in args)
 
+    def moved(arg: Any) -> Any:
+        movable = isinstance(arg, torch.Tensor) and arg.nbytes <= _MOVED and 0 not in arg.stride()
+        return _empty_like(arg).copy_(arg) if movable else arg
 
-def _movable(tensor: Any) -> bool:
-    return bool(tensor.nbytes <= _MOVED) and 0 not in tensor.stride()
-
-
-def _moved(tensor: Any) -> Any:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    return tuple(map(moved, args))
 
 
 def made_real(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Tensors with memory in place of a compiler's, which have none: kinds of calls are tried on them."""
-    return tuple(_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+
+    def real(arg: Any) -> Any:
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        if type(arg) in PLAIN:
+            return arg.detach()
+        # A generator of its own: what the caller draws at random stays as it was.
+        chance = torch.Generator(arg.device).manual_seed(0)
+        return _empty_like(arg).copy_(torch.randn(arg.shape, generator=chance, device=arg.device))
+
+    return tuple(map(real, args))
 
 
-def _real(tensor: Any) -> Any:
-    if type(tensor) in PLAIN:
-        return tensor.detach()
-    # A generator of its own: what the caller draws at random stays as it was.
-    chance = torch.Generator(tensor.device).manual_seed(0)
-    wide = torch.randn(tensor.shape, generator=chance, device=tensor.device)
-    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(wide)
+def _empty_like(tensor: Any) -> Any:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

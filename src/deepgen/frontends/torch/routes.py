@@ -74,25 +74,9 @@ class Route:
     """
 
     __slots__ = (
-        "_align",
-        "_device",
-        "_dtype",
-        "_fires",
-        "_for_graphs",
-        "_loaded",
-        "_on_gpu",
-        "_others",
-        "_places",
-        "_read",
-        "_shape",
-        "called",
-        "calls",
-        "captured",
-        "gain",
-        "make",
-        "raced",
-        "strides",
-    )
+        "_align", "_device", "_dtype", "_fires", "_for_graphs", "_loaded", "_others", "_places", "_read", "_shape",
+        "called", "calls", "captured", "gain", "make", "on_gpu", "raced", "strides",
+    )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
@@ -101,7 +85,7 @@ class Route:
         self.gain, self.raced = won.gain, won.raced
         self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
         self._device = asked.tensors[0].get_device()
-        self._on_gpu = self._device >= 0
+        self.on_gpu = bool(self._device >= 0)
         self.strides = asked.strides or contiguous(asked.shape)
         self.make = maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
@@ -109,7 +93,7 @@ class Route:
 
     def run(self, args: tuple[Any, ...], out: Any = None) -> Any:
         """The result of a call, `out` where it is given; None where a tensor is not as the kernel needs it."""
-        stream = _stream(self._device) if self._on_gpu else 0
+        stream = _stream(self._device) if self.on_gpu else 0
         fire = self._fires.get(self._place(stream))
         try:
             result = self._meet(args, stream, out) if fire is None else self._fired(fire, args, stream, out)
@@ -132,11 +116,7 @@ class Route:
     @property
     def idle(self) -> bool:
         """Whether torch is to serve just now: calls, or graphs where one is captured."""
-        return not (self.captured if self._on_gpu and capturing_now() else self.called)
-
-    @property
-    def on_gpu(self) -> bool:
-        return bool(self._on_gpu)
+        return not (self.captured if self.on_gpu and capturing_now() else self.called)
 
     def quick(self, *, fitting: bool = False, views: Views = (None, None)) -> Callable[..., Any]:
         """The same for tensors like those of a call that was run: nothing of them is looked at but where they lie.
@@ -144,7 +124,7 @@ class Route:
         It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
         `views`: what the first two tensors are views of is given in their places.
         """
-        device, on_gpu, fires, align, make = self._device, self._on_gpu, self._fires, self._align, self.make
+        device, on_gpu, fires, align, make = self._device, self.on_gpu, self._fires, self._align, self.make
         by_stream, fits, calls = self._by_stream, self._fits, self.calls
 
         def run(a: Any, b: Any = None, c: Any = None, out: Any = None) -> Any:
@@ -196,7 +176,7 @@ class Route:
 
     @property
     def _by_stream(self) -> bool:
-        return self._on_gpu and self._loaded.by_stream
+        return self.on_gpu and self._loaded.by_stream
 
     def _place(self, stream: int) -> Any:
         """Where a binding is kept: threads have their own, as addresses are set in it, and streams where they must."""
