@@ -137,7 +137,7 @@ def _stream(events: AsyncIterator[str]) -> Response:
 
 
 def _sentence(sentence: str, status: int = 200) -> Response:
-    return JSONResponse({"said": sentence}, status)
+    return JSONResponse({"message": sentence}, status)
 
 
 def _missing(what: str) -> Response:

@@ -78,7 +78,7 @@ def _joined(facts: Facts, seen: Seen) -> dict[str, Any]:
     trials = seen.trials or Trials()
     return {
         "events": f"/events/{seen.id}?last={trials.epoch}-{len(trials.texts)}",
-        "made_of": facts["ended"],
+        "trials_shown": facts["ended"],
         "scale": facts["unit"]["scale"],
         "knobs": {knob["name"]: knob["field"] for knob in facts["knobs"]},
         "last": json.loads(trials.texts[-1]) if trials.texts else None,

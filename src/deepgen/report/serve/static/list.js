@@ -9,7 +9,7 @@ let trials = [];
 
 follow(() => "/events", {
   all(data) {
-    Object.values(rows).forEach((known) => known.clear());
+    Object.values(rows).forEach((some) => some.clear());
     trials = [];
     document.getElementById("folder").textContent = data.folder;
     take(data);
@@ -18,9 +18,9 @@ follow(() => "/events", {
 });
 
 function take(data) {
-  for (const [kind, known] of Object.entries(rows)) {
-    data[kind].forEach((row) => known.set(row.id, row));
-    data[`${kind}_gone`].forEach((id) => known.delete(id));
+  for (const [kind, listed] of Object.entries(rows)) {
+    data[kind].forEach((row) => listed.set(row.id, row));
+    data[`${kind}_gone`].forEach((id) => listed.delete(id));
   }
   trials = trials.concat(data.trials).sort((a, b) => b.ended.at - a.ended.at).slice(0, MOST_TRIALS);
   show();
@@ -77,8 +77,8 @@ function stateMark(state) {
 }
 
 function studyLink(id) {
-  const known = rows.studies.get(id);
-  const link = element("a", known ? known.name : id);
+  const study = rows.studies.get(id);
+  const link = element("a", study ? study.name : id);
   link.href = `/study/${id}`;
   return link;
 }

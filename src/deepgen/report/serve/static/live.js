@@ -41,24 +41,24 @@ export function follow(address, handlers) {
 
 export async function ask(button, address, question) {
   if (!confirm(question)) return;
-  const said = document.getElementById("said");
+  const message = document.getElementById("message");
   button.disabled = true;
-  said.textContent = "stopping …";
+  message.textContent = "stopping …";
   try {
     const answer = await fetch(address, { method: "POST" });
-    said.textContent = (await answer.json()).said;
+    message.textContent = (await answer.json()).message;
   } catch {
-    said.textContent = "the server did not answer";
+    message.textContent = "the server did not answer";
   } finally {
     button.disabled = false;
   }
 }
 
 export function element(name, text = "", kind = "") {
-  const made = document.createElement(name);
-  if (text !== "") made.textContent = text;
-  if (kind) made.className = kind;
-  return made;
+  const node = document.createElement(name);
+  if (text !== "") node.textContent = text;
+  if (kind) node.className = kind;
+  return node;
 }
 
 export function cell(text, kind = "") {

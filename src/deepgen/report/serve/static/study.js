@@ -36,11 +36,11 @@ document.addEventListener("click", (event) => {
 function append(trials) {
   const live = report.live();
   const columns = report.columns();
-  const known = new Set(columns.trial);
-  const fresh = trials.filter((one) => !known.has(one.trial));
+  const present = new Set(columns.trial);
+  const fresh = trials.filter((one) => !present.has(one.trial));
   showLatest(fresh);
-  if (known.size + fresh.length >= 2 * live.made_of) renew();
-  if (!known.size) return; // a report of no trials has no charts
+  if (present.size + fresh.length >= 2 * live.trials_shown) renew();
+  if (!present.size) return; // a report of no trials has no charts
   const place = live.last ? columns.trial.lastIndexOf(live.last.trial) : -1;
   const began = place < 0 ? 0 : live.last.at - columns.at[place];
   report.append(fresh.map((one) => fields(one, live, began)));
