@@ -42,19 +42,19 @@ class Rules:
         if not isinstance(operator, HasExpression):
             return "it serves operators that are given as tensor expressions"
         try:
-            told = operator.expression()
+            expression = operator.expression()
         except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
             return f"there is no expression of it: {error}"
         from deepgen.compiler.text.c_values import STORED, TYPES
 
-        strange = sorted(_formats(told) - {*TYPES, *STORED, BOOL})
+        strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL})
         if strange:
             return f"it has no arithmetic for {', '.join(strange)}"
         if not isinstance(target, Hip):
             return None
         from deepgen.compiler.text.gpu import missing_functions
 
-        lacking = missing_functions(told)
+        lacking = missing_functions(expression)
         return f"it has no {', '.join(lacking)} for HIP" if lacking else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:

@@ -45,25 +45,27 @@ class Making:
         *_, (_, unplaced), (_, last) = self._lowered(operator, target, config)
         if isinstance(last, Program):
             assert isinstance(target, Gpu)
-            made = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self._name)
+            emitted = gpu_kernel(last, "hip" if isinstance(target, Hip) else "cuda", target.warp, self._name)
         else:
             assert isinstance(unplaced, Function)
-            made = self._kernel(unplaced, config[THREADS], operator)
+            emitted = self._kernel(unplaced, config[THREADS], operator)
         fixed = tuple((f"{size} == {value}", f"{size} is {value}") for size, value in operator.sizes().items())
-        return replace(made, implied=fixed)
+        return replace(emitted, implied=fixed)
 
     def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
         ahead, rest = split_ahead(function, frozenset(operator.weights)) if self._constant else (None, function)
         return kernel(storage(rest), threads, self._name, None if ahead is None else storage(ahead))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        found = self.sketches(operator, target)
-        sketch, config = gpu_default(found, target) if isinstance(target, Gpu) else (found[0], found[0].usual())
+        candidates = self.sketches(operator, target)
+        sketch, config = (
+            gpu_default(candidates, target) if isinstance(target, Gpu) else (candidates[0], candidates[0].usual())
+        )
         if self._constant:
             # What each block would pack in every call is packed once instead.
             copies = [name for name in (f"at_{weight}" for weight in operator.weights) if config.get(name) == BLOCK]
             config = sketch.made_fit({**config, **dict.fromkeys(copies, ONCE)})
-        return ({SKETCH: sketch.name} if len(found) > 1 else {}) | config
+        return ({SKETCH: sketch.name} if len(candidates) > 1 else {}) | config
 
     def sketches(self, operator: Operator, target: Target) -> tuple[Sketch, ...]:
         return self._sketches(*_served(operator, target))
@@ -82,9 +84,9 @@ class Making:
         return "\n".join(parts)
 
     def _sketch(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Sketch:
-        found = self.sketches(operator, target)
-        chosen = config.get(SKETCH, found[0].name)
-        return next(sketch for sketch in found if sketch.name == chosen)
+        candidates = self.sketches(operator, target)
+        chosen = config.get(SKETCH, candidates[0].name)
+        return next(sketch for sketch in candidates if sketch.name == chosen)
 
     def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, _Lowered]]:
         sketch = self._sketch(operator, target, config)

@@ -125,8 +125,8 @@ def functions_with_excess(dot: Dot) -> str:
     """The function of a dot product that leaves its excess in the sums, and the one that sums up the excess alone."""
     factor = f"({dot.result})(factors[k] + {_HALF})"
     over = replace(dot, name=f"{dot.name}_over", text=dot.over)
-    made = function(over).replace(f"({dot.result})(factors[k])", factor)
-    return f"""{made}
+    text = function(over).replace(f"({dot.result})(factors[k])", factor)
+    return f"""{text}
 static inline {dot.vector} {dot.name}_excess({dot.vector} sums, const {dot.right} *others) {{
 #ifdef {EMULATED}
     for (int j = 0; j < {dot.lanes}; j++)

@@ -108,8 +108,8 @@ class MatrixProduct:
         return rows * self.step_bytes // self.lanes // 4
 
     @property
-    def turns(self) -> bool:
-        """Whether operands may lie along rows or columns: elements are then turned while they are loaded."""
+    def transposes(self) -> bool:
+        """Whether operands may lie along rows or columns: elements are then transposed while they are loaded."""
         return dtype(self.operand).bytes == 2 or self.run == 1
 
     def share_of_peak(self, arch: str, late: bool) -> float:

@@ -30,14 +30,14 @@ class Square:
     def function(self) -> str:
         """It takes two places, and how many bytes rows of each lie apart."""
         kind, side = _UNITS[self.unit], self.side
-        given = "void *restrict to, const void *restrict from, i64 to_step, i64 from_step"
+        parameters = "void *restrict to, const void *restrict from, i64 to_step, i64 from_step"
         row = f"{kind} row __attribute__((vector_size({side * self.unit}), aligned(1), may_alias))"
         rows = [f"x{n}" for n in range(side)]
-        made = _Shuffles(side, _LANE // self.unit, [])
-        columns = made.transposed(rows)
+        shuffles = _Shuffles(side, _LANE // self.unit, [])
+        columns = shuffles.transposed(rows)
         return "\n".join(
             [
-                f"static inline void {self.name}({given}) {{",
+                f"static inline void {self.name}({parameters}) {{",
                 # On RISC-V every such shuffle is a gather with indices from memory.
                 "#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__riscv)",
                 f"    typedef {row};",
@@ -45,7 +45,7 @@ class Square:
                     f"    const row {x} = *(const row *)((const char *)from + {n} * from_step);"
                     for n, x in enumerate(rows)
                 ),
-                *made.lines,
+                *shuffles.lines,
                 *(f"    *(row *)((char *)to + {n} * to_step) = {y};" for n, y in enumerate(columns)),
                 "#else",
                 f"    for (int i = 0; i < {side}; i++)",

@@ -11,18 +11,18 @@ from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Value
 
 
 @dataclass(frozen=True)
-class Known:
+class Bounds:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     facts: tuple[Index, ...] = ()
 
-    def inside(self, variable: str, extent: int) -> Known:
+    def inside(self, variable: str, extent: int) -> Bounds:
         return self.between(variable, 0, extent)
 
-    def between(self, variable: str, first: int, end: int) -> Known:
-        """Among the turns of a loop from the first one to that before the end."""
+    def between(self, variable: str, first: int, end: int) -> Bounds:
+        """Among the iterations of a loop from the first one to that before the end."""
         return replace(self, ranges={**self.ranges, variable: (first, end - 1)})
 
-    def given(self, facts: Iterable[Index]) -> Known:
+    def assuming(self, facts: Iterable[Index]) -> Bounds:
         return replace(self, facts=(*self.facts, *facts))
 
     def always(self, condition: Index) -> bool:
@@ -66,13 +66,13 @@ class Known:
             low, high = self.ranges.get(atom.name, (0, 1))
             return Index((), low) if low == high else Index(((atom, 1),))
         inner = self.simple(atom.of)
-        made = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
-        total = Index((), made.constant)
-        for left, times in made.terms:
-            total = total + (Index(((left, 1),)) if isinstance(left, Iter) else self._told(left)) * times
+        simple = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+        total = Index((), simple.constant)
+        for left, times in simple.terms:
+            total = total + (Index(((left, 1),)) if isinstance(left, Iter) else self._simple_index(left)) * times
         return total
 
-    def _told(self, atom: Quotient | Remainder) -> Index:
+    def _simple_index(self, atom: Quotient | Remainder) -> Index:
         low, high = atom.of.bounds(self.ranges)
         if low // atom.by != high // atom.by:
             return self._without_small(atom)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.bounds import Bounds, conditions
 from deepgen.compiler.passes.ir import Alloc, Buffer, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -42,8 +42,8 @@ def _out_of_loop(loop: For, guard: If) -> Stmt:
         else:
             inside.append(condition)
     body = If(tuple(inside), guard.then) if inside else guard.then
-    made: Stmt = replace(loop, body=body, limits=tuple(dict.fromkeys(limits)))
-    return If(tuple(before), made) if before else made
+    inner: Stmt = replace(loop, body=body, limits=tuple(dict.fromkeys(limits)))
+    return If(tuple(before), inner) if before else inner
 
 
 def _limit(loop: For, condition: Index) -> Index | None:
@@ -57,20 +57,20 @@ def _limit(loop: For, condition: Index) -> Index | None:
 
 def pad(function: Function) -> Function:
     buffers = {buffer.name: buffer for buffer in function.parameters}
-    return replace(function, body=_Pads(buffers, Known()).of(function.body))
+    return replace(function, body=_Pads(buffers, Bounds()).of(function.body))
 
 
 @dataclass(frozen=True)
 class _Pads:
     buffers: Mapping[str, Buffer]
-    known: Known
+    bounds: Bounds
 
     def of(self, statement: Stmt) -> Stmt:
         inner = self
         if isinstance(statement, Alloc):
             inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
         if isinstance(statement, For):
-            inner = replace(self, known=self.known.inside(statement.variable, statement.extent))
+            inner = replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
             return self._guarded(statement, statement.then)
         return with_children(statement, inner.of)
@@ -81,29 +81,29 @@ class _Pads:
         kept = list(guard.conditions)
         for condition in guard.conditions:
             left = [c for c in kept if c != condition]
-            if _chooses_elements(condition, store) and self._safe(store, self.known.given(left)):
+            if _chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(left)):
                 kept = left
         if len(kept) == len(guard.conditions):
             return guard
         return If(tuple(kept), store) if kept else store
 
-    def _safe(self, store: Store, known: Known) -> bool:
-        return self._within(store.buffer, store.indices, known) and self._harmless(store.value, known)
+    def _safe(self, store: Store, bounds: Bounds) -> bool:
+        return self._within(store.buffer, store.indices, bounds) and self._harmless(store.value, bounds)
 
-    def _within(self, buffer: str, indices: tuple[Index, ...], known: Known) -> bool:
+    def _within(self, buffer: str, indices: tuple[Index, ...], bounds: Bounds) -> bool:
         sizes = self.buffers[buffer].sizes
-        simple = [known.simple(i) for i in indices]
-        return all(known.always(i) and known.always(size - 1 - i) for i, size in zip(simple, sizes, strict=True))
+        simple = [bounds.simple(i) for i in indices]
+        return all(bounds.always(i) and bounds.always(size - 1 - i) for i, size in zip(simple, sizes, strict=True))
 
-    def _harmless(self, value: Value, known: Known) -> bool:
+    def _harmless(self, value: Value, bounds: Bounds) -> bool:
         if isinstance(value, Read):
-            return self._within(value.tensor, value.indices, known)
+            return self._within(value.tensor, value.indices, bounds)
         if _needs_numbers(value):
             return False
-        told = conditions(value.condition) if isinstance(value, Select) else None
-        if isinstance(value, Select) and told is not None:
-            return self._harmless(value.then, known.given(told)) and self._harmless(value.otherwise, known)
-        return all(self._harmless(child, known) for child in children(value))
+        asked = conditions(value.condition) if isinstance(value, Select) else None
+        if isinstance(value, Select) and asked is not None:
+            return self._harmless(value.then, bounds.assuming(asked)) and self._harmless(value.otherwise, bounds)
+        return all(self._harmless(child, bounds) for child in children(value))
 
 
 def _chooses_elements(condition: Index, store: Store) -> bool:

@@ -1,7 +1,7 @@
 """The loop IR: functions of loops, guards, buffers and stores.
 
 Indices are over the variables of the loops around. A value is one of `operators.expr.nodes`, in which a `Read` names a
-buffer. Vector loops hold one store each once they are lowered: all their turns are done at once.
+buffer. Vector loops hold one store each once they are lowered: all their iterations are done at once.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _check(statement: Stmt, parallel: str | None, bound: frozenset[str]) -> None
 
 
 def _check_writes(loop: For) -> None:
-    """Every store in it is to a buffer of its own turn, or to elements that its variable chooses."""
+    """Every store in it is to a buffer of its own iteration, or to elements that its variable chooses."""
     own = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
     shared = (s for s in walk(loop.body) if isinstance(s, Store) and s.buffer not in own)
     for store in shared:
@@ -97,19 +97,19 @@ def _check_writes(loop: For) -> None:
 
 def split_ahead(function: Function, constant: Set[str]) -> tuple[Function | None, Function]:
     """What depends on constant tensors only, and the rest, which is given the results of that. Before `storage`."""
-    made: list[Buffer] = []
+    copies: list[Buffer] = []
     parts: list[Stmt] = []
-    body = _rest(function.body, set(constant), made, parts)
-    if not made:
+    body = _rest(function.body, set(constant), copies, parts)
+    if not copies:
         return None, function
-    given = tuple(replace(buffer, scope="parameter") for buffer in made)
+    parameters = tuple(replace(buffer, scope="parameter") for buffer in copies)
     read = {name for part in parts for name in _read(part)}
     inputs = tuple(buffer for buffer in function.inputs if buffer.name in read)
-    before = Function(f"{function.name}_ahead", inputs, given, sequence(*parts))
-    return before, replace(function, inputs=(*function.inputs, *given), body=body)
+    before = Function(f"{function.name}_ahead", inputs, parameters, sequence(*parts))
+    return before, replace(function, inputs=(*function.inputs, *parameters), body=body)
 
 
-def _rest(statement: Stmt, constant: set[str], made: list[Buffer], parts: list[Stmt]) -> Stmt:
+def _rest(statement: Stmt, constant: set[str], copies: list[Buffer], parts: list[Stmt]) -> Stmt:
     """What is left to do; what is not is added to `parts`, and its buffers to `made`."""
     if not isinstance(statement, Alloc):
         return statement
@@ -117,11 +117,11 @@ def _rest(statement: Stmt, constant: set[str], made: list[Buffer], parts: list[S
     own = [part for part in body if _written(part) == {statement.buffer.name}]
     rest = sequence(*body[len(own) :]) if len(own) < len(body) else EMPTY
     if statement.buffer.scope != "global" or not own or any(not set(_read(part)) <= constant for part in own):
-        inner = _rest(rest, constant, made, parts)
+        inner = _rest(rest, constant, copies, parts)
         return replace(statement, body=sequence(*body[: len(own)], inner))
-    made.append(statement.buffer)
+    copies.append(statement.buffer)
     parts += own
-    return _rest(rest, constant | {statement.buffer.name}, made, parts)
+    return _rest(rest, constant | {statement.buffer.name}, copies, parts)
 
 
 def _written(statement: Stmt) -> set[str]:

@@ -1,6 +1,6 @@
 """Two versions of the code around unrolled and vector loops: one without guards for whole tiles, one for edges.
 
-What decides is asked once, before a tile: whether its guards hold for all turns of the loops inside. Where tiles begin
+What decides is asked once, before a tile: whether its guards hold for all iterations inside. Where tiles begin
 at multiples of their size, the edge leaves the same part of one wherever it is: a smaller tile, without guards too.
 """
 
@@ -12,7 +12,7 @@ from math import gcd
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.bounds import Bounds, conditions
 from deepgen.compiler.passes.build import STARTED
 from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import (
@@ -45,7 +45,7 @@ _MOST_CHOICES = 4  # each of which doubles the text
 def partition(function: Function) -> Function:
     buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
     held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=_versions(function.body, _Tile(Known(), held)))
+    return replace(function, body=_versions(function.body, _Tile(Bounds(), held)))
 
 
 def _versions(statement: Stmt, tile: _Tile) -> Stmt:
@@ -55,20 +55,22 @@ def _versions(statement: Stmt, tile: _Tile) -> Stmt:
         if not _sums(_guarded_part(statement, tile), tile.held):
             return _narrowed(statement, tile)
         return _smaller_at_edges(statement, tile, wanted) or _two(statement, tile, wanted)
-    choice = next((c for c in _choices(statement, tile) if not tile.known.always(c) and not tile.known.never(c)), None)
+    choice = next(
+        (c for c in _choices(statement, tile) if not tile.bounds.always(c) and not tile.bounds.never(c)), None
+    )
     if choice is None or tile.choices == _MOST_CHOICES:
         return _inner(statement, tile)
-    ways = (replace(tile, known=tile.known.given([c]), choices=tile.choices + 1) for c in (choice, -1 - choice))
-    yes, no = (_versions(simplified(statement, way.known), way) for way in ways)
+    ways = (replace(tile, bounds=tile.bounds.assuming([c]), choices=tile.choices + 1) for c in (choice, -1 - choice))
+    yes, no = (_versions(simplified(statement, way.bounds), way) for way in ways)
     return If((choice,), yes, no)
 
 
 def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
-    given = replace(tile, known=tile.known.given(wanted))
+    assumed = replace(tile, bounds=tile.bounds.assuming(wanted))
     other = edges(statement, tile.held)
     if len(wanted) == 1:
-        other = simplified(other, tile.known.given([-1 - wanted[0]]))
-    return If(wanted, _versions(simplified(statement, given.known), given), other)
+        other = simplified(other, tile.bounds.assuming([-1 - wanted[0]]))
+    return If(wanted, _versions(simplified(statement, assumed.bounds), assumed), other)
 
 
 def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt | None:
@@ -81,22 +83,22 @@ def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -
         smaller = _cut(statement, low, there, tile)
         if smaller != statement and not _done_where(there - step - low, statement, tile):
             way = replace(tile, choices=tile.choices + 1)
-            given = replace(way, known=tile.known.given([low]))
-            whole = _versions(simplified(statement, given.known), given)
-            given = replace(way, known=tile.known.given([low - there, there - low]))
-            part = _versions(simplified(smaller, given.known), given)
+            assumed = replace(way, bounds=tile.bounds.assuming([low]))
+            whole = _versions(simplified(statement, assumed.bounds), assumed)
+            assumed = replace(way, bounds=tile.bounds.assuming([low - there, there - low]))
+            part = _versions(simplified(smaller, assumed.bounds), assumed)
             return If((low,), whole, None if part == EMPTY else If((low - there,), part))
     return None
 
 
 def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
     """Whether a statement does anything where a condition holds."""
-    return not tile.known.never(condition) and _done(statement, tile.known.given([condition]), tile.held)
+    return not tile.bounds.never(condition) and _done(statement, tile.bounds.assuming([condition]), tile.held)
 
 
-def _done(statement: Stmt, known: Known, held: frozenset[str]) -> bool:
+def _done(statement: Stmt, bounds: Bounds, held: frozenset[str]) -> bool:
     """Whether a statement does anything: what it leaves in buffers of its own is nothing."""
-    left = simplified(edges(statement, held), known)
+    left = simplified(edges(statement, held), bounds)
     own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
     return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
 
@@ -106,23 +108,27 @@ def _cut(statement: Stmt, low: Index, there: int, tile: _Tile) -> Stmt:
     asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
     ends: dict[str, int] = {}
 
-    def find(s: Stmt, known: Known) -> None:
+    def find(s: Stmt, bounds: Bounds) -> None:
         if isinstance(s, For):
             if s.kind in (UNROLL, VECTOR) and not s.variable.endswith(STARTED):
-                told = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
-                # Guards differ in what they allow: no turn may be lost in which one of them lets something be done.
-                idle = (e for e in sorted(told) if not _done(s.body, known.between(s.variable, e, s.extent), tile.held))
+                inner_ends = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
+                # Guards differ in what they allow: no iteration may be lost in which one of them holds.
+                idle = (
+                    e
+                    for e in sorted(inner_ends)
+                    if not _done(s.body, bounds.between(s.variable, e, s.extent), tile.held)
+                )
                 ends[s.variable] = max(ends.get(s.variable, 0), next(idle, s.extent))
-            known = known.inside(s.variable, s.extent)
+            bounds = bounds.inside(s.variable, s.extent)
         for child in children(s):
-            find(child, known)
+            find(child, bounds)
 
     def cut(s: Stmt) -> Stmt:
         if isinstance(s, For):
             s = replace(s, extent=min(s.extent, ends.get(s.variable.removesuffix(STARTED), s.extent)))
         return with_children(s, cut)
 
-    find(statement, tile.known.given([low - there, there - low]))
+    find(statement, tile.bounds.assuming([low - there, there - low]))
     return cut(statement)
 
 
@@ -161,14 +167,14 @@ def _sums(statement: Stmt, held: frozenset[str]) -> bool:
 
 def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     if isinstance(statement, For):
-        inside = replace(tile, known=tile.known.inside(statement.variable, statement.extent), inner={})
+        inside = replace(tile, bounds=tile.bounds.inside(statement.variable, statement.extent), inner={})
         if statement.kind in AT_ONCE:
             around = replace(inside, around=inside.around | {statement.variable})
             return replace(statement, body=_inner(statement.body, around))
         return replace(statement, body=_versions(statement.body, inside))
     if isinstance(statement, If):
-        given = replace(tile, known=tile.known.given(statement.conditions))
-        return replace(statement, then=_inner(statement.then, given))
+        assumed = replace(tile, bounds=tile.bounds.assuming(statement.conditions))
+        return replace(statement, then=_inner(statement.then, assumed))
     if isinstance(statement, Alloc):
         return replace(statement, body=_inner(statement.body, tile.having(statement.buffer)))
     return with_children(statement, lambda s: _inner(s, tile))
@@ -178,8 +184,8 @@ def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
     """What must not be negative so that no guard in a tile is needed."""
     kept: list[Index] = []
     for low in dict.fromkeys(_guards(statement, tile)):
-        if not tile.known.given(kept).always(low) and not tile.known.never(low):
-            kept = [c for c in kept if not tile.known.given([low]).always(c)] + [low]
+        if not tile.bounds.assuming(kept).always(low) and not tile.bounds.never(low):
+            kept = [c for c in kept if not tile.bounds.assuming([low]).always(c)] + [low]
     return tuple(kept)
 
 
@@ -187,7 +193,7 @@ def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
 class _Tile:
     """What lies around a statement of a tile."""
 
-    known: Known
+    bounds: Bounds
     held: frozenset[str]  # all buffers that are in registers
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
     registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
@@ -202,8 +208,8 @@ class _Tile:
         return low_and_span(condition, self.inner)[0] if self.decides(condition, {*self.inner}) else None
 
     def decides(self, condition: Index, inner: Set[str] = frozenset()) -> bool:
-        """Whether a condition can be asked here, the same for all turns of the loops around that are done at once."""
-        return condition.iterators <= self.known.ranges.keys() - self.around | inner
+        """Whether a condition can be asked here, the same for all iterations around that are done at once."""
+        return condition.iterators <= self.bounds.ranges.keys() - self.around | inner
 
 
 def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
@@ -255,7 +261,7 @@ def _chosen_by(store: Store) -> Iterator[Index]:
 
 
 def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
-    """A tile with its guards: where these depend on a loop that is done at once, its turns follow each other.
+    """A tile with its guards: where these depend on a loop that is done at once, its iterations follow each other.
 
     Buffers in registers stay there if they are only copied: places in them must then be known in the text.
     """

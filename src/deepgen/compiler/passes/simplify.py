@@ -1,4 +1,4 @@
-"""Removes what the ranges of loops decide: guards that always hold, limits that never bind, loops of one turn."""
+"""Removes what the ranges of loops decide: guards that always hold, limits that never bind, loops of one iteration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.bounds import Bounds, conditions
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -25,43 +25,43 @@ from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Pl
 
 
 def simplify(function: Function) -> Function:
-    return replace(function, body=simplified(function.body, Known()))
+    return replace(function, body=simplified(function.body, Bounds()))
 
 
-def simplified(statement: Stmt, known: Known) -> Stmt:
+def simplified(statement: Stmt, bounds: Bounds) -> Stmt:
     if isinstance(statement, For):
-        return _for(statement, known)
+        return _for(statement, bounds)
     if isinstance(statement, If):
-        return _if(statement, known)
+        return _if(statement, bounds)
     if isinstance(statement, Store):
-        indices = tuple(known.simple(i) for i in statement.indices)
-        return replace(statement, indices=indices, value=_value(statement.value, known))
+        indices = tuple(bounds.simple(i) for i in statement.indices)
+        return replace(statement, indices=indices, value=_value(statement.value, bounds))
     if isinstance(statement, Call):
-        return with_indices_in(statement, known.simple)
+        return with_indices_in(statement, bounds.simple)
     if isinstance(statement, Alloc):
-        body = simplified(statement.body, known)
+        body = simplified(statement.body, bounds)
         return EMPTY if body == EMPTY else replace(statement, body=body)
-    return with_children(statement, lambda s: simplified(s, known))
+    return with_children(statement, lambda s: simplified(s, bounds))
 
 
-def _for(loop: For, known: Known) -> Stmt:
-    limits = [known.simple(limit) for limit in loop.limits]
+def _for(loop: For, bounds: Bounds) -> Stmt:
+    limits = [bounds.simple(limit) for limit in loop.limits]
     extent = min([loop.extent, *(limit.constant for limit in limits if not limit.terms)])
-    limits = _needed([limit for limit in limits if limit.terms], extent, known)
-    if extent < 1 or any(known.never(limit - 1) for limit in limits):
+    limits = _needed([limit for limit in limits if limit.terms], extent, bounds)
+    if extent < 1 or any(bounds.never(limit - 1) for limit in limits):
         return EMPTY
     if extent == 1 and loop.kind not in (*BOUND, *TILES):
         body = with_indices_in(loop.body, lambda i: i.substitute({loop.variable: 0}))
-        return simplified(If(tuple(limit - 1 for limit in limits), body) if limits else body, known)
-    inside = known.inside(loop.variable, extent).given(_below(loop.variable, limits))
+        return simplified(If(tuple(limit - 1 for limit in limits), body) if limits else body, bounds)
+    inside = bounds.inside(loop.variable, extent).assuming(_below(loop.variable, limits))
     body = simplified(loop.body, inside)
     return EMPTY if body == EMPTY else replace(loop, extent=extent, body=body, limits=tuple(limits))
 
 
-def _needed(limits: Sequence[Index], extent: int, known: Known) -> list[Index]:
+def _needed(limits: Sequence[Index], extent: int, bounds: Bounds) -> list[Index]:
     kept: list[Index] = []
     for limit in dict.fromkeys(limits):
-        if not known.always(limit - extent):
+        if not bounds.always(limit - extent):
             kept.append(limit)
     return kept
 
@@ -70,15 +70,15 @@ def _below(variable: str, limits: Sequence[Index]) -> list[Index]:
     return [limit - 1 - iterator(variable) for limit in limits]
 
 
-def _if(guard: If, known: Known) -> Stmt:
-    told = [known.simple(c) for c in dict.fromkeys(guard.conditions)]
-    if any(known.never(c) for c in told):
-        return EMPTY if guard.otherwise is None else simplified(guard.otherwise, known)
-    left = [c for c in told if not known.always(c)]
-    then = simplified(guard.then, known.given(left))
+def _if(guard: If, bounds: Bounds) -> Stmt:
+    asked = [bounds.simple(c) for c in dict.fromkeys(guard.conditions)]
+    if any(bounds.never(c) for c in asked):
+        return EMPTY if guard.otherwise is None else simplified(guard.otherwise, bounds)
+    left = [c for c in asked if not bounds.always(c)]
+    then = simplified(guard.then, bounds.assuming(left))
     otherwise = None
     if guard.otherwise is not None and left:
-        otherwise = simplified(guard.otherwise, known)
+        otherwise = simplified(guard.otherwise, bounds)
         otherwise = None if otherwise == EMPTY else otherwise
     if not left:
         return then
@@ -89,32 +89,32 @@ def _if(guard: If, known: Known) -> Stmt:
     return If(tuple(left), then, otherwise)
 
 
-def _value(value: Value, known: Known) -> Value:
+def _value(value: Value, bounds: Bounds) -> Value:
     if isinstance(value, Place):
-        return replace(value, index=known.simple(value.index))
+        return replace(value, index=bounds.simple(value.index))
     if isinstance(value, Read):
-        return replace(value, indices=tuple(known.simple(i) for i in value.indices))
+        return replace(value, indices=tuple(bounds.simple(i) for i in value.indices))
     if isinstance(value, Const):
         return value
     if isinstance(value, (Cast, Unary)):
-        return replace(value, value=_value(value.value, known))
+        return replace(value, value=_value(value.value, bounds))
     if isinstance(value, (Binary, Compare, Logic)):
-        return replace(value, left=_value(value.left, known), right=_value(value.right, known))
-    return _select(value, known)
+        return replace(value, left=_value(value.left, bounds), right=_value(value.right, bounds))
+    return _select(value, bounds)
 
 
-def _select(value: Select, known: Known) -> Value:
-    told = conditions(value.condition)
-    if told is None:
+def _select(value: Select, bounds: Bounds) -> Value:
+    asked = conditions(value.condition)
+    if asked is None:
         parts = (value.condition, value.then, value.otherwise)
-        return Select(*(_value(part, known) for part in parts))
-    if any(known.never(c) for c in told):
-        return _value(value.otherwise, known)
-    left = [known.simple(c) for c in dict.fromkeys(told) if not known.always(c)]
-    then = _value(value.then, known.given(left))
+        return Select(*(_value(part, bounds) for part in parts))
+    if any(bounds.never(c) for c in asked):
+        return _value(value.otherwise, bounds)
+    left = [bounds.simple(c) for c in dict.fromkeys(asked) if not bounds.always(c)]
+    then = _value(value.then, bounds.assuming(left))
     if not left:
         return then
-    return Select(all_of(left), then, _value(value.otherwise, known))
+    return Select(all_of(left), then, _value(value.otherwise, bounds))
 
 
 def all_of(conditions: Sequence[Index]) -> Value:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.squares import Square
-from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.bounds import Bounds
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
 from deepgen.compiler.schedule.state import low_and_span
@@ -42,20 +42,20 @@ class _Squares:
     """What lies around a statement."""
 
     buffers: Mapping[str, Buffer]
-    known: Known = field(default_factory=Known)
+    bounds: Bounds = field(default_factory=Bounds)
 
     def of(self, statement: Stmt) -> Stmt:
-        found = self.found(statement) if isinstance(statement, For) else None
-        if found is not None:
-            return found
+        square = self.square_of(statement) if isinstance(statement, For) else None
+        if square is not None:
+            return square
         inner = self
         if isinstance(statement, Alloc):
             inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
         if isinstance(statement, For):
-            inner = replace(self, known=self.known.inside(statement.variable, statement.extent))
+            inner = replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
         return with_children(statement, inner.of)
 
-    def found(self, loop: For) -> Stmt | None:
+    def square_of(self, loop: For) -> Stmt | None:
         """A call for a whole square, and the loops where only a part of it is there; None for other loops."""
         nest = _nest(loop)
         call = None if nest is None else self.call(nest)
@@ -63,8 +63,8 @@ class _Squares:
             return None
         inside = {one.variable: one.extent for one in nest.loops}
         lows = dict.fromkeys(low_and_span(condition, inside)[0] for condition in nest.conditions)
-        asked = tuple(low for low in lows if not self.known.always(low))
-        if any(self.known.never(low) for low in asked):
+        asked = tuple(low for low in lows if not self.bounds.always(low))
+        if any(self.bounds.never(low) for low in asked):
             return None
         return If(asked, call, edges(loop, frozenset())) if asked else call
 

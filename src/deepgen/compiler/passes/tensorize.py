@@ -31,9 +31,9 @@ class Operands:
 def operands(loop: For) -> Operands:
     """Of the loops of a dot product."""
     assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
-    found = _matched(DOTS[loop.kind], loop, loop.body, loop.body.body)
-    assert found is not None
-    return found
+    matched = _matched(DOTS[loop.kind], loop, loop.body, loop.body.body)
+    assert matched is not None
+    return matched
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ def tile_operands(loop: For) -> TileOperands:
     while isinstance(nest[-1].body, For):
         nest.append(nest[-1].body)
     store = nest[-1].body
-    found = _matched_tiles(nest, store) if isinstance(store, Store) and len(nest) == 6 else None
-    if found is None:
+    matched = _matched_tiles(nest, store) if isinstance(store, Store) and len(nest) == 6 else None
+    if matched is None:
         tile = TILES[loop.kind]
         raise BadInput(
             f"{tile.name} cannot do the loops from {loop.variable} inwards",
             allowed=f"whole tiles: {tile.left} with {tile.whole} side by side, {tile.right} in groups of {tile.depth} "
             f"for {tile.lanes} columns, and sums that lie row by row",
         )
-    return found
+    return matched
 
 
 def _matched_tiles(nest: Sequence[For], store: Store) -> TileOperands | None:
@@ -87,19 +87,19 @@ def _read_apart(
     read = value.value if isinstance(value, Cast) else value
     if not isinstance(read, Read) or read.dtype != dtype:
         return None
-    found = _apart(read.indices[0], nest, wanted)
-    return None if found is None else (replace(read, indices=(found[0],)), found[1])
+    apart = _apart(read.indices[0], nest, wanted)
+    return None if apart is None else (replace(read, indices=(apart[0],)), apart[1])
 
 
 def _apart(offset: Index, nest: Sequence[For], wanted: Sequence[int | None]) -> tuple[Index, list[int]] | None:
     """An offset without these loops, and by how much it grows with each; None where that is not as wanted."""
-    steps, found = dict(offset.terms), []
+    steps, apart = dict(offset.terms), []
     for loop, step in zip(nest, wanted, strict=True):
-        found.append(steps.get(Iter(loop.variable), 0))
-        if step is not None and found[-1] != step and loop.extent > 1:
+        apart.append(steps.get(Iter(loop.variable), 0))
+        if step is not None and apart[-1] != step and loop.extent > 1:
             return None
-        offset = offset - iterator(loop.variable) * found[-1]
-    return None if offset.iterators & {loop.variable for loop in nest} else (offset, found)
+        offset = offset - iterator(loop.variable) * apart[-1]
+    return None if offset.iterators & {loop.variable for loop in nest} else (offset, apart)
 
 
 def _tensorized(statement: Stmt) -> Stmt:
@@ -199,5 +199,5 @@ def _places(steps: dict[str, int], extents: dict[str, int]) -> list[int]:
     """The elements that loops reach, in order."""
     places = [0]
     for name, extent in extents.items():
-        places = [place + turn * steps[name] for place in places for turn in range(extent)]
+        places = [place + iteration * steps[name] for place in places for iteration in range(extent)]
     return sorted(places)

@@ -91,8 +91,8 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
     elif isinstance(statement, Barrier):
         yield f"{indent}barrier"
     elif isinstance(statement, Call):
-        given = [*map(value_text, statement.places), *map(str, statement.numbers)]
-        yield f"{indent}{statement.name}({', '.join(given)})"
+        arguments = [*map(value_text, statement.places), *map(str, statement.numbers)]
+        yield f"{indent}{statement.name}({', '.join(arguments)})"
     elif isinstance(statement, Fence):
         yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)

@@ -1,11 +1,11 @@
-"""Writes out the turns of unrolled loops."""
+"""Writes out the iterations of unrolled loops."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.bounds import Bounds
 from deepgen.compiler.passes.ir import (
     Alloc,
     Call,
@@ -31,7 +31,7 @@ _MOST_STORES = 2048  # in the text of one loop: beyond that, compilers take minu
 def unroll(function: Function) -> Function:
     buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
     registers = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), Known()))
+    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), Bounds()))
 
 
 def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:
@@ -45,18 +45,18 @@ def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:
     stores = sum(isinstance(s, Store) for s in walk(inner.body))
     if inner.limits or stores * inner.extent > _MOST_STORES:
         return replace(inner, kind=SERIAL)
-    turns = [_turn(inner, turn) for turn in range(inner.extent)]
-    return sequence(*(s for turn in turns for s in ((turn, Fence()) if fence else (turn,))))
+    iterations = [_iteration(inner, iteration) for iteration in range(inner.extent)]
+    return sequence(*(s for iteration in iterations for s in ((iteration, Fence()) if fence else (iteration,))))
 
 
-def _turn(loop: For, turn: int) -> Stmt:
-    return with_indices_in(loop.body, lambda i: i.substitute({loop.variable: turn}))
+def _iteration(loop: For, iteration: int) -> Stmt:
+    return with_indices_in(loop.body, lambda i: i.substitute({loop.variable: iteration}))
 
 
 def _fenced(loop: For, registers: frozenset[str]) -> bool:
-    """Whether turns only add to many sums in registers, from memory that no other turn reads.
+    """Whether iterations only add to many sums in registers, from memory that no other iteration reads.
 
-    Compilers load ahead what later turns read, until registers run out and sums are spilled. With fences a tile
+    Compilers load ahead what later iterations read, until registers run out and sums are spilled. With fences a tile
     of 8 x 8 f32 is a tenth faster with gcc 12 on a Neoverse N1.
     """
     stores = [s for s in walk(loop.body) if isinstance(s, Store)]

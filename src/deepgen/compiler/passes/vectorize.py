@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Known, conditions
+from deepgen.compiler.passes.bounds import Bounds, conditions
 from deepgen.compiler.passes.ir import (
     Alloc,
     For,
@@ -46,14 +46,14 @@ class _Vectors:
 
     bytes: int  # of the hardware's vectors
     elements: Mapping[str, int]  # of each buffer
-    known: Known = field(default_factory=Known)
+    bounds: Bounds = field(default_factory=Bounds)
 
     def inside(self, statement: Stmt) -> _Vectors:
         if isinstance(statement, Alloc):
             sizes = {**self.elements, statement.buffer.name: statement.buffer.elements}
             return replace(self, elements=sizes)
         if isinstance(statement, For):
-            return replace(self, known=self.known.inside(statement.variable, statement.extent))
+            return replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
         return self
 
     def of(self, statement: Stmt) -> Stmt:
@@ -126,9 +126,9 @@ class _Vectors:
         """A part of a loop on which all lanes choose the same."""
         part = replace(loop, extent=end - start)
         shifted = {loop.variable: iterator(loop.variable) + start}
-        told = simplified(with_indices_in(store, lambda i: i.substitute(shifted)), self.inside(part).known)
-        assert isinstance(told, Store)
-        return told if part.extent == 1 else self.pieces(part, told)
+        piece = simplified(with_indices_in(store, lambda i: i.substitute(shifted)), self.inside(part).bounds)
+        assert isinstance(piece, Store)
+        return piece if part.extent == 1 else self.pieces(part, piece)
 
     def serves(self, variable: str, store: Store, lanes: int) -> bool:
         """Whether a store can be done for all values of the variable at once."""
@@ -146,7 +146,7 @@ class _Vectors:
     def readable(self, value: Value) -> bool:
         """Whether a value can be computed wherever the loops around stand."""
         offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
-        inside = all(self.known.always(i) and self.known.always(size - 1 - i) for i, size in offsets)
+        inside = all(self.bounds.always(i) and self.bounds.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
 
 
@@ -178,8 +178,8 @@ def _borders(loop: For, store: Store) -> list[int]:
     chosen = (v.condition for v in walk(store.value) if isinstance(v, Select))
     asked = [c for condition in chosen for c in conditions(condition) or ()]
     first, last = ((Iter(loop.variable), 1),), ((Iter(loop.variable), -1),)
-    found = {-c.constant for c in asked if c.terms == first} | {c.constant + 1 for c in asked if c.terms == last}
-    return sorted(border for border in found if 0 < border < loop.extent)
+    ends = {-c.constant for c in asked if c.terms == first} | {c.constant + 1 for c in asked if c.terms == last}
+    return sorted(border for border in ends if 0 < border < loop.extent)
 
 
 def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:

@@ -22,7 +22,7 @@ from deepgen.vocabulary import dtype
 
 @dataclass(frozen=True)
 class Part:
-    """What a loop does for one axis: so many turns, each so far along it."""
+    """What a loop does for one axis: so many iterations, each so far along it."""
 
     axis: str
     extent: Extent
@@ -183,10 +183,10 @@ class Draft:
     def fuse(self, stage: str, names: Sequence[str]) -> str:
         if len(names) == 1:
             return names[0]
-        found = [self._find(stage, name) for name in names]
-        joined = Loop("+".join(names), tuple(part for _, loop in found for part in loop.parts))
+        chosen = [self._find(stage, name) for name in names]
+        joined = Loop("+".join(names), tuple(part for _, loop in chosen for part in loop.parts))
         loops = self.loops[stage]
-        self.loops[stage] = (*loops[: found[0][0]], joined, *loops[found[-1][0] + 1 :])
+        self.loops[stage] = (*loops[: chosen[0][0]], joined, *loops[chosen[-1][0] + 1 :])
         self.step(s.Fuse(stage, tuple(names)))
         return joined.name
 
@@ -282,16 +282,16 @@ class Draft:
         self.expression = _restructured(self.expression, step)
         self.step(step)
 
-    def _start(self, name: str, known: Mapping[str, Extent] | None = None) -> None:
+    def _start(self, name: str, known_extents: Mapping[str, Extent] | None = None) -> None:
         """A loop for each axis, as long as is known or as the axis is."""
         stage = self.stage(name)
         axes = (*stage.axes, *stage.reduced)
-        extents = {axis.name: (known or {}).get(axis.name, axis.extent) for axis in axes}
+        extents = {axis.name: (known_extents or {}).get(axis.name, axis.extent) for axis in axes}
         self.extents = {**self.extents, name: extents}
         self.loops[name] = tuple(Loop(axis, (Part(axis, extent, 1),)) for axis, extent in extents.items())
 
     def _find(self, stage: str, loop: str) -> tuple[int, Loop]:
-        return next((i, found) for i, found in enumerate(self.loops[stage]) if found.name == loop)
+        return next((i, candidate) for i, candidate in enumerate(self.loops[stage]) if candidate.name == loop)
 
     def inside(self, stage: str, loop: str) -> dict[str, Extent]:
         """How far each axis of a stage runs during one iteration of a loop."""
@@ -312,15 +312,15 @@ class Draft:
         of = self.stage(stage)
         needed: dict[str, list[Extent]] = {axis.name: [] for axis in of.axes}
         for reader in self.expression.stages:
-            found = [read for read in reads(reader.value) if read.tensor == stage]
-            if not found:
+            matches = [read for read in reads(reader.value) if read.tensor == stage]
+            if not matches:
                 continue
             if reader.name == consumer:
                 runs = self.inside(consumer, loop)
             else:
                 runs = self.extents[reader.name] | self._runs(reader.name, consumer, loop)
             for place, axis in enumerate(of.axes):
-                needed[axis.name].append(_reached(found, place, runs, axis.extent))
+                needed[axis.name].append(_reached(matches, place, runs, axis.extent))
         return {name: _most(extents) for name, extents in needed.items()}
 
 
@@ -330,8 +330,8 @@ def _restructured(expression: Expression, *changes: s.Step) -> Expression:
     return replace(expression, stages=tuple(planned.stage for planned in state.stages.values()))
 
 
-def _reached(found: Iterable[Read], place: int, runs: dict[str, Extent], whole: int) -> Extent:
-    indices = [read.indices[place] for read in found]
+def _reached(matches: Iterable[Read], place: int, runs: dict[str, Extent], whole: int) -> Extent:
+    indices = [read.indices[place] for read in matches]
     offsets = [index.constant for index in indices]
     if len({index.terms for index in indices}) > 1:
         return whole

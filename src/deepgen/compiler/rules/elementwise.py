@@ -72,7 +72,7 @@ def _with_sums(draft: Draft, stage: Stage, sums: Stage) -> None:
 
 
 def _scan(draft: Draft, stage: Stage) -> None:
-    """Along other axes than the scanned one turns do not wait for each other: threads divide the first of these."""
+    """Along other axes than the scanned one iterations do not wait for each other: threads divide the first."""
     others = [axis.name for axis in stage.axes if axis.name != stage.scan]
     assert stage.scan is not None
     last = stage.axes[-1].name
@@ -90,12 +90,12 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
     values = up_to(UNROLLED, extent if isinstance(extent, int) else 1)
     together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
     outer, inner = draft.split(stage.name, others[-1], (together,))
-    turns, of = [scan], dtype(draft.expression.dtype_of(stage.name))
+    iterations, of = [scan], dtype(draft.expression.dtype_of(stage.name))
     lanes = draft.target.vector_bytes // (of.bytes if of.integer else max(of.bytes, 4))  # small floats are widened
     if scan == stage.axes[-1].name and lanes > 1 and stage.axes[-1].extent >= 2 * lanes:
-        turns = draft.split(stage.name, scan, (lanes,))
-        draft.annotate(stage.name, SCAN, turns[-1])
-    draft.reorder(stage.name, [*others[:-1], outer, turns[0], inner, *turns[1:]])
+        iterations = draft.split(stage.name, scan, (lanes,))
+        draft.annotate(stage.name, SCAN, iterations[-1])
+    draft.reorder(stage.name, [*others[:-1], outer, iterations[0], inner, *iterations[1:]])
     draft.annotate(stage.name, UNROLL, inner)
     return [*others[:-1], outer]
 
@@ -147,13 +147,13 @@ def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: Partial 
 
 def _before(draft: Draft, stage: Stage) -> list[Stage]:
     """The stages that only this one and such stages read, in their order."""
-    found = {stage.name}
+    needed = {stage.name}
     for one in reversed(draft.expression.stages):
         read_by = {reader.name for reader in facts.readers(draft.expression, one.name)}
         open_ = one.name not in draft.expression.outputs and one.name not in draft.done and one.scan is None
-        if open_ and read_by and read_by <= found:
-            found.add(one.name)
-    return [one for one in draft.expression.stages if one.name in found and one.name != stage.name]
+        if open_ and read_by and read_by <= needed:
+            needed.add(one.name)
+    return [one for one in draft.expression.stages if one.name in needed and one.name != stage.name]
 
 
 def _rows(draft: Draft, stage: Stage) -> list[str]:
@@ -178,13 +178,13 @@ def _rows(draft: Draft, stage: Stage) -> list[str]:
 
 def _places(draft: Draft, stage: Stage, before: list[Stage]) -> dict[str, dict[str, str]]:
     """For each stage before: which of its axes are axes of the last stage, through all that reads it."""
-    found = {stage.name: {axis.name: axis.name for axis in stage.axes}}
+    places = {stage.name: {axis.name: axis.name for axis in stage.axes}}
     for one in reversed(before):
         asked: list[set[str | None]] = [set() for _ in one.axes]
         for reader in facts.readers(draft.expression, one.name):
             for read in facts.reads_of(reader, one.name):
                 for place, index in enumerate(read.indices):
-                    asked[place].add(found[reader.name].get(facts.plain(index) or ""))
+                    asked[place].add(places[reader.name].get(facts.plain(index) or ""))
         mapped = {axis.name: next(iter(names)) for axis, names in zip(one.axes, asked, strict=True) if len(names) == 1}
-        found[one.name] = {axis: name for axis, name in mapped.items() if name is not None}
-    return found
+        places[one.name] = {axis: name for axis, name in mapped.items() if name is not None}
+    return places

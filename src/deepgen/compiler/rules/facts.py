@@ -55,10 +55,10 @@ def plain(index: Index) -> str | None:
 
 def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:
     """The consumer's axis for each axis of the producer, where it reads only the element at its own place."""
-    found = {tuple(plain(i) for i in r.indices) for r in reads_of(consumer, producer.name)}
-    if len(found) != 1 or consumer.reduce is not None:
+    places = {tuple(plain(i) for i in r.indices) for r in reads_of(consumer, producer.name)}
+    if len(places) != 1 or consumer.reduce is not None:
         return None
-    names = next(iter(found))
+    names = next(iter(places))
     axes = [axis.name for axis in consumer.axes]
     if None in names or sorted(n for n in names if n) != sorted(axes):
         return None
@@ -69,10 +69,10 @@ def fusible_consumer(expression: Expression, stage: Stage) -> Stage | None:
     """The one stage that reads this one, if it does so place by place and so can take over its tiles."""
     if stage.name in expression.outputs:
         return None
-    found = readers(expression, stage.name)
-    if len(found) != 1 or found[0].scan is not None or same_places(found[0], stage) is None:
+    consumers = readers(expression, stage.name)
+    if len(consumers) != 1 or consumers[0].scan is not None or same_places(consumers[0], stage) is None:
         return None
-    return found[0]
+    return consumers[0]
 
 
 def costly(stage: Stage) -> bool:

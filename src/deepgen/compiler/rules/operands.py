@@ -45,7 +45,7 @@ def stage_operands(
         elif any(stage.name == name for stage in draft.expression.stages):
             _produced(draft, draft.stage(name), sums, consumer, block, inline=vectors.by is None)
         elif vectors.by is None:
-            _given(draft, name, sums, consumer, block, vectors, tile)
+            _of_tensor(draft, name, sums, consumer, block, vectors, tile)
 
 
 def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block: str, *, inline: bool) -> None:
@@ -67,28 +67,30 @@ def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block
     ways: dict[Value, Callable[[Draft], None]] = {ONCE: once, BLOCK: in_block}
     if inline:
         ways[INLINE] = lambda way: way.inline(producer.name)
-    found = facts.reads_of(sums, producer.name)
-    own = all(facts.depends(read, axis.name) for read in found for axis in sums.axes if axis.extent > 1)
+    matches = facts.reads_of(sums, producer.name)
+    own = all(facts.depends(read, axis.name) for read in matches for axis in sums.axes if axis.extent > 1)
     draft.choose(f"at_{producer.name}", BLOCK if own else ONCE, ways)
     draft.finish(producer.name)
 
 
 def fits_panels(sums: Stage, tensor: str, axis: str | None) -> bool:
     """Whether a copy of what sums read of a tensor can lie in panels along one of their axes."""
-    found = facts.reads_of(sums, tensor)
-    return len(found) == 1 and [facts.plain(index) for index in found[0].indices].count(axis) == 1 and axis is not None
+    matches = facts.reads_of(sums, tensor)
+    return (
+        len(matches) == 1 and [facts.plain(index) for index in matches[0].indices].count(axis) == 1 and axis is not None
+    )
 
 
-def _given(
+def _of_tensor(
     draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
     """A tensor that is given: read where it lies, or packed into panels as wide, or as high, as a tile."""
-    wide, found = _cast_to(sums, tensor), facts.reads_of(sums, tensor)
+    wide, matches = _cast_to(sums, tensor), facts.reads_of(sums, tensor)
     single, must = tensor in vectors.single, tensor in vectors.packed
     axis, panel = (vectors.reused_along, (tile.high,)) if single else (vectors.axis, (tile.wide, tile.lanes))
-    along = [place for place, index in enumerate(found[0].indices) if facts.plain(index) == axis]
+    along = [place for place, index in enumerate(matches[0].indices) if facts.plain(index) == axis]
     in_panels = fits_panels(sums, tensor, axis)
-    reused = any(not facts.depends(found[0], other.name) for other in sums.axes if other.extent > 1)
+    reused = any(not facts.depends(matches[0], other.name) for other in sums.axes if other.extent > 1)
     if (not in_panels and (not single or wide is None)) or not (must or reused):
         return
 
@@ -97,7 +99,7 @@ def _given(
     def copied(way: Draft, at: str | None) -> None:
         way.cache_read(tensor, name, [sums.name], wide)
         if in_panels:
-            others = [place for place in range(len(found[0].indices)) if place not in along]
+            others = [place for place in range(len(matches[0].indices)) if place not in along]
             way.lay_out(name, others, (along[0], times(panel)))
         if at is not None:
             way.compute_at(name, consumer.name, at)
@@ -112,7 +114,7 @@ def _given(
     ways: dict[Value, Callable[[Draft], None]] = {} if must else {IN_PLACE: lambda way: None}
     ways[ONCE] = lambda way: copied(way, None)
     ways[BLOCK] = lambda way: copied(way, block)
-    short = tensor in vectors.loaded and tile.columns * dtype(found[0].dtype).bytes < _SHORT_RUN
+    short = tensor in vectors.loaded and tile.columns * dtype(matches[0].dtype).bytes < _SHORT_RUN
     packed = BLOCK if tile.own and not single and not short else ONCE
     draft.choose(knob, IN_PLACE if single and wide is None and not tile.packed else packed, ways)
 

@@ -59,7 +59,7 @@ def pack_squares(
         draft.annotate(name, PARALLEL, panels)
 
 
-_TURNED = 8  # steps along the innermost dimension of what is turned that are written out
+_TRANSPOSED = 8  # steps along the innermost dimension of what is transposed that are written out
 # Where a copy is made, or a stage is computed, that a tiled sum reads.
 IN_PLACE, INLINE, ONCE, BLOCK = "in_place", "inline", "once", "block"
 
@@ -130,7 +130,7 @@ def stage_groups(
         else:
             way.compute_at(name, consumer.name, at)
         if along is None:
-            _turn(way, name, over, by.dot.depth, parallel=at is None)
+            _transpose(way, name, over, by.dot.depth, parallel=at is None)
         else:
             _pack(way, name, (along, panel), (over, by.dot.depth), strips=strip is not None, parallel=at is None)
         way.finish(name)
@@ -142,13 +142,13 @@ def stage_groups(
     draft.choose(knob, BLOCK if tile.own and tensor in vectors.packed else ONCE, ways)
 
 
-def _turn(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
+def _transpose(draft: Draft, name: str, over: int, group: int, *, parallel: bool) -> None:
     """A copy whose innermost dimension is another one: small blocks are written out, as transposes of numbers."""
     axes = [axis.name for axis in draft.stage(name).axes]
     others = [axis for place, axis in enumerate(axes) if place != over]
     groups, within = draft.split(name, axes[over], (group,))
     *outer, last = others
-    steps, step = draft.split(name, last, (_TURNED,))
+    steps, step = draft.split(name, last, (_TRANSPOSED,))
     draft.reorder(name, [*outer, groups, steps, step, within])
     draft.annotate(name, UNROLL, step, within)
     if parallel:

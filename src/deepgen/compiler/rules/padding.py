@@ -49,11 +49,11 @@ def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expr
             if stage.reduce is not None and stage.scan is None
             else ()
         ):
-            found = _padding(stage, guarded, taken)
-            if found is not None:
-                taken.add(found.stage.name)
-                stages.append(found.stage)
-                value = replaced(value, guarded, found.read)
+            padding = _padding(stage, guarded, taken)
+            if padding is not None:
+                taken.add(padding.stage.name)
+                stages.append(padding.stage)
+                value = replaced(value, guarded, padding.read)
         stages.append(replace(stage, value=value))
     return replace(expression, stages=tuple(stages))
 

@@ -16,7 +16,7 @@ from deepgen.compiler.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
-_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many turns or more: more loads are under way at once
+_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many iterations or more: more loads are under way at once
 _MOST_ROWS = 8
 _VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
 
@@ -39,10 +39,10 @@ class ReductionSplit:
     name, exclusive = "Reduction-Split", False
 
     def applies(self, draft: Draft, stage: Stage) -> bool:
-        found = summed(draft, stage)
-        if found is None or (isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, found) is None):
+        sums = summed(draft, stage)
+        if sums is None or (isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, sums) is None):
             return False
-        return along_reduction(draft.expression, found, draft.lanes(found.name))
+        return along_reduction(draft.expression, sums, draft.lanes(sums.name))
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums = summed(draft, stage)

@@ -1,9 +1,9 @@
 """Split-Residues: a sum in which a stride leaves gaps, as in a transposed convolution, without products of zeros.
 
 Such a sum reads behind a guard that asks for a remainder: (i - r + c) % s == 0. For each i only every s-th r counts,
-and which these are depends on i % s alone. So i becomes two axes, i = outer * s + residue, and r runs over the turns
-that count: r = (residue + c) % s + turn * s. A last stage puts the residues together. Where r has one turn in all, as
-in a filter of one tap, only one residue has products: the others are zero, and the last stage says so.
+and which these are depends on i % s alone. So i becomes two axes, i = outer * s + residue, and r runs over those that
+count: r = (residue + c) % s + iteration * s. A last stage puts the residues together. Where r has one iteration in all,
+as in a filter of one tap, only one residue has products: the others are zero, and the last stage says so.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Gap:
         return Axis(f"{self.axis.name}s", self.stride)
 
     @property
-    def turns(self) -> Axis:
+    def iterations(self) -> Axis:
         return replace(self.over, extent=-(-self.over.extent // self.stride))
 
     @property
@@ -77,9 +77,9 @@ class _Gap:
 
     @property
     def step(self) -> Index:
-        """Of the sum, over its turns."""
-        turn = iterator(self.over.name)
-        return turn if self.single else (self._residue + self.shift) % self.stride + turn * self.stride
+        """Of the sum, over its iterations."""
+        iteration = iterator(self.over.name)
+        return iteration if self.single else (self._residue + self.shift) % self.stride + iteration * self.stride
 
     @property
     def met(self) -> Index:
@@ -110,11 +110,11 @@ def _gaps(stage: Stage) -> list[_Gap]:
     guards = [select for side in (value.left, value.right) if (select := guard(side)) is not None]
     if len(guards) != 1 or guards[0].otherwise != Const(0, guards[0].dtype) or len(reads(value)) != 2:
         return []
-    found = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
-    axes, over = {gap.axis for gap in found}, {gap.over for gap in found}
-    # A turn too many would multiply by zero what may be infinite.
-    whole = all(gap.single or gap.over.extent % gap.stride == 0 for gap in found)
-    return list(found) if len(axes) == len(over) == len(found) and whole else []
+    gaps = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
+    axes, over = {gap.axis for gap in gaps}, {gap.over for gap in gaps}
+    # An iteration too many would multiply by zero what may be infinite.
+    whole = all(gap.single or gap.over.extent % gap.stride == 0 for gap in gaps)
+    return list(gaps) if len(axes) == len(over) == len(gaps) and whole else []
 
 
 def _gap(stage: Stage, condition: Value) -> _Gap | None:
@@ -152,9 +152,9 @@ def _taken_to(sums: Stage, consumer: Stage) -> Mapping[str, str]:
 
 
 def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Sequence[_Gap]) -> Expression:
-    turns = {gap.over: gap.turns for gap in gaps}
-    reduced = tuple(turns.get(axis, axis) for axis in sums.reduced)
-    made = [replace(sums, axes=_axes(sums, gaps), value=_products(expression, sums, gaps), reduced=reduced)]
+    iterations = {gap.over: gap.iterations for gap in gaps}
+    reduced = tuple(iterations.get(axis, axis) for axis in sums.reduced)
+    stages = [replace(sums, axes=_axes(sums, gaps), value=_products(expression, sums, gaps), reduced=reduced)]
     last, own = sums, list(gaps)
     if consumer is not None:
         last, own = consumer, _moved(gaps, sums, consumer)
@@ -165,21 +165,21 @@ def _split(expression: Expression, sums: Stage, consumer: Stage | None, gaps: Se
         ]
         read = Read(sums.name, tuple(map(iterator, at)), sums.dtype)
         moved = substituted(consumer.value, {gap.axis.name: gap.place for gap in own})
-        value = with_reads(moved, lambda found: read if found.tensor == sums.name else found)
-        made.append(replace(consumer, axes=_axes(consumer, own), value=value))
-    made[-1] = replace(made[-1], name=_free(expression, f"{last.name}_parts"))
+        value = with_reads(moved, lambda other: read if other.tensor == sums.name else other)
+        stages.append(replace(consumer, axes=_axes(consumer, own), value=value))
+    stages[-1] = replace(stages[-1], name=_free(expression, f"{last.name}_parts"))
     by = {gap.axis.name: gap.stride for gap in own}
     residues = [iterator(gap.axis.name) % gap.stride for gap in _several(own)]
     whole = tuple(iterator(axis.name) // by.get(axis.name, 1) for axis in last.axes)
-    parts: Value = Read(made[-1].name, (*residues, *whole), last.dtype)
+    parts: Value = Read(stages[-1].name, (*residues, *whole), last.dtype)
     if there := [_is(iterator(gap.axis.name) % gap.stride, gap.only) for gap in own if gap.single]:
         nothing = Const(0, sums.dtype)
         empty = nothing if consumer is None else with_reads(consumer.value, _instead(sums.name, nothing))
         if isinstance(empty, Cast) and empty.value == nothing:
             empty = Const(0, empty.dtype)
         parts = Select(_all(there), parts, empty)
-    made.append(Stage(last.name, last.axes, parts))
-    new = {sums.name: made[:1], last.name: made[-2:]} if consumer is not None else {sums.name: made}
+    stages.append(Stage(last.name, last.axes, parts))
+    new = {sums.name: stages[:1], last.name: stages[-2:]} if consumer is not None else {sums.name: stages}
     return replace(expression, stages=tuple(s for old in expression.stages for s in new.get(old.name, [old])))
 
 
@@ -202,22 +202,22 @@ def _products(expression: Expression, sums: Stage, gaps: Sequence[_Gap]) -> Valu
     assert isinstance(value, Binary)
     asked = {_is(gap.of % gap.stride, 0) for gap in gaps}
 
-    def side(given: Value) -> Value:
-        select, (read,) = guard(given), reads(given)
+    def side(operand: Value) -> Value:
+        select, (read,) = guard(operand), reads(operand)
         inner: Value = replace(read, indices=tuple(_index(i, gaps) for i in read.indices))
         if select is not None:
             kept = [_in_indices(c, gaps) for c in _conjuncts(select.condition) if c not in asked]
             conditions = list(dict.fromkeys([*kept, *_outside(expression, sums, gaps, reads(inner)[0])]))
             inner = Select(_all(conditions), inner, Const(0, read.dtype)) if conditions else inner
-        return replace(given, value=inner) if isinstance(given, Cast) else inner
+        return replace(operand, value=inner) if isinstance(operand, Cast) else inner
 
     return replace(value, left=side(value.left), right=side(value.right))
 
 
 def _outside(expression: Expression, sums: Stage, gaps: Sequence[_Gap], read: Read) -> Iterator[Value]:
-    """Where a read might leave its tensor: in the last step of residues, and in the last turn of a sum."""
-    turns = {gap.over: gap.turns for gap in gaps}
-    axes = (*_axes(sums, gaps), *(turns.get(axis, axis) for axis in sums.reduced))
+    """Where a read might leave its tensor: in the last step of residues, and in the last iteration of a sum."""
+    iterations = {gap.over: gap.iterations for gap in gaps}
+    axes = (*_axes(sums, gaps), *(iterations.get(axis, axis) for axis in sums.reduced))
     ranges = {axis.name: (0, axis.extent - 1) for axis in axes}
     for index, size in zip(read.indices, expression.shape_of(read.tensor), strict=True):
         low, high = index.bounds(ranges)

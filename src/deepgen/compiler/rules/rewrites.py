@@ -30,7 +30,7 @@ from deepgen.operators.expr.nodes import (
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Costly:
     """A costly value of a stage, and the axes that it depends on, in the order in which they appear."""
 
     stage: Stage
@@ -48,13 +48,13 @@ class _Found:
 
 def with_kept(expression: Expression) -> Expression:
     """The expression with a stage for each costly value that a reduction and another stage have in common."""
-    groups: dict[tuple[Value, tuple[int, ...]], list[_Found]] = {}
+    groups: dict[tuple[Value, tuple[int, ...]], list[_Costly]] = {}
     for stage in expression.stages:
-        for found in _costly_values(stage):
-            groups.setdefault((found.renamed(), found.extents), []).append(found)
+        for costly in _costly_values(stage):
+            groups.setdefault((costly.renamed(), costly.extents), []).append(costly)
     taken = {t.name for t in expression.tensors} | {s.name for s in expression.stages}
     for (value, extents), group in groups.items():
-        users = {found.stage.name: found.stage for found in group}
+        users = {costly.stage.name: costly.stage for costly in group}
         if len(users) < 2 or len({stage.reduce is None for stage in users.values()}) < 2:
             continue
         name = next(n for n in (f"kept{i or ''}" for i in range(len(taken) + 1)) if n not in taken)
@@ -64,15 +64,15 @@ def with_kept(expression: Expression) -> Expression:
     return expression
 
 
-def _costly_values(stage: Stage) -> Iterator[_Found]:
+def _costly_values(stage: Stage) -> Iterator[_Costly]:
     """Outermost costly values; of stages that choose, none: what is not chosen may not be there to be read."""
     if stage.scan is not None or facts.guarded(stage):
         return
-    known = {axis.name: axis for axis in (*stage.axes, *stage.reduced)}
+    by_name = {axis.name: axis for axis in (*stage.axes, *stage.reduced)}
     for value in _outermost(stage.value):
-        axes = tuple(known[name] for name in _iterators(value))
+        axes = tuple(by_name[name] for name in _iterators(value))
         if axes and not any(isinstance(node, Place) for node in walk(value)):
-            yield _Found(stage, value, axes)
+            yield _Costly(stage, value, axes)
 
 
 def _outermost(value: Value) -> Iterator[Value]:
@@ -92,16 +92,16 @@ def _iterators(value: Value) -> list[str]:
     return list(names)
 
 
-def _with_stage(expression: Expression, kept: Stage, group: list[_Found]) -> Expression:
+def _with_stage(expression: Expression, kept: Stage, group: list[_Costly]) -> Expression:
     stages: list[Stage] = []
     for stage in expression.stages:
-        own = [found for found in group if found.stage.name == stage.name]
+        own = [costly for costly in group if costly.stage.name == stage.name]
         if own and kept not in stages:
             stages.append(kept)
         value = stage.value
-        for found in own:
-            places = tuple(iterator(axis.name) for axis in found.axes)
-            value = replaced(value, found.value, Read(kept.name, places, kept.value.dtype))
+        for costly in own:
+            places = tuple(iterator(axis.name) for axis in costly.axes)
+            value = replaced(value, costly.value, Read(kept.name, places, kept.value.dtype))
         stages.append(replace(stage, value=value))
     return replace(expression, stages=tuple(stages))
 
@@ -116,9 +116,9 @@ def with_joined(expression: Expression) -> Expression:
     expression = replace(expression, stages=tuple(map(_without_single, expression.stages)))
     for stage in expression.stages:
         for place in range(len(stage.axes) - 1):
-            found = _together(expression, stage.name, place)
-            if found is not None:
-                return with_joined(_joined(expression, found))
+            together = _together(expression, stage.name, place)
+            if together is not None:
+                return with_joined(_joined(expression, together))
     return expression
 
 
@@ -136,11 +136,11 @@ def _together(expression: Expression, name: str, place: int) -> dict[str, int] |
 
     None where something tells them apart.
     """
-    found: dict[str, int] = {}
+    together: dict[str, int] = {}
     todo = [(name, place)]
     while todo:
         name, place = todo.pop()
-        if found.setdefault(name, place) != place:
+        if together.setdefault(name, place) != place:
             return None
         for stage in expression.stages:
             pairs = [_read_by(stage, read, place) for read in facts.reads_of(stage, name)]
@@ -148,16 +148,16 @@ def _together(expression: Expression, name: str, place: int) -> dict[str, int] |
             for pair in pairs:
                 if pair is None:
                     return None
-                todo += [pair] if pair[0] not in found or found[pair[0]] != pair[1] else []
-    return found
+                todo += [pair] if pair[0] not in together or together[pair[0]] != pair[1] else []
+    return together
 
 
 def _reading(expression: Expression, stage: Stage, place: int) -> list[tuple[str, int] | None]:
     """The dimensions that a stage reads along two of its axes."""
     first, second = stage.axes[place : place + 2]
     both = {first.name, second.name}
-    told = any(isinstance(node, Place) and node.index.iterators & both for node in walk(stage.value))
-    if told or stage.scan in both:
+    placed = any(isinstance(node, Place) and node.index.iterators & both for node in walk(stage.value))
+    if placed or stage.scan in both:
         return [None]
     along = [read for read in reads(stage.value) if any(index.iterators & both for index in read.indices)]
     return [_side_by_side(expression, read, first, second) for read in along]
@@ -182,14 +182,16 @@ def _read_by(stage: Stage, read: Read, place: int) -> tuple[str, int] | None:
     return stage.name, names.index(first)
 
 
-def _joined(expression: Expression, found: Mapping[str, int]) -> Expression:
-    def read(given: Read) -> Value:
-        place = found.get(given.tensor)
-        return given if place is None else replace(given, indices=_without(given.indices, place + 1))
+def _joined(expression: Expression, together: Mapping[str, int]) -> Expression:
+    def read(original: Read) -> Value:
+        place = together.get(original.tensor)
+        return original if place is None else replace(original, indices=_without(original.indices, place + 1))
 
-    tensors = [replace(t, shape=_product(t.shape, found[t.name])) if t.name in found else t for t in expression.tensors]
+    tensors = [
+        replace(t, shape=_product(t.shape, together[t.name])) if t.name in together else t for t in expression.tensors
+    ]
     stages = [replace(stage, value=with_reads(stage.value, read)) for stage in expression.stages]
-    stages = [_one_axis(s, found[s.name]) if s.name in found else s for s in stages]
+    stages = [_one_axis(s, together[s.name]) if s.name in together else s for s in stages]
     return replace(expression, tensors=tuple(tensors), stages=tuple(stages))
 
 
@@ -204,8 +206,8 @@ def _product(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
     return (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
 
 
-def _without(given: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
-    return (*given[:place], *given[place + 1 :])
+def _without(items: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
+    return (*items[:place], *items[place + 1 :])
 
 
 _SMALL, _BETWEEN, _WIDE = ("i8", "u8"), "i16", "i32"

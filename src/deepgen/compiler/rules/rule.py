@@ -58,15 +58,15 @@ def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Inst
 
 
 def _ways(draft: Draft, stage: Stage, rules: Sequence[Rule]) -> list[Draft]:
-    found: list[Draft] = []
+    ways: list[Draft] = []
     for rule in rules:
         if rule.applies(draft, stage):
-            found += rule.apply(draft, stage)
-            if found and rule.exclusive:
+            ways += rule.apply(draft, stage)
+            if ways and rule.exclusive:
                 break
-    if not found:
+    if not ways:
         raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
-    return found
+    return ways
 
 
 _ROOM = "deepgen.compiler.rules"

@@ -126,20 +126,20 @@ def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> l
 
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
-    rules, found, whole = rules_for(own), [], False
+    rules, candidates, whole = rules_for(own), [], False
     expression = with_kept(with_residues(with_joined(expression)))
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
-        made = drafts(ready, target, rules, dot) if ready is not None else []
-        used = [draft for draft in made if dot.name in draft.names]
-        found += used
+        written = drafts(ready, target, rules, dot) if ready is not None else []
+        used = [draft for draft in written if dot.name in draft.names]
+        candidates += used
         whole |= bool(used) and dtype(dot.result).integer
     if not whole:
-        found += drafts(with_padding(with_steps(expression)), target, rules)
-    return [sketch_of(draft) for draft in found]
+        candidates += drafts(with_padding(with_steps(expression)), target, rules)
+    return [sketch_of(draft) for draft in candidates]
 
 
 def instructions_of(target: Cpu) -> list[Instruction]:
     """The instructions of a target for small numbers, the faster ones first; dot products that fill its vectors."""
-    known: list[Instruction] = [*TILES.values(), *DOTS.values()]
-    return [one for one in known if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]
+    candidates: list[Instruction] = [*TILES.values(), *DOTS.values()]
+    return [one for one in candidates if target.has(*one.features) and one.lanes * 4 == target.vector_bytes]

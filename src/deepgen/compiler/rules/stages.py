@@ -27,9 +27,9 @@ def strictly_inlinable(expression: Expression, stage: Stage) -> bool:
     """
     if not inlinable(expression, stage):
         return False
-    found = facts.readers(expression, stage.name)
-    placed = all(facts.same_places(reader, stage) is not None for reader in found)
-    return placed and (len(found) == 1 or not facts.costly(stage))
+    consumers = facts.readers(expression, stage.name)
+    placed = all(facts.same_places(reader, stage) is not None for reader in consumers)
+    return placed and (len(consumers) == 1 or not facts.costly(stage))
 
 
 def inlinable(expression: Expression, stage: Stage) -> bool:

@@ -59,11 +59,11 @@ def times(factors: Iterable[Extent]) -> Extent:
 def plus(terms: Iterable[Extent]) -> Extent:
     """The sum: like terms together, whole numbers last."""
     constant = 0
-    found: dict[Any, tuple[Expr, int]] = {}
+    counted: dict[Any, tuple[Expr, int]] = {}
     for term in terms:
-        constant += _collect(term, 1, found)
+        constant += _collect(term, 1, counted)
     total: Extent | None = None
-    for expr, count in found.values():
+    for expr, count in counted.values():
         if count:
             part = expr if count == 1 else expr * count
             total = part if total is None else total + part
@@ -99,7 +99,7 @@ def text(number: Extent) -> int | str:
     return number if isinstance(number, int) else str(number)
 
 
-def _collect(term: Any, count: int, found: dict[Any, tuple[Expr, int]]) -> int:
+def _collect(term: Any, count: int, terms: dict[Any, tuple[Expr, int]]) -> int:
     """Adds the term, so many times, to what was found; returns its constant part."""
     if isinstance(term, int):
         return term * count
@@ -107,11 +107,11 @@ def _collect(term: Any, count: int, found: dict[Any, tuple[Expr, int]]) -> int:
         return int(term.data) * count
     if term.op in ("+", "-"):
         sign = 1 if term.op == "+" else -1
-        return _collect(term.args[0], count, found) + _collect(term.args[1], sign * count, found)
+        return _collect(term.args[0], count, terms) + _collect(term.args[1], sign * count, terms)
     if term.op == "*":
         for number, other in (term.args, term.args[::-1]):
             if number.op == "const":
-                return _collect(other, count * int(number.data), found)
-    _, before = found.get(key(term), (term, 0))
-    found[key(term)] = (term, before + count)
+                return _collect(other, count * int(number.data), terms)
+    _, before = terms.get(key(term), (term, 0))
+    terms[key(term)] = (term, before + count)
     return 0

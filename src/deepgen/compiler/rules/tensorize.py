@@ -43,10 +43,10 @@ class TensorizeRule:
     name, exclusive = "Tensorize", True
 
     def applies(self, draft: Draft, stage: Stage) -> bool:
-        return self._found(draft, stage) is not None
+        return self._vectors(draft, stage) is not None
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
-        sums, vectors = summed(draft, stage), self._found(draft, stage)
+        sums, vectors = summed(draft, stage), self._vectors(draft, stage)
         assert draft.dot is not None and sums is not None and vectors is not None
         way = draft.branch(draft.dot.name)
         if isinstance(draft.dot, Tile):
@@ -55,7 +55,7 @@ class TensorizeRule:
             tile(way, sums, stage, vectors)
         return [way]
 
-    def _found(self, draft: Draft, stage: Stage) -> Vectors | None:
+    def _vectors(self, draft: Draft, stage: Stage) -> Vectors | None:
         sums = summed(draft, stage)
         if draft.dot is None or sums is None:
             return None
@@ -145,12 +145,12 @@ def _group_axis(stage: Stage, dot: Instruction) -> Axis | None:
     pairs = _factors(stage, dot)
     if not pairs:
         return None
-    found = [
+    axes = [
         axis
         for axis in stage.reduced
         if all(alone(_read(side), axis.name) for side in pairs[0]) and _worth_it(axis.extent, dot)
     ]
-    return max(found, key=lambda axis: min(axis.extent, dot.whole), default=None)
+    return max(axes, key=lambda axis: min(axis.extent, dot.whole), default=None)
 
 
 def _worth_it(extent: int, dot: Instruction) -> bool:
@@ -191,8 +191,8 @@ _DOWN, _ACROSS = (1, 2, 3, 4, 5), (1, 2, 3)  # tiles of a block
 
 def row_counts(extent: int) -> list[int]:
     """How many rows a tile may have; none where only few divide the axis."""
-    found = [rows for rows in divisors(extent) if _FEWEST_ROWS <= rows <= MOST_ROWS]
-    return found[-2:]
+    counts = [rows for rows in divisors(extent) if _FEWEST_ROWS <= rows <= MOST_ROWS]
+    return counts[-2:]
 
 
 def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
@@ -227,7 +227,7 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors, high: Extent) -> Non
     by, along, rows = vectors.by, vectors.axis, vectors.reused_along
     tiles = [*draft.split(sums.name, rows, (high,)), *draft.split(sums.name, along, (by.dot.lanes,))]
     before = [axis.name for axis in by_distance(draft, sums, vectors) if axis.name != by.axis]
-    turns, *inner = draft.split(sums.name, by.axis, (GROUPS, by.dot.depth))
+    iterations, *inner = draft.split(sums.name, by.axis, (GROUPS, by.dot.depth))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
-    draft.reorder(sums.name, [*alone, *before, turns, *tiles, *inner])
+    draft.reorder(sums.name, [*alone, *before, iterations, *tiles, *inner])
     draft.step(Tensorize(sums.name, tiles[0], by.dot.name))

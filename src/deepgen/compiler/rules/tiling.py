@@ -19,7 +19,7 @@ from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.vocabulary import dtype
 
 _WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
-_SHORT = 4  # turns that are all unrolled, by default
+_SHORT = 4  # iterations that are all unrolled, by default
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class MultiLevelTiling:
     name, exclusive = "Multi-level-Tiling", False
 
     def applies(self, draft: Draft, stage: Stage) -> bool:
-        found = summed(draft, stage)
-        return found is not None and bool(along_results(draft.expression, found, draft.lanes(found.name)))
+        sums = summed(draft, stage)
+        return sums is not None and bool(along_results(draft.expression, sums, draft.lanes(sums.name)))
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums = summed(draft, stage)
@@ -95,13 +95,13 @@ def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int
     """The cycles, rows and vectors of a tile without a search, and whether what its rows are read from is packed."""
     extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
     sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
-    given = {tensor.name for tensor in draft.expression.tensors}
-    loose = vectors.by is None and any(name not in given for name in vectors.loaded)
+    tensors = {tensor.name for tensor in draft.expression.tensors}
+    loose = vectors.by is None and any(name not in tensors for name in vectors.loaded)
     excess = vectors.by is not None and isinstance(vectors.by.dot, Dot) and bool(vectors.by.dot.excess)
     in_place, packed = (
         register_tile(draft.target, *sizes, packed=way, loose=loose, excess=excess) for way in (False, True)
     )
-    packable = all(name in given and fits_panels(sums, name, rows) for name in vectors.single)
+    packable = all(name in tensors and fits_panels(sums, name, rows) for name in vectors.single)
     better = vectors.by is None and packable and packed[0] < _WORTH_PACKING * in_place[0]
     return (*packed, True) if better else (*in_place, False)
 
@@ -189,10 +189,10 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
     short = last.extent // group <= _SHORT  # as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in reduced if axis != last]
-    turns, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
+    iterations, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
     alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]
-    draft.reorder(sums.name, [*alone, *before, turns, unrolled, *tile, vector, *grouped])
+    draft.reorder(sums.name, [*alone, *before, iterations, unrolled, *tile, vector, *grouped])
     draft.annotate(sums.name, UNROLL, unrolled, *tile)
     if vectors.by:
         draft.step(Tensorize(sums.name, vector, vectors.by.dot.name))

@@ -1,4 +1,4 @@
-"""Which values knobs may have: sizes of tiles, and how many turns of a loop are unrolled."""
+"""Which values knobs may have: sizes of tiles, and how many iterations of a loop are unrolled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def divisors(number: int) -> list[int]:
 
 
 def unrolls(extent: int, most: int = 8) -> list[int]:
-    """Only whole turns are unrolled: what is left over would need its own code."""
+    """Only whole iterations are unrolled: what is left over would need its own code."""
     return [d for d in divisors(extent) if d <= most]
 
 
@@ -106,8 +106,10 @@ def usual_blocks(
         out[panels] = max(fitting)
     for axis in reversed(others):
         around = prod(pieces[a] // out[a] for a in extents if a != axis)
-        found = [b for b in _whole(pieces[axis], axis in tiles) if around * pieces[axis] // b >= _TASKS * cpu.cores]
-        out[axis] = max(found, default=1)
+        fitting_blocks = [
+            b for b in _whole(pieces[axis], axis in tiles) if around * pieces[axis] // b >= _TASKS * cpu.cores
+        ]
+        out[axis] = max(fitting_blocks, default=1)
     return out
 
 

@@ -40,15 +40,15 @@ def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vect
 
     Where all of them are shorter than a vector, those that have nothing to pack get vectors of fewer lanes.
     """
-    found = []
+    matches = []
     for axis in stage.axes:
         if (one := _vectors(expression, stage, axis, lanes)) is None:
             continue
         last = axis.name == stage.axes[-1].name
         loads = [read for read in reads(stage.value) if read.tensor in one.loaded]
         alternate = any(facts.stride(expression, read, axis.name) == 2 for read in loads)
-        found.append(((alternate, len(one.packed), not last), one))
-    ordered = [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        matches.append(((alternate, len(one.packed), not last), one))
+    ordered = [one for _, one in sorted(matches, key=lambda pair: pair[0])]
     whole = [one for one in ordered if one.lanes == lanes]
     return (whole or [one for one in ordered if not one.packed])[:_MOST]
 

@@ -90,8 +90,8 @@ def _check_place(step: ComputeAt, state: State) -> None:
     """Later steps may have changed who reads a stage, and where."""
     _check_readers(step, state)
     planned = state.stages[step.stage]
-    told = [(planned.bases[axis.name], planned.extents[axis.name]) for axis in planned.stage.axes]
-    if told != _regions(step, state):
+    wanted = [(planned.bases[axis.name], planned.extents[axis.name]) for axis in planned.stage.axes]
+    if wanted != _regions(step, state):
         raise refused(step, f"what is read of stage {step.stage} changed after it was placed")
 
 
@@ -123,16 +123,16 @@ def _regions(step: ComputeAt, state: State) -> list[tuple[Index, int]]:
     inner = {
         loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.variable not in outer
     }
-    found: list[list[Index]] = [[] for _ in stage.axes]
+    regions: list[list[Index]] = [[] for _ in stage.axes]
     for reader in state.readers(stage.name):
         places = reader.absolute()
         for read in reads(reader.stage.value):
             if read.tensor == stage.name:
-                for at, i in zip(found, read.indices, strict=True):
+                for at, i in zip(regions, read.indices, strict=True):
                     at.append(i.substitute(places))
     whole = [(Index(), axis.extent) for axis in stage.axes]
     return [
-        whole[n] if axis.name == stage.scan else region(found[n], inner, axis.extent)
+        whole[n] if axis.name == stage.scan else region(regions[n], inner, axis.extent)
         for n, axis in enumerate(stage.axes)
     ]
 
@@ -197,19 +197,19 @@ def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Pla
 
 
 def _layout(step: Layout, planned: Planned) -> Planned:
-    told = places(step)
+    wanted = places(step)
     for dimension in range(len(planned.stage.axes)):
         # The parts of a dimension follow each other: each begins where the next larger one ends.
-        parts = sorted((p for p in told if p.dimension == dimension), key=lambda p: -p.by)
+        parts = sorted((p for p in wanted if p.dimension == dimension), key=lambda p: -p.by)
         ends = [p.by for p in parts]
         starts = [None, *ends[:-1]]
         sizes = [p.by * p.modulo if p.modulo else None for p in parts]
         if not parts or ends[-1] != 1 or sizes != starts:
             what = f"dimension {dimension} is not covered exactly once"
             raise refused(step, what, "such as 0, 1/8, 1%8")
-    if any(p.dimension >= len(planned.stage.axes) for p in told):
+    if any(p.dimension >= len(planned.stage.axes) for p in wanted):
         raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
-    return replace(planned, order=told)
+    return replace(planned, order=wanted)
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {

@@ -56,10 +56,10 @@ def inline(step: Inline, state: State) -> State:
 
 def cache_read(step: CacheRead, state: State) -> State:
     _new(step, state, step.name, step.scope)
-    known = {spec.name for spec in state.expression.tensors} | set(state.stages)
+    existing = {spec.name for spec in state.expression.tensors} | set(state.stages)
     strange = [name for name in step.readers if name not in state.stages]
-    if step.tensor not in known or strange or not step.readers:
-        raise refused(step, f"there is no {(strange or [step.tensor])[0]!r}", ", ".join(known))
+    if step.tensor not in existing or strange or not step.readers:
+        raise refused(step, f"there is no {(strange or [step.tensor])[0]!r}", ", ".join(existing))
     axes = tuple(Axis(f"a{n}", size) for n, size in enumerate(state.shape_of(step.tensor)))
     read = Read(step.tensor, tuple(iterator(axis.name) for axis in axes), state.dtype_of(step.tensor))
     value: Value = read if step.dtype is None else Cast(read, dtype(step.dtype).name)
@@ -137,8 +137,8 @@ def _hosts(state: State, name: str) -> bool:
 
 
 def _new(step: Step, state: State, name: str, scope: str) -> None:
-    known = {spec.name for spec in state.expression.tensors} | set(state.stages)
-    if name in known:
+    existing = {spec.name for spec in state.expression.tensors} | set(state.stages)
+    if name in existing:
         raise refused(step, f"there is a {name!r} already")
     if scope not in SCOPES:
         raise refused(step, f"{scope!r} is not a scope", ", ".join(SCOPES))

@@ -84,12 +84,12 @@ def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
 
 
 def to_json(schedule: Schedule) -> list[JsonObject]:
-    return [{"step": _NAMES[type(step)], **_told(step)} for step in schedule]
+    return [{"step": _NAMES[type(step)], **_fields(step)} for step in schedule]
 
 
-def _told(step: Step) -> JsonObject:
-    told = {name: value for name, value in vars(step).items() if value is not None}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+def _fields(step: Step) -> JsonObject:
+    fields = {name: value for name, value in vars(step).items() if value is not None}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
 def from_json(data: Any, where: str = "schedule") -> Schedule:
@@ -107,9 +107,9 @@ def _step(data: Any, where: str) -> Step:
     needed = {field.name for field in fields(_KINDS[kind]) if field.default is MISSING}
     if not needed <= set(data) - {"step"} <= set(wanted):
         raise BadInput(f"{kind} has {', '.join(map(str, data))[:200]}", where=where, allowed=", ".join(wanted))
-    told = {name: of for name, of in wanted.items() if name in data}
-    made: Step = _KINDS[kind](**{name: _field(data[name], of, f"{where}, {name}") for name, of in told.items()})
-    return made
+    present = {name: of for name, of in wanted.items() if name in data}
+    step: Step = _KINDS[kind](**{name: _field(data[name], of, f"{where}, {name}") for name, of in present.items()})
+    return step
 
 
 def _field(value: Any, of: str, where: str) -> Any:
@@ -189,15 +189,15 @@ def _concrete_step(step: Any, config: Mapping[str, Any]) -> Step:
         value = getattr(step, name)
         many = isinstance(value, tuple)
         changed[name] = tuple(_value(step, v, config) for v in value) if many else _value(step, value, config)
-    made: Step = replace(step, **changed)
-    return made
+    changed_step: Step = replace(step, **changed)
+    return changed_step
 
 
 def _value(step: Step, value: Number, config: Mapping[str, Any]) -> int:
-    found = evaluate_strictly(parse(value), config) if isinstance(value, str) else value
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise refused(step, f"{value!r} is {found!r}", "a whole number")
-    return found
+    number = evaluate_strictly(parse(value), config) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise refused(step, f"{value!r} is {number!r}", "a whole number")
+    return number
 
 
 def _concrete_place(step: Layout, text: str, config: Mapping[str, Any]) -> str:
@@ -206,10 +206,10 @@ def _concrete_place(step: Layout, text: str, config: Mapping[str, Any]) -> str:
 
 
 def _split_place(step: Layout, text: str) -> tuple[str, list[tuple[str, str]]]:
-    found = _PLACE.fullmatch(text)
-    if not found:
+    match = _PLACE.fullmatch(text)
+    if not match:
         raise refused(step, f"{text!r} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
-    return found.group(1), _PART.findall(found.group(2))
+    return match.group(1), _PART.findall(match.group(2))
 
 
 def _place(step: Layout, text: str) -> Place:

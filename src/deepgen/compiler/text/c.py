@@ -21,12 +21,12 @@ _HEADERS = ("numbers.h", "vector_math.h")
 def kernel(function: Function, threads: int = 1, name: str | None = None, ahead: Function | None = None) -> Kernel:
     """The kernel of a function on so many threads; `ahead` is what is done once, before it is called."""
     entry = f"deepgen_{Names().of(name or function.name)}"
-    made = ahead.outputs if ahead is not None else ()
+    prepared = ahead.outputs if ahead is not None else ()
     parts = [definitions(function, entry)]
     prepare: tuple[Step, ...] = ()
     if ahead is not None:
         parts.append(definitions(ahead, f"{entry}_ahead"))
-        prepare = (_step(ahead, f"{entry}_ahead", threads, made),)
+        prepare = (_step(ahead, f"{entry}_ahead", threads, prepared),)
     both = (function,) if ahead is None else (function, ahead)
     files = dict.fromkeys(one for of in both for one in headers(of))
     return Kernel(
@@ -34,18 +34,18 @@ def kernel(function: Function, threads: int = 1, name: str | None = None, ahead:
         language="c",
         sources=(Source("kernel.c", file_text(parts, any(map(_parallel, both)))), *files),
         flags=("-std=gnu11", "-pthread"),
-        plan=LaunchPlan((_step(function, entry, threads, made),), prepare),
+        plan=LaunchPlan((_step(function, entry, threads, prepared),), prepare),
     )
 
 
-def _step(function: Function, entry: str, threads: int, made: Sequence[Buffer]) -> Step:
+def _step(function: Function, entry: str, threads: int, prepared: Sequence[Buffer]) -> Step:
     """The call of a function; buffers that were made ahead are workspaces of their own."""
     bytes_needed = function.shared_bytes + threads * function.thread_bytes
     scratch: Arg = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
     args: list[Arg] = []
     for buffer in function.parameters:
         size = buffer.elements * dtype(buffer.dtype).bytes
-        args.append(WorkspaceArg(buffer.name, size) if buffer in made else TensorArg(buffer.name))
+        args.append(WorkspaceArg(buffer.name, size) if buffer in prepared else TensorArg(buffer.name))
     return Step(entry, (*args, scratch, ScalarArg("i32", threads)))
 
 

@@ -44,17 +44,17 @@ def excess(alloc: Alloc) -> Excess | None:
     alike = all(loop.kind == dot.name for loop in products)
     if not alike or not dot.excess or len(blocks) != 1 or _touching(places[0], buffer.name) != len(products):
         return None
-    found = [(loop, operands(loop)) for loop in products if loop in children(blocks[0])]
+    pairs = [(loop, operands(loop)) for loop in products if loop in children(blocks[0])]
     factors: dict[int, tuple[Read, ...]] = {}
-    for _, of in found:
+    for _, of in pairs:
         place = of.sums.constant // buffer.lanes
         factors[place] = (*factors.get(place, ()), of.right)
     numbers = {of: n for n, of in enumerate(dict.fromkeys(factors.values()))}
-    if len(found) != len(products) or len(numbers) == len(factors):
+    if len(pairs) != len(products) or len(numbers) == len(factors):
         return None
     of_sums = {place: numbers[of] for place, of in factors.items()}
     first: dict[tuple[int, Read], For] = {}
-    for loop, of in found:
+    for loop, of in pairs:
         first.setdefault((of_sums[of.sums.constant // buffer.lanes], of.right), loop)
     counted = {loop: number for (number, _), loop in first.items()}
     return Excess(buffer, dot, of_sums, counted, places[0])
@@ -112,8 +112,8 @@ def together(statements: Sequence[Stmt], buffers: Mapping[str, Buffer]) -> list[
 
     All of them are stores to one tensor that they do not read, so that their order does not matter.
     """
-    found = [_apart(statement, buffers) for statement in statements]
-    stores = {one.start: one for one in found if one is not None}
+    apart = [_apart(statement, buffers) for statement in statements]
+    stores = {one.start: one for one in apart if one is not None}
     if len(stores) < len(statements) or len({one.kind for one in stores.values()}) != 1:
         return None
     groups = []

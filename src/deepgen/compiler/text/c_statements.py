@@ -88,10 +88,10 @@ class _Emitter:
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
         unused = "    (void)workspace, (void)threads;"
         text = "\n".join([*self.parts, head, unused, *body, "}", ""])
-        found = (frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks), frozenset(self.scans))
+        used = (frozenset(self.vectors), frozenset(self.dots), frozenset(self.blocks), frozenset(self.scans))
         calls = (square_of(s.name) for s in walk(self.function.body) if isinstance(s, Call))
         squares = frozenset(square for square in calls if square is not None)
-        return Definitions(text, *found, squares, frozenset(self.over))
+        return Definitions(text, *used, squares, frozenset(self.over))
 
     def pointer(self, buffer: Buffer) -> str:
         const = "const " if buffer in self.function.inputs else ""
@@ -179,8 +179,8 @@ class _Emitter:
 
     def without_excess(self, of: Excess, place: _Place) -> list[str]:
         """Sums as they are without what their products added too much."""
-        found = {self.scope(place).variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
-        return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in found.items()]
+        names = {self.scope(place).variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
+        return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in names.items()]
 
     def store(self, store: Store, scope: Scope) -> list[str]:
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
@@ -206,12 +206,12 @@ class _Emitter:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
         if along == 1 and not buffer.lanes:
             return [f"put_{scope.vector_at(buffer, offset)}, {scope.as_stored(value, buffer)});"]
-        made = scope.whole(value)
+        text = scope.whole(value)
         if along == 1:
-            return [f"{scope.vector_at(buffer, offset)} = {made.text};"]
-        elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(made.lanes)]
+            return [f"{scope.vector_at(buffer, offset)} = {text.text};"]
+        elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(text.lanes)]
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
-        return ["{", f"    {made.name} lanes = {made.text};", *(f"    {line}" for line in each), "}"]
+        return ["{", f"    {text.name} lanes = {text.text};", *(f"    {line}" for line in each), "}"]
 
     def interleaved(self, group: Together, place: _Place) -> str:
         """Stores of several vectors whose elements lie between each other."""
@@ -227,23 +227,23 @@ class _Emitter:
         """A vector of results: each lane with all before it, and with the element before the first."""
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
         assert scope.vector is not None
-        made = scope.whole(scan.value)
-        self.scans.add((scan.op, made.type, made.lanes))
+        whole = scope.whole(scan.value)
+        self.scans.add((scan.op, whole.type, whole.lanes))
         start = {scope.vector.variable: 0}
         first, before = substituted(scan.first, start), substituted(scan.before, start)
         carried = scope.whole(Select(first, nothing(scan.op, scan.value.dtype), before))
-        text = joined(scan.op, carried, replace(made, text=f"scan_{scan.op}_{made.name}({made.text})"))
-        return f"put_{scope.vector_at(buffer, offset)}, {narrowed(buffer.dtype, text, made.lanes)});"
+        text = joined(scan.op, carried, replace(whole, text=f"scan_{scan.op}_{whole.name}({whole.text})"))
+        return f"put_{scope.vector_at(buffer, offset)}, {narrowed(buffer.dtype, text, whole.lanes)});"
 
     def horizontal(self, store: Store, scope: Scope) -> list[str]:
         """A reduction of all lanes."""
         assert store.reduce, "an element is written once"
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
-        made = scope.whole(store.value)
+        whole = scope.whole(store.value)
         alone = replace(scope, vector=None)
         before = alone.value(Read(store.buffer, store.indices, store.value.dtype)).text
-        lanes = f"{_REDUCED[store.reduce]}_{made.name}({made.text})"
-        kind = made.type
+        lanes = f"{_REDUCED[store.reduce]}_{whole.name}({whole.text})"
+        kind = whole.type
         if store.reduce in ("max", "min"):
             text = f"{store.reduce}_{kind}({before}, {lanes})"
         else:
@@ -254,13 +254,13 @@ class _Emitter:
     def dot(self, loop: For, place: _Place) -> list[str]:
         """Loops that one instruction does."""
         assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
-        dot, found, scope = DOTS[loop.kind], operands(loop), self.scope(place)
+        dot, matched, scope = DOTS[loop.kind], operands(loop), self.scope(place)
         buffer = place.buffers[loop.body.body.buffer]
         self.dots.add(dot.name)
         scope.need(dot.result, dot.lanes)
-        factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
+        factors = ", ".join(f"&{scope.address(r.tensor, r.indices[0])}" for r in (matched.left, matched.right))
         if buffer.lanes:
-            sums = scope.variable(buffer, found.sums.constant // dot.lanes)
+            sums = scope.variable(buffer, matched.sums.constant // dot.lanes)
             more = next((of for of in place.excess if of.buffer == buffer), None)
             if more is None:
                 return [f"{sums} = {dot.name}({sums}, {factors});"]
@@ -269,16 +269,17 @@ class _Emitter:
                 taken, other = self.excess_name(more, more.counted[loop]), factors.partition(", ")[2]
                 lines.append(f"{taken} = {dot.name}_excess({taken}, {other});")
             return lines
-        at = f"&{scope.address(buffer.name, found.sums)}"
+        at = f"&{scope.address(buffer.name, matched.sums)}"
         return [f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"]
 
     def tiles(self, loop: For, place: _Place) -> str:
         """Loops that a block of tiles does, in bytes."""
-        found, scope = tile_operands(loop), self.scope(place)
-        self.blocks.add(found.block)
-        left, right = (f"&{scope.address(r.tensor, r.indices[0])}" for r in (found.left, found.right))
-        size = 4 // found.block.tile.depth
-        return f"{found.block.name}({left}, {found.row * size}, {found.below * size}, {right}, {found.next * size});"
+        matched, scope = tile_operands(loop), self.scope(place)
+        self.blocks.add(matched.block)
+        left, right = (f"&{scope.address(r.tensor, r.indices[0])}" for r in (matched.left, matched.right))
+        size = 4 // matched.block.tile.depth
+        row, below, following = (step * size for step in (matched.row, matched.below, matched.next))
+        return f"{matched.block.name}({left}, {row}, {below}, {right}, {following});"
 
     def configured(self, statement: Stmt, lines: Sequence[str], indent: str) -> list[str]:
         """The lines of a thread, between the instructions that tiles need before and after."""
@@ -302,7 +303,7 @@ class _Emitter:
         fields += [f"    i64 {name};" for name in kept.values()]
         inner = replace(place.inside(loop.variable, loop.extent), in_thread=True)
         body = self.statement(loop.body, inner, 4)
-        turns = [
+        iterations = [
             "    for (int nth = 0; nth < j->threads; nth++) {",
             "        loop_part *part = &j->parts[(thread + nth) % j->threads];",
             "        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {",
@@ -329,12 +330,12 @@ class _Emitter:
                 *taken,
                 f"    char *own = j->own + thread * (i64){self.function.thread_bytes};",
                 "    (void)own;",
-                *self.configured(loop.body, turns, "    "),
+                *self.configured(loop.body, iterations, "    "),
                 "}",
                 "",
             ]
         )
-        given = ", ".join(
+        arguments = ", ".join(
             [
                 *(f".{name} = {name}" for name in captured),
                 f".own = (char *)workspace + {self.function.shared_bytes}",
@@ -347,7 +348,7 @@ class _Emitter:
             f"{indent}    const i64 turns = {self.end(loop, place)};",
             f"{indent}    loop_part parts[threads];",
             f"{indent}    loop_parts(parts, threads, turns);",
-            f"{indent}    {name}_job job = {{{given}}};",
+            f"{indent}    {name}_job job = {{{arguments}}};",
             f"{indent}    pool_run(threads, {name}, &job);",
             f"{indent}}}",
         ]

@@ -144,28 +144,28 @@ class Scope:
         copied = self.copied(value, of)
         if copied is not None:
             return copied
-        made = self.whole(value)
-        return narrowed(of.dtype, made.text, made.lanes)
+        text = self.whole(value)
+        return narrowed(of.dtype, text.text, text.lanes)
 
     # Values
 
     def value(self, value: Value) -> Text:
-        made = self._value(value)
-        if made.type != BOOL:
-            self.need(made.type, made.lanes)
-        return made
+        text = self._value(value)
+        if text.type != BOOL:
+            self.need(text.type, text.lanes)
+        return text
 
     def whole(self, value: Value) -> Text:
         """A value with a number for every lane of the vector loop."""
-        made = self.value(value)
+        text = self.value(value)
         assert self.vector is not None
-        return self._spread(made, self.vector.extent)
+        return self._spread(text, self.vector.extent)
 
-    def _spread(self, made: Text, lanes: int) -> Text:
-        if made.lanes == lanes:
-            return made
-        self.need(made.type, lanes)
-        return Text(f"all_{made.type}x{lanes}({made.text})", made.type, lanes)
+    def _spread(self, text: Text, lanes: int) -> Text:
+        if text.lanes == lanes:
+            return text
+        self.need(text.type, lanes)
+        return Text(f"all_{text.type}x{lanes}({text.text})", text.type, lanes)
 
     def _value(self, value: Value) -> Text:
         if isinstance(value, Const):
@@ -261,19 +261,19 @@ class Scope:
         numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
         return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
 
-    def _cast(self, made: Text, kind: str) -> Text:
-        if made.type == kind:
-            return made
-        if made.type == BOOL:
+    def _cast(self, text: Text, kind: str) -> Text:
+        if text.type == kind:
+            return text
+        if text.type == BOOL:
             raise BadInput("a condition cannot be a number", allowed="choose between two numbers instead")
-        if made.lanes == 1:
-            return Text(f"(({kind}){made.text})", kind)
-        function = conversion(made.type, kind)
+        if text.lanes == 1:
+            return Text(f"(({kind}){text.text})", kind)
+        function = conversion(text.type, kind)
         if function is not None:
-            self.need(function, made.lanes)
-            return Text(f"{function}x{made.lanes}({made.text})", kind, made.lanes)
-        self.need(kind, made.lanes)
-        return Text(f"__builtin_convertvector({made.text}, {kind}x{made.lanes})", kind, made.lanes)
+            self.need(function, text.lanes)
+            return Text(f"{function}x{text.lanes}({text.text})", kind, text.lanes)
+        self.need(kind, text.lanes)
+        return Text(f"__builtin_convertvector({text.text}, {kind}x{text.lanes})", kind, text.lanes)
 
     def _select(self, value: Select) -> Text:
         condition = self.value(value.condition)
@@ -289,13 +289,13 @@ class Scope:
         lanes = max(left.lanes, right.lanes)
         return self._as_lanes(left, lanes), self._as_lanes(right, lanes)
 
-    def _as_lanes(self, made: Text, lanes: int) -> Text:
-        if made.type != BOOL:
-            return self._spread(made, lanes)
-        if made.lanes == lanes:
-            return made
+    def _as_lanes(self, text: Text, lanes: int) -> Text:
+        if text.type != BOOL:
+            return self._spread(text, lanes)
+        if text.lanes == lanes:
+            return text
         self.need("i32", lanes)
-        return Text(f"all_i32x{lanes}(-(i32)({made.text}))", BOOL, lanes)
+        return Text(f"all_i32x{lanes}(-(i32)({text.text}))", BOOL, lanes)
 
     def _mask(self, text: str, of: Text) -> Text:
         """Masks have one type, whatever was compared."""
@@ -363,13 +363,13 @@ _TAKEN = frozenset(
 class Names:
     """One identifier for each name, the same whenever it is asked for."""
 
-    known: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
 
     def of(self, name: str) -> str:
-        if name not in self.known:
+        if name not in self.taken:
             plain = re.sub(r"\W", "_", name)
             plain = plain if plain[:1].isalpha() and plain not in _TAKEN else f"v_{plain}"
-            used = set(self.known.values())
+            used = set(self.taken.values())
             tries = (plain if n == 0 else f"{plain}_{n}" for n in range(len(used) + 1))
-            self.known[name] = next(t for t in tries if t not in used)
-        return self.known[name]
+            self.taken[name] = next(t for t in tries if t not in used)
+        return self.taken[name]

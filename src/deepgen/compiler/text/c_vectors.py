@@ -29,11 +29,11 @@ def formats(kind: str) -> tuple[str, str] | None:
 def conversion_function(kind: str, lanes: int) -> str:
     of, to = _KINDS[kind]
     x86 = _x86(of, to, lanes)
-    known = f"#if defined(__AVX512BW__) && !defined(__clang__)\n    return {x86};\n#el" if x86 else "#"
+    by_x86 = f"#if defined(__AVX512BW__) && !defined(__clang__)\n    return {x86};\n#el" if x86 else "#"
     # In two steps: gcc makes numbers four times as large one by one.
     halfway = f"__builtin_convertvector(x, i16x{lanes})" if (_LETTERS[of], to) == ("b", "i32") else "x"
     return f"""static inline {to}x{lanes} {kind}x{lanes}({of}x{lanes} x) {{
-{known}if defined(__aarch64__) && !defined(__clang__)
+{by_x86}if defined(__aarch64__) && !defined(__clang__)
     {to}x{lanes} all;
     for (int n = 0; n < {lanes}; n++) all[n] = ({to})x[n];
     return all;
@@ -52,8 +52,8 @@ def _x86(of: str, to: str, lanes: int) -> str | None:
     if to == "u16":
         return f"({to}x{lanes})__builtin_ia32_pmovdw512_mask(x, (i16x{lanes}){{0}}, -1)"
     sign = "z" if of.startswith("u") else "s"
-    given = {"b": f"(char __attribute__((vector_size({lanes}))))x", "w": f"(i16x{lanes})x"}[letters[0]]
-    return f"__builtin_ia32_pmov{sign}x{letters}512_mask({given}, ({to}x{lanes}){{0}}, -1)"
+    argument = {"b": f"(char __attribute__((vector_size({lanes}))))x", "w": f"(i16x{lanes})x"}[letters[0]]
+    return f"__builtin_ia32_pmov{sign}x{letters}512_mask({argument}, ({to}x{lanes}){{0}}, -1)"
 
 
 ALTERNATE, INTERLEAVE = "alternate_", "interleave"
@@ -69,8 +69,8 @@ def shuffle_function(name: str, lanes: int) -> str:
     if called == ALTERNATE.rstrip("_"):
         return _alternate(f"static inline {vector} {name}x{lanes}(const {kind} *from) {{", vector, lanes)
     count = int(called.removeprefix(INTERLEAVE))
-    given = ", ".join(f"{vector} x{n}" for n in range(count))
-    return _interleave(f"static inline void {name}x{lanes}({kind} *to, {given}) {{", vector, lanes, count)
+    parameters = ", ".join(f"{vector} x{n}" for n in range(count))
+    return _interleave(f"static inline void {name}x{lanes}({kind} *to, {parameters}) {{", vector, lanes, count)
 
 
 def _alternate(head: str, vector: str, lanes: int) -> str:

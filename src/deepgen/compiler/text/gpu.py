@@ -104,15 +104,15 @@ def function(product: WideProduct) -> list[str]:
     instruction = f"wgmma.mma_async.sync.aligned.{product.intrinsic.instruction.format(n=product.columns)}"
     sizes = f"{kind}, {product.columns}, {product.leading}"
     if product.apart:
-        rows, second, turned = f"%{count}", count + 1, "0, "
+        rows, second, transposed = f"%{count}", count + 1, "0, "
         inputs = f'"l"(first_operand(a, {product.apart}))'
         head, emulated = "u32 a", f"multiply_lines<{sizes}, {product.apart}>"
     else:
-        rows, second, turned = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
+        rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
         inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
         head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
-    # Whole numbers are neither negated nor turned.
-    modes = "add" if whole else f"add, 1, 1, {turned}{int(product.leading > 0)}"
+    # Whole numbers are neither negated nor transposed.
+    modes = "add" if whole else f"add, 1, 1, {transposed}{int(product.leading > 0)}"
     head = f"DG_DEVICE void {product.name}({sum_}* d, {head}, u32 b) {{"
     return [
         "#if defined(DG_EMULATE)",

@@ -140,8 +140,8 @@ class LaunchEmitter:
             return [*lines, f"{indent}}}"]
         assert isinstance(statement, For), "what keeps a compiler from moving loads is for processors"
         inner = place.inside(statement.variable, statement.extent)
-        if found := gpu_values.gather(statement, place.buffers, self.scope(inner), self.written):
-            return [indent + line for line in found.lines(self.loaded_before.get(statement.variable, ""))]
+        if gathered := gpu_values.gather(statement, place.buffers, self.scope(inner), self.written):
+            return [indent + line for line in gathered.lines(self.loaded_before.get(statement.variable, ""))]
         if lines := self.all_loaded(statement, place, depth):
             return lines
         if statement.kind == VECTOR:
@@ -149,20 +149,20 @@ class LaunchEmitter:
         return [*self.head(statement, place, indent), *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
 
     def all_loaded(self, loop: For, place: _Place, depth: int) -> list[str]:
-        """The turns before the first one of a pipeline, whose loads to turn are all under way before one is stored."""
+        """Iterations before the first of a pipeline: what they transpose is all being loaded before one is stored."""
         inner, most = place.inside(loop.variable, loop.extent), gpu_values.at_once(prod(self.launch.threads))
         for asked, one in _done_in(loop.body):
             if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
                 continue
             scope = self.scope(inner.inside(one.variable, one.extent))
-            found = gpu_values.gather(one, place.buffers, scope, self.written)
-            if found is None or found.parts > 1 or loop.extent * found.each > most:
+            gathered = gpu_values.gather(one, place.buffers, scope, self.written)
+            if gathered is None or gathered.parts > 1 or loop.extent * gathered.each > most:
                 continue
-            turn, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")
-            self.loaded_before[one.variable] = f"{name}[{turn}]"
+            iteration, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")
+            self.loaded_before[one.variable] = f"{name}[{iteration}]"
             real = f"if ({self.conditions(asked, inner)}) " if asked else ""
-            loads = found.over(f"{real}{name}[{turn}][part] = {found.load};")
-            lines = [f"{found.kind} {name}[{loop.extent}][{found.each}];", *self.head(loop, place, ""),
+            loads = gathered.over(f"{real}{name}[{iteration}][part] = {gathered.load};")
+            lines = [f"{gathered.kind} {name}[{loop.extent}][{gathered.each}];", *self.head(loop, place, ""),
                      *(f"    {line}" for line in loads), "}", "barrier();"]  # fmt: skip
             lines = [f"{'    ' * (depth + 1)}{line}" for line in lines]
             lines += self.statement(loop, place, depth + 1)
@@ -269,17 +269,17 @@ class LaunchEmitter:
         if store.reduce:
             value = combined(store.reduce, Read(store.buffer, store.indices, value.dtype), value)
         text = self.scope(place, loaded).value(value).text
-        turns = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
+        unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
         if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
             lines.append(f"widen_run({runs[value]}, {scope.name(to.name)} + ({scope.index(start)}));")
             return ["{", *(f"    {line}" for line in lines), "}"]
         if to.scope in HELD or (to.swizzle and width < loop.extent):
             one = self.stored(to, store.indices[0], text, place)
-            return ["{", *(f"    {line}" for line in (*lines, f"{turns} {one}")), "}"]
+            return ["{", *(f"    {line}" for line in (*lines, f"{unrolled} {one}")), "}"]
         lines += [
             f"Vec<{to.dtype}, {loop.extent}> out;",
-            f"{turns} out.v[{counter}] = {self.as_it_is(store, place, loaded) or narrowed(to.dtype, text)};",
+            f"{unrolled} out.v[{counter}] = {self.as_it_is(store, place, loaded) or narrowed(to.dtype, text)};",
             f"write_shared<{width}>({scope.place(to, start)}, out);"
             if shared
             else f"write_global<{width}>({scope.pointer(to, start)}, out);",

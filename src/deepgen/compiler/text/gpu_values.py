@@ -82,9 +82,9 @@ class GpuScope(Scope):
     def all_hold(self, asked: tuple[Value, ...]) -> str:
         """Whether all conditions hold, without branches where they are limits of indices."""
         limits = [bounds.conditions(condition) for condition in asked]
-        found = dict.fromkeys(limit for some in limits if some is not None for limit in some)
+        every = dict.fromkeys(limit for some in limits if some is not None for limit in some)
         others = [self.value(c).text for c, some in zip(asked, limits, strict=True) if some is None]
-        return " & ".join([*(f"({self.index(limit)} >= 0)" for limit in found), *map("({})".format, others)]) or "true"
+        return " & ".join([*(f"({self.index(limit)} >= 0)" for limit in every), *map("({})".format, others)]) or "true"
 
 
 def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
@@ -166,12 +166,12 @@ def gather(loop: For, buffers: Mapping[str, Buffer], scope: GpuScope, written: S
         return None
     if scope.together(to, last, run.extent) < run.extent:
         return None
-    name, turns = (scope.name(loop.variable), loop.extent) if run is not loop else ("", 1)
-    parts = -(-turns // _HELD)
-    each = -(-turns // parts)
+    name, iterations = (scope.name(loop.variable), loop.extent) if run is not loop else ("", 1)
+    parts = -(-iterations // _HELD)
+    each = -(-iterations // parts)
     there = [f"({scope.index(condition)} >= 0)" for condition in asked]
     there += [f"({name} < {scope.index(limit)})" for limit in loop.limits]
-    there += [f"({name} < {turns})"] if each * parts > turns else []
+    there += [f"({name} < {iterations})"] if each * parts > iterations else []
     real = " & ".join([*there, *([scope.all_hold(conditions)] if conditions else [])]) or "true"
     load = f"{CALL}{to.dtype}, {run.extent}>({scope.pointer(source, first)}, {apart}, {real})"
     guard = f"if ({' & '.join(there)}) " if there else ""

@@ -36,14 +36,14 @@ class TensorArgument:
     symbol: str | None = None
 
     def to_json(self) -> JsonObject:
-        told: JsonObject = {"kind": "tensor", "name": self.name, "role": self.role, "dtype": self.dtype}
-        told["shape"] = list(self.shape)
-        told["fill"] = _fill_to_json(self.fill)
+        data: JsonObject = {"kind": "tensor", "name": self.name, "role": self.role, "dtype": self.dtype}
+        data["shape"] = list(self.shape)
+        data["fill"] = _fill_to_json(self.fill)
         if not self.checked:
-            told["checked"] = False
+            data["checked"] = False
         if self.symbol is not None:
-            told["symbol"] = self.symbol
-        return told
+            data["symbol"] = self.symbol
+        return data
 
 
 @dataclass(frozen=True)
@@ -147,15 +147,15 @@ def _check_name(name: object) -> None:
 
 def from_json(data: Mapping[str, Any]) -> Argument:
     """What `to_json` wrote. Arrays and functions are known by their digest alone."""
-    told = dict(data)
-    kind = told.pop("kind")
+    fields = dict(data)
+    kind = fields.pop("kind")
     if kind == "scalar":
-        return ScalarArgument(**told)
+        return ScalarArgument(**fields)
     if kind == "scratch":
-        return ScratchArgument(**told)
-    told["shape"] = tuple(told["shape"])
-    told["fill"] = tuple(told["fill"]) if isinstance(told["fill"], list) else told["fill"]
-    return TensorArgument(**told)
+        return ScratchArgument(**fields)
+    fields["shape"] = tuple(fields["shape"])
+    fields["fill"] = tuple(fields["fill"]) if isinstance(fields["fill"], list) else fields["fill"]
+    return TensorArgument(**fields)
 
 
 def _fill_to_json(fill: Any) -> Any:
@@ -217,10 +217,10 @@ def filled(
     if isinstance(fill, str):
         value = np.full(tensor.shape, fill == "ones", np.int64 if of.integer else np.float32)
         return narrow(value, of)
-    made = fill if isinstance(fill, np.ndarray) else _called(argument, rng, tensor)
-    if made.shape != tensor.shape:
-        raise BadInput(f"{tensor.name} is filled with an array of shape {made.shape}", allowed=f"{tensor.shape}")
-    return stored(made, of)
+    values = fill if isinstance(fill, np.ndarray) else _called(argument, rng, tensor)
+    if values.shape != tensor.shape:
+        raise BadInput(f"{tensor.name} is filled with an array of shape {values.shape}", allowed=f"{tensor.shape}")
+    return stored(values, of)
 
 
 def stored(values: Array, of: DType) -> Array:

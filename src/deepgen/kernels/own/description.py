@@ -36,8 +36,8 @@ class Launch:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Launch:
-        told: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-        return Launch(**told)
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        return Launch(**fields)
 
     def expressions(self) -> tuple[Size, ...]:
         return *self.grid, *self.block, self.shared
@@ -59,10 +59,10 @@ def launch(
 
 
 def _three(sizes: Sequence[Size] | Size) -> tuple[Size, ...]:
-    given = (sizes,) if isinstance(sizes, (int, str)) else tuple(sizes)
-    if not 1 <= len(given) <= 3:
-        raise BadInput(f"a launch has {len(given)} dimensions", allowed="one to three")
-    return *given, *(1,) * (3 - len(given))
+    three = (sizes,) if isinstance(sizes, (int, str)) else tuple(sizes)
+    if not 1 <= len(three) <= 3:
+        raise BadInput(f"a launch has {len(three)} dimensions", allowed="one to three")
+    return *three, *(1,) * (3 - len(three))
 
 
 @dataclass(frozen=True)
@@ -150,57 +150,57 @@ def _value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def checked(made: Description) -> Description:
+def checked(description: Description) -> Description:
     """The description itself, or BadInput with the first thing that does not fit."""
-    names = [a.name for a in made.arguments]
+    names = [a.name for a in description.arguments]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadInput(f"two arguments are named {twice!r}", allowed="a name each")
-    both = sorted(set(made.knobs) & set(made.sizes))
+    both = sorted(set(description.knobs) & set(description.sizes))
     if both:
         raise BadInput(f"{both[0]!r} is a knob and a size", allowed="another name for one of them")
-    for name, number in made.sizes.items():
+    for name, number in description.sizes.items():
         if type(number) is not int or number < 1:
             raise BadInput(f"size {name} is {number!r}", allowed="an integer of at least 1")
-    if not any(isinstance(a, TensorArgument) and a.role != "input" for a in made.arguments):
+    if not any(isinstance(a, TensorArgument) and a.role != "input" for a in description.arguments):
         raise BadInput("the kernel has no output", allowed="dg.output(...) or dg.inout(...) among its arguments")
-    strides = {f"stride_{t.name}_{i}" for t in made.tensors for i in range(len(t.shape))}
-    sizes = {*made.sizes, *(s.name for s in made.scalars)}
-    for tensor in made.tensors:
+    strides = {f"stride_{t.name}_{i}" for t in description.tensors for i in range(len(t.shape))}
+    sizes = {*description.sizes, *(s.name for s in description.scalars)}
+    for tensor in description.tensors:
         for size in tensor.shape:
-            check_names(size, set(made.sizes), f"the shape of {tensor.name}")
-    for scalar in made.arguments:
+            check_names(size, set(description.sizes), f"the shape of {tensor.name}")
+    for scalar in description.arguments:
         if isinstance(scalar, ScalarArgument) and not isinstance(scalar.value, (int, float)):
             check_names(scalar.value or scalar.name, sizes | strides, f"scalar {scalar.name}")
         if isinstance(scalar, ScratchArgument):
-            check_names(scalar.bytes, sizes | set(made.knobs), f"workspace {scalar.name}")
-    for one in made.launches:
+            check_names(scalar.bytes, sizes | set(description.knobs), f"workspace {scalar.name}")
+    for one in description.launches:
         for size in one.expressions():
-            check_names(size, sizes | strides | set(made.knobs), f"the launch of {one.entry}")
+            check_names(size, sizes | strides | set(description.knobs), f"the launch of {one.entry}")
         for name in one.arguments or ():
             if name not in names:
                 raise BadInput(f"the launch of {one.entry} passes {name!r}", allowed="one of " + ", ".join(names))
-    for text in made.requires:
-        check_names(text, set(made.sizes) | set(made.knobs), f"requirement '{text}'")
-    for name, value in made.defines.items():
-        check_names(value, set(made.sizes) | set(made.knobs) | {str(value)}, f"define {name}")
-    for name, value in {**made.flops, "bytes": made.bytes or 0}.items():
+    for text in description.requires:
+        check_names(text, set(description.sizes) | set(description.knobs), f"requirement '{text}'")
+    for name, value in description.defines.items():
+        check_names(value, set(description.sizes) | set(description.knobs) | {str(value)}, f"define {name}")
+    for name, value in {**description.flops, "bytes": description.bytes or 0}.items():
         check_names(value, sizes, f"the count of {name}")
-    return made
+    return description
 
 
-def check_names(text: Size | float, known: set[str], where: str) -> None:
+def check_names(text: Size | float, names: set[str], where: str) -> None:
     """Raises BadInput where an expression names something that is not known."""
-    if not isinstance(text, str) or text in known:
+    if not isinstance(text, str) or text in names:
         return
-    strange = sorted(parse(text).knobs() - known)
+    strange = sorted(parse(text).knobs() - names)
     if strange:
-        raise BadInput(f"{where} names {strange[0]!r}", allowed="one of " + (", ".join(sorted(known)) or "nothing"))
+        raise BadInput(f"{where} names {strange[0]!r}", allowed="one of " + (", ".join(sorted(names)) or "nothing"))
 
 
-def values_of(name: str, given: Any) -> tuple[Any, ...]:
+def values_of(name: str, listed: Any) -> tuple[Any, ...]:
     """The values of a knob: a list, or the text of one."""
-    values = parse_values(given) if isinstance(given, str) else list(given)
+    values = parse_values(listed) if isinstance(listed, str) else list(listed)
     if not values:
         raise BadInput(f"knob {name} has no values", allowed="a list of numbers or texts")
     return tuple(_value(v.item() if hasattr(v, "item") else v) for v in values)

@@ -154,9 +154,9 @@ class KernelFamily:
 
     def _constants(self, knobs: Mapping[str, Any]) -> str:
         """A definition of each `extern const int KERNEL_KNOB` that the sources declare."""
-        found = reading.names(source.text for source in self.description.sources)
+        used = reading.names(source.text for source in self.description.sources)
         wanted = {f"{self.description.name}_{name}": value for name, value in knobs.items()}
-        lines = [f"const int {name} = {_macro(value)};\n" for name, value in wanted.items() if name in found]
+        lines = [f"const int {name} = {_macro(value)};\n" for name, value in wanted.items() if name in used]
         if not lines or self.description.language not in ("c", "c++"):
             return ""
         if self.description.language == "c":
@@ -165,10 +165,10 @@ class KernelFamily:
 
 
 def _kernel_of(operator: Operator) -> str | None:
-    told = operator.to_json()
-    if told.get("name") == "recorded operator":
-        told = told["data"]["operator"]  # type: ignore[index, call-overload, assignment]
-    return told.get("kernel") if told.get("name") == NAME else None  # type: ignore[return-value]
+    data = operator.to_json()
+    if data.get("name") == "recorded operator":
+        data = data["data"]["operator"]  # type: ignore[index, call-overload, assignment]
+    return data.get("kernel") if data.get("name") == NAME else None  # type: ignore[return-value]
 
 
 def _passed(argument: Argument, knobs: Mapping[str, Any]) -> TensorArg | ScalarArg | WorkspaceArg:

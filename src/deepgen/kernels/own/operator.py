@@ -34,7 +34,7 @@ class KernelOperator(Operator):
     find_family: ClassVar[Callable[[], KernelFamily]]
 
     numbers: tuple[tuple[str, int], ...]
-    given: tuple[tuple[str, int | float], ...] = ()  # run-time scalars
+    scalar_values: tuple[tuple[str, int | float], ...] = ()  # run-time scalars
 
     def signature(self) -> Signature:
         tensors = [
@@ -53,7 +53,7 @@ class KernelOperator(Operator):
         return dict(self.numbers)
 
     def values(self) -> Mapping[str, int | float]:
-        return dict(self.given)
+        return dict(self.scalar_values)
 
     def work(self) -> Work:
         numbers = {**self.sizes(), **self.values()}
@@ -68,8 +68,8 @@ class KernelOperator(Operator):
     def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
         signature = self.signature()
         wide = {name: widen(array, dtype(signature.dtype_of(signature[name]))) for name, array in inputs.items()}
-        found = self._compared(wide)
-        return {t.name: self._answer(t.name, t.shape, found, wide) for t in self.tensors() if t.role != INPUT}
+        results = self._compared(wide)
+        return {t.name: self._answer(t.name, t.shape, results, wide) for t in self.tensors() if t.role != INPUT}
 
     def judge(self) -> str | None:
         if self.compared_with is None:
@@ -89,8 +89,8 @@ class KernelOperator(Operator):
         return family.emit(judge, target, family.default(judge, target))
 
     def answer_of(self, output: str, stored: Array) -> Answer:
-        made = super().answer_of(output, stored)
-        return Answer(made.values) if output in self.described.tolerance else made
+        answer = super().answer_of(output, stored)
+        return Answer(answer.values) if output in self.described.tolerance else answer
 
     def _compared(self, wide: Mapping[str, Array]) -> Mapping[str, Any]:
         """What the reference gives, by output."""
@@ -105,14 +105,16 @@ class KernelOperator(Operator):
             raise BadInput(what, allowed=f"{len(outputs)}: {', '.join(outputs)}")
         return dict(zip(outputs, results, strict=True))
 
-    def _answer(self, name: str, shape: tuple[int, ...], found: Mapping[str, Any], wide: Mapping[str, Array]) -> Answer:
+    def _answer(
+        self, name: str, shape: tuple[int, ...], results: Mapping[str, Any], wide: Mapping[str, Array]
+    ) -> Answer:
         param = self.signature()[name]
         of = dtype(self.signature().dtype_of(param))
         if not param.checked:
             return Answer(np.zeros(shape, np.int64 if of.integer else np.float64))
-        if name not in found or found[name] is None:
+        if name not in results or results[name] is None:
             raise BadInput(f"the reference of {self.described.name} gave no {name}", allowed="an array for each output")
-        values = np.asarray(found[name])
+        values = np.asarray(results[name])
         if values.shape != shape:
             what = f"the reference of {self.described.name} gave {name} the shape {_shape(values.shape)}"
             raise BadInput(what, allowed=f"{_shape(shape)}, that of the output")
@@ -129,9 +131,9 @@ class KernelOperator(Operator):
 
         The error of a sum of n terms grows as the square root of n where they are added in f32.
         """
-        given = self.described.tolerance.get(output)
-        if given is not None:
-            return given
+        described = self.described.tolerance.get(output)
+        if described is not None:
+            return described
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         if of.integer:
             return Tolerance(0.0, 0.0)
@@ -151,15 +153,15 @@ class KernelOperator(Operator):
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         sizes, signature = self.sizes(), self.signature()
         named = self.described.probes.get(probe)
-        made = {}
+        arrays = {}
         for argument, tensor in zip(self.described.tensors, self.tensors(), strict=True):
             if tensor.role == OUTPUT:
                 continue
             filled = replace(argument, fill=named[tensor.name]) if named and tensor.name in named else argument
             kind = "normal" if named is not None else probe
             param = replace(signature[tensor.name], range=arguments.declared_range(filled))
-            made[tensor.name] = arguments.filled(filled, param, tensor, sizes, seed, kind)
-        return made
+            arrays[tensor.name] = arguments.filled(filled, param, tensor, sizes, seed, kind)
+        return arrays
 
     def describe(self) -> str:
         return " ".join([self.described.name, *(f"{name}={value}" for name, value in self.numbers)])
@@ -171,8 +173,8 @@ class KernelOperator(Operator):
         self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]
     ) -> KernelOperator:
         numbers = tuple((name, sizes.get(name, value)) for name, value in self.numbers)
-        given = tuple((name, values.get(name, value)) for name, value in self.given)
-        return type(self)(numbers, given)
+        scalars = tuple((name, values.get(name, value)) for name, value in self.scalar_values)
+        return type(self)(numbers, scalars)
 
     def neighbours(self) -> tuple[KernelOperator, ...]:
         # Given arrays and expected answers have one shape.
@@ -189,9 +191,9 @@ class KernelOperator(Operator):
         return cls.make({**data["sizes"], **data["values"]})
 
     @classmethod
-    def make(cls, given: Mapping[str, Any]) -> KernelOperator:
-        numbers = tuple((name, int(given.get(name, value))) for name, value in cls.described.sizes.items())
-        scalars = tuple((s.name, given.get(s.name, s.value)) for s in cls.described.scalars)
+    def make(cls, words: Mapping[str, Any]) -> KernelOperator:
+        numbers = tuple((name, int(words.get(name, value))) for name, value in cls.described.sizes.items())
+        scalars = tuple((s.name, words.get(s.name, s.value)) for s in cls.described.scalars)
         return cls(numbers, scalars)
 
     def parameters(self) -> Mapping[str, Any]:
@@ -216,8 +218,8 @@ def class_of(
         "__qualname__": attribute,
         "__doc__": f"What the kernel {described.name} computes.",
     }
-    made: type[KernelOperator] = type(described.name, (KernelOperator,), body)
-    return made
+    operators: type[KernelOperator] = type(described.name, (KernelOperator,), body)
+    return operators
 
 
 def _judged(argument: TensorArgument) -> bool:

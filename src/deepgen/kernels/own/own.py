@@ -57,13 +57,13 @@ class OwnKernel:
         attribute = next((name for name, value in held.items() if value is self), _NOWHERE)
         return class_of(self.description, self.reference, lambda: self.family, self._module, attribute)
 
-    def operator(self, **given: int | float) -> KernelOperator:
+    def operator(self, **words: int | float) -> KernelOperator:
         """What it computes, with some sizes and scalars other than the kernel's own."""
-        known = (*self.description.sizes, *(s.name for s in self.description.scalars))
-        strange = sorted(set(given) - set(known))
+        names = (*self.description.sizes, *(s.name for s in self.description.scalars))
+        strange = sorted(set(words) - set(names))
         if strange:
-            raise BadInput(f"{self.description.name} has no size {strange[0]!r}", allowed="one of " + ", ".join(known))
-        return self.kind.make(given)
+            raise BadInput(f"{self.description.name} has no size {strange[0]!r}", allowed="one of " + ", ".join(names))
+        return self.kind.make(words)
 
     def from_json(self, data: Mapping[str, Any]) -> KernelOperator:
         """The operator that a study is of."""
@@ -120,7 +120,7 @@ def kernel(
     """
     caller = sys._getframe(1).f_globals
     folder = _folder_of(caller)
-    function = triton_text.found(source, language, entry, folder)
+    function = triton_text.function_of(source, language, entry, folder)
     if function is None and not isinstance(source, (str, Path)):
         raise BadInput(f"source is {source!r}", allowed="a path, the text of a program, or a @triton.jit function")
     written_in = reading.language_of(source, language) if function is None else "triton"
@@ -184,39 +184,45 @@ def _check_sources(described: Description, *, spare_fixed: bool) -> None:
     for one in described.launches:
         chosen = passed if one.arguments is None else [by_name[n] for n in one.arguments]
         reading.check(one.entry, described.file, text, chosen)
-    found = reading.names(source.text for source in described.sources)
+    mentioned = reading.names(source.text for source in described.sources)
     used = " ".join(str(size) for one in described.launches for size in (*one.expressions(), one.entry))
     used += " ".join(map(str, described.defines.values()))
     for knob, values in described.knobs.items():
         names = {knob, f"{described.name}_{knob}"}
         spared = spare_fixed and len(values) == 1
-        if not spared and not names & found and knob not in reading.names([used]):
+        if not spared and not names & mentioned and knob not in reading.names([used]):
             raise BadInput(
                 f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
             )
 
 
-def _flops(given: Size | Mapping[str, Size] | None, arguments: Sequence[Argument]) -> dict[str, Size]:
-    if given is None:
+def _flops(flops: Size | Mapping[str, Size] | None, arguments: Sequence[Argument]) -> dict[str, Size]:
+    if flops is None:
         return {}
-    if isinstance(given, Mapping):
-        return {dtype(of).name: count for of, count in given.items()}
+    if isinstance(flops, Mapping):
+        return {dtype(of).name: count for of, count in flops.items()}
     tensors = [a for a in arguments if isinstance(a, TensorArgument)]
     floats = [t.dtype for t in tensors if not dtype(t.dtype).integer]
-    return {floats[0] if floats else "f32" if not tensors else tensors[0].dtype: given}
+    return {floats[0] if floats else "f32" if not tensors else tensors[0].dtype: flops}
 
 
-def _tolerances(given: Any, arguments: Sequence[Argument]) -> dict[str, Tolerance]:
+def _tolerances(tolerance: Any, arguments: Sequence[Argument]) -> dict[str, Tolerance]:
     outputs = [a.name for a in arguments if isinstance(a, TensorArgument) and a.role != "input"]
-    by_name = given if isinstance(given, Mapping) else {} if given is None else dict.fromkeys(outputs, given)
+    by_name = (
+        tolerance if isinstance(tolerance, Mapping) else {} if tolerance is None else dict.fromkeys(outputs, tolerance)
+    )
     try:
-        made = {name: Tolerance(float(absolute), float(relative)) for name, (absolute, relative) in by_name.items()}
+        tolerances = {
+            name: Tolerance(float(absolute), float(relative)) for name, (absolute, relative) in by_name.items()
+        }
     except (TypeError, ValueError) as error:
-        raise BadInput(f"tolerance is {given!r}", allowed="(absolute, relative), or such a pair by output") from error
-    strange = sorted(set(made) - set(outputs))
+        raise BadInput(
+            f"tolerance is {tolerance!r}", allowed="(absolute, relative), or such a pair by output"
+        ) from error
+    strange = sorted(set(tolerances) - set(outputs))
     if strange:
         raise BadInput(f"tolerance names {strange[0]!r}", allowed="one of " + ", ".join(outputs))
-    return made
+    return tolerances
 
 
 def _folder_of(caller: Mapping[str, Any]) -> Path:

@@ -27,13 +27,13 @@ def is_path(source: str) -> bool:
     return "\n" not in source and len(source) < 1000 and Path(source).suffix in LANGUAGES
 
 
-def language_of(source: str | Path, given: str | None) -> str:
+def language_of(source: str | Path, language: str | None) -> str:
     """The language by the file's suffix, unless it is given."""
-    if given is not None:
-        known = {**{name: name for name in SUFFIXES}, "cpp": "c++"}
-        if given.lower() not in known:
-            raise BadInput(f"language is {given!r}", allowed="one of " + ", ".join(SUFFIXES))
-        return known[given.lower()]
+    if language is not None:
+        names = {**{name: name for name in SUFFIXES}, "cpp": "c++"}
+        if language.lower() not in names:
+            raise BadInput(f"language is {language!r}", allowed="one of " + ", ".join(SUFFIXES))
+        return names[language.lower()]
     suffix = Path(source).suffix if isinstance(source, Path) or is_path(source) else ""
     if suffix not in LANGUAGES:
         raise BadInput("the source does not say its language", allowed="language=" + ", ".join(SUFFIXES))
@@ -53,11 +53,11 @@ def read(
     `more` are sources of their own. They become part of the first one: a kernel is one translation unit.
     """
     if isinstance(source, Path) or is_path(source):
-        path = _found(source, folder)
+        path = _existing(source, folder)
         first, beside = Source(path.name, text_of(path)), [path.parent]
     else:
         first, beside = Source(name + SUFFIXES[language], source), []
-    others = [_found(one, folder) for one in more]
+    others = [_existing(one, folder) for one in more]
     if others:
         # By name from the same folder: compilers then report errors with the file that they are in.
         joined = "".join(f'\n#include "{path.name}"' for path in others)
@@ -77,17 +77,17 @@ def _follow(texts: Iterable[str], places: Sequence[Path], included: dict[str, st
         for name in _INCLUDE.findall(text):
             if name in included or ".." in Path(name).parts or Path(name).is_absolute():
                 continue
-            found = next((place / name for place in places if (place / name).is_file()), None)
-            if found is None:
+            path = next((place / name for place in places if (place / name).is_file()), None)
+            if path is None:
                 continue
-            included[name] = text_of(found)
+            included[name] = text_of(path)
             waiting.append(included[name])
             if len(included) > MOST_FILES or size > MOST_BYTES:
                 what = f"the kernel includes more than {MOST_FILES} files or {MOST_BYTES >> 20} MB"
                 raise BadInput(what, allowed="a smaller part of the library, or a precompiled one")
 
 
-def _found(source: str | Path, folder: Path) -> Path:
+def _existing(source: str | Path, folder: Path) -> Path:
     path = Path(source).expanduser()
     path = path if path.is_absolute() else folder / path
     if not path.is_file():
@@ -95,8 +95,8 @@ def _found(source: str | Path, folder: Path) -> Path:
     return path
 
 
-def _folder(given: str | Path, folder: Path) -> Path:
-    path = Path(given).expanduser()
+def _folder(place: str | Path, folder: Path) -> Path:
+    path = Path(place).expanduser()
     path = path if path.is_absolute() else folder / path
     if not path.is_dir():
         raise BadInput(f"include folder {path} does not exist", allowed="a folder")
@@ -150,10 +150,10 @@ def parameters(text: str, entry: str) -> list[str] | None:
     """The declarations of the entry's parameters; None where its definition is not found."""
     base = re.split(r"[<:]", entry.strip(":"))[0]
     bare = plain(text)
-    for found in re.finditer(rf"\b{re.escape(base)}\s*\(", bare):
-        inside, end = _balanced(bare, found.end())
+    for match in re.finditer(rf"\b{re.escape(base)}\s*\(", bare):
+        inside, end = _balanced(bare, match.end())
         after = bare[end:].lstrip()
-        before = bare[: found.start()].rstrip()
+        before = bare[: match.start()].rstrip()
         if inside is not None and after.startswith("{") and before and (before[-1].isalnum() or before[-1] in "_*)>"):
             parts = _split(inside)
             return [] if parts in ([], ["void"]) else parts
@@ -162,16 +162,16 @@ def parameters(text: str, entry: str) -> list[str] | None:
 
 def check(entry: str, where: str, text: str, arguments: Sequence[Argument]) -> None:
     """Raises BadInput where the entry's parameters and the arguments differ."""
-    found = parameters(text, entry)
-    if found is None:
+    listed = parameters(text, entry)
+    if listed is None:
         if re.search(rf"\b{re.escape(re.split(r'[<:]', entry.strip(':'))[0])}\b", plain(text)) is None:
             raise BadInput(f"{where} has no function {entry}", allowed="the name of the kernel as entry=")
         return
-    if len(found) != len(arguments):
-        given = ", ".join(a.name for a in arguments) or "none"
-        what = f"{entry} takes {len(found)} parameters in {where}, and {len(arguments)} arguments are given: {given}"
-        raise BadInput(what, allowed="one for each of: " + (", ".join(found) or "none"))
-    for place, (declared, argument) in enumerate(zip(found, arguments, strict=True)):
+    if len(listed) != len(arguments):
+        passed = ", ".join(a.name for a in arguments) or "none"
+        what = f"{entry} takes {len(listed)} parameters in {where}, and {len(arguments)} arguments are given: {passed}"
+        raise BadInput(what, allowed="one for each of: " + (", ".join(listed) or "none"))
+    for place, (declared, argument) in enumerate(zip(listed, arguments, strict=True)):
         wrong = _mismatch(declared, argument)
         if wrong is not None:
             what = f"argument {place} of {entry}, {argument.name}, is {wrong[0]}, and {where} has `{declared}` there"

@@ -66,23 +66,23 @@ class TritonFamily(KernelFamily):
         assert isinstance(target, (Gpu, Cpu)), "ask refuses() first"
         knobs = {name: value for name, value in config.items() if name in described.knobs}
         numbers = {**operator.sizes(), **knobs}
-        given = {**knobs, **{name: defined(value, numbers) for name, value in described.defines.items()}}
-        told = described.options
-        constants = {n: given[n] if n in given else told["defaults"][n] for n in told["constants"]}
+        valued = {**knobs, **{name: defined(value, numbers) for name, value in described.defines.items()}}
+        options_of = described.options
+        constants = {n: valued[n] if n in valued else options_of["defaults"][n] for n in options_of["constants"]}
         options = {name: value for name, value in knobs.items() if name in ALL_OPTIONS}
-        parameters, ones, requires = _known(described, operator, target)
+        parameters, ones, requires = _specialised(described, operator, target)
         unit = TritonUnit(
-            told["triton"], told["key"], described.launches[0].entry, parameters, constants | ones, options
+            options_of["triton"], options_of["key"], described.launches[0].entry, parameters, constants | ones, options
         )
         step = self._step(described.launches[0], knobs)
         flags = unit.flags()
         if isinstance(target, Cpu):
-            made = _called(step, described, ones, options, target)
+            call = _called(step, described, ones, options, target)
             flags = (*flags, f"--lowering={LOWERINGS.get('triton')().digest()}")
         else:
-            made = _launched(step, described, ones, options, target)
+            call = _launched(step, described, ones, options, target)
         required = KernelFamily(described)._required(knobs)
-        plan = LaunchPlan((made,), requires=(*self._compiled_for(operator), *required, *requires.items()))
+        plan = LaunchPlan((call,), requires=(*self._compiled_for(operator), *required, *requires.items()))
         return Kernel(described.name, "triton", described.sources, flags, plan)
 
 
@@ -134,7 +134,7 @@ def _launched(
     )
 
 
-def _known(
+def _specialised(
     described: Description, operator: Operator, target: Target
 ) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
     """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""

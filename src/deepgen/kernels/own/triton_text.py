@@ -169,7 +169,7 @@ _FUNCTIONS = ("JITFunction", "InterpretedFunction")
 _SUFFIX = ".py"
 
 
-def found(source: Any, language: str | None, entry: str | None, folder: Path) -> Any | None:
+def function_of(source: Any, language: str | None, entry: str | None, folder: Path) -> Any | None:
     """The `@triton.jit` function that is given, or that a Python file holds as `entry`; None for other languages."""
     if isinstance(source, (str, Path)):
         named = "\n" not in str(source) and Path(source).suffix == _SUFFIX
@@ -200,7 +200,7 @@ def keyed(described: Description) -> Description:
     return replace(described, options={**described.options, "key": key})
 
 
-def options(function: Any, arguments: Sequence[Argument], given: Sequence[str]) -> JsonObject:
+def options(function: Any, arguments: Sequence[Argument], valued: Sequence[str]) -> JsonObject:
     """What a build needs of the function; `given` names what has values.
 
     Raises BadInput where the function and what is said of it differ.
@@ -212,22 +212,24 @@ def options(function: Any, arguments: Sequence[Argument], given: Sequence[str]) 
     constants = [p.name for p in parameters.values() if "constexpr" in str(p.annotation)]
     passed = [word for word in parameters if word not in constants]
     _check_arguments(name, passed, arguments)
-    strange = next((word for word in given if word not in {*constants, *ALL_OPTIONS}), None)
+    strange = next((word for word in valued if word not in {*constants, *ALL_OPTIONS}), None)
     if strange is not None:
         what = f"{strange} is neither a tl.constexpr parameter of {name} nor an option of Triton's"
         raise BadInput(what, allowed=", ".join([*constants, *sorted(ALL_OPTIONS)]))
-    defaults = {word: parameters[word].default for word in constants if word not in given}
+    defaults = {word: parameters[word].default for word in constants if word not in valued}
     missing = next((word for word, value in defaults.items() if value is inspect.Parameter.empty), None)
     if missing is not None:
         what = f"{name} has the tl.constexpr parameter {missing}, which has no value"
         raise BadInput(what, allowed=f'a knob {missing}, or defines={{"{missing}": an expression over sizes}}')
-    told = getattr(function, "params", ())
+    function_parameters = getattr(function, "params", ())
     return {
         "triton": triton.__version__,
         "parameters": list(passed),
         "constants": list(constants),
         "defaults": {word: getattr(value, "value", value) for word, value in defaults.items()},
-        "unspecialised": [p.name for p in told if p.do_not_specialize or p.do_not_specialize_on_alignment],
+        "unspecialised": [
+            p.name for p in function_parameters if p.do_not_specialize or p.do_not_specialize_on_alignment
+        ],
     }
 
 

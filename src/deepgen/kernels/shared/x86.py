@@ -23,7 +23,7 @@ _DIVIDED = {"m": "left", "n": "right", "mn": "both"}  # other words for what tas
 
 
 class Tile(NamedTuple):
-    """What one turn of the innermost loop computes."""
+    """What one iteration of the innermost loop computes."""
 
     rows: int
     columns: int

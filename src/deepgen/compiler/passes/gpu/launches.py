@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.bounds import Bounds
 from deepgen.compiler.passes.build import Builder, buffer_of, guarded, parameters
-from deepgen.compiler.passes.gpu.pipeline import filled_ahead, is_turned, several
+from deepgen.compiler.passes.gpu.pipeline import filled_ahead, is_transposed, several
 from deepgen.compiler.passes.gpu.tensorize import (
     PRODUCTS_WAIT,
     fragments_of,
@@ -190,20 +190,20 @@ def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
 
 def _reads_sums(state: State, planned: Planned) -> bool:
     """Whether it is in shared memory, and reads nothing but sums of the same block."""
-    found = [state.stages.get(read.tensor) for read in reads(planned.stage.value)]
-    return planned.scope == "shared" and bool(found) and all(p is not None and p.scope == "warp" for p in found)
+    stages = [state.stages.get(read.tensor) for read in reads(planned.stage.value)]
+    return planned.scope == "shared" and bool(stages) and all(p is not None and p.scope == "warp" for p in stages)
 
 
 def _reads_inside(state: State, planned: Planned) -> bool:
     """Whether all that a stage reads, beyond its edges too, lies in buffers of the same launch."""
-    known = Known({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
+    bounds = Bounds({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
     places = planned.absolute()
     for read in reads(planned.stage.value):
         source = state.stages.get(read.tensor)
         if source is None or source.at is None:
             return False
         for axis, i in zip(source.stage.axes, read.indices, strict=True):
-            low, high = known.simple(i.substitute(places) - source.bases[axis.name]).bounds(known.ranges)
+            low, high = bounds.simple(i.substitute(places) - source.bases[axis.name]).bounds(bounds.ranges)
             if low < 0 or high >= source.extents[axis.name]:
                 return False
     return True
@@ -246,10 +246,10 @@ class _GpuBuilder(Builder):
             return tile(self.state, planned, loops, self.read_from_buffers)
         if loops and (ahead := [p for p in self.inner(planned, loops[0]) if p.depth_of_pipeline > 1]):
             return self.pipelined(planned, loops, started, ahead)
-        made = super().nest(planned, loops, started)
+        nested = super().nest(planned, loops, started)
         if not (len(loops) > 1 and loops[0].reduced and started and is_wide(planned)):
-            return made
-        return _waited_for(made, is_tile(self.state, planned, loops[1:]))
+            return nested
+        return _waited_for(nested, is_tile(self.state, planned, loops[1:]))
 
     def inner(self, planned: Planned, loop: Loop) -> list[Planned]:
         return self.state.computed_at(planned.stage.name, loop.name)
@@ -311,7 +311,7 @@ class _GpuBuilder(Builder):
         return Alloc(part, Seq(steps))
 
     def carried(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
-        """A scan from its first loop on: what it has come to stays in registers, one for each turn of other loops."""
+        """A scan from its first loop on: what it has come to stays in registers, one for each iteration of others."""
         others = [loop for loop in loops if planned.stage.scan not in loop.axes and loop.kind not in BOUND]
         count = prod(loop.extent for loop in others)
         body = self.nest(planned, loops, started=True)
@@ -328,11 +328,11 @@ class _GpuBuilder(Builder):
         others = {name for name, planned in self.state.stages.items() if planned.at is None}
         late = {name for name in copies if others & {r.tensor for r in reads(self.state.stages[name].stage.value)}}
         if not late:
-            return dict(sorted(copies.items(), key=lambda one: is_turned(one[1])))
-        return dict(sorted(copies.items(), key=lambda one: (one[0] in late, not is_turned(one[1]))))
+            return dict(sorted(copies.items(), key=lambda one: is_transposed(one[1])))
+        return dict(sorted(copies.items(), key=lambda one: (one[0] in late, not is_transposed(one[1]))))
 
     def pipelined(self, planned: Planned, loops: Sequence[Loop], started: bool, ahead: list[Planned]) -> Stmt:
-        """A loop whose stages are filled some turns before they are read."""
+        """A loop whose stages are filled some iterations before they are read."""
         loop = loops[0]
         if loop.kind in BOUND or len({p.depth_of_pipeline for p in ahead}) > 1:
             raise BadInput(f"stages are filled ahead at loop {loop.name}", allowed="one depth for all, a serial loop")
@@ -349,21 +349,26 @@ class _GpuBuilder(Builder):
             if inner not in ahead:
                 body = self.computed(inner, body)
         copies = self.in_order({p.stage.name: self.nest(p, p.loops) for p in ahead})
-        made = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body, told=is_wide(planned))
+        filled = filled_ahead(loop, ahead[0].depth_of_pipeline, copies, body, signalled=is_wide(planned))
         for p in reversed(ahead):
-            made = Alloc(several(place_of(p), min(p.depth_of_pipeline, loop.extent)), made)
-        return made
+            filled = Alloc(several(place_of(p), min(p.depth_of_pipeline, loop.extent)), filled)
+        return filled
 
 
-def _waited_for(made: Stmt, products: bool) -> Stmt:
+def _waited_for(filled: Stmt, products: bool) -> Stmt:
     """A loop around products of four warps, which are waited for after the outermost one that is written out: until
     then no register of theirs is used again."""
     waits = Call(PRODUCTS_WAIT)
     if products:
-        return sequence(made, waits)
-    if isinstance(made, For) and made.kind == UNROLL and isinstance(made.body, Seq) and made.body.body[-1] == waits:
-        return sequence(replace(made, body=sequence(*made.body.body[:-1])), waits)
-    return made
+        return sequence(filled, waits)
+    if (
+        isinstance(filled, For)
+        and filled.kind == UNROLL
+        and isinstance(filled.body, Seq)
+        and filled.body.body[-1] == waits
+    ):
+        return sequence(replace(filled, body=sequence(*filled.body.body[:-1])), waits)
+    return filled
 
 
 def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import wide_product
-from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.bounds import Bounds
 from deepgen.compiler.passes.gpu.launches import Launch, Program, build
 from deepgen.compiler.passes.gpu.shared import in_shared_memory, with_barriers
 from deepgen.compiler.passes.gpu.vectors import with_vectors
@@ -51,7 +51,7 @@ def passes(expression: Expression, schedule: Schedule, warp: int = 32) -> Iterat
 
 
 def _simplified(launch: Launch) -> Launch:
-    return replace(launch, body=simplified(launch.body, Known(launch.ranges)))
+    return replace(launch, body=simplified(launch.body, Bounds(launch.ranges)))
 
 
 def in_own_lane(launch: Launch) -> Launch:
@@ -80,13 +80,13 @@ def _accesses(statement: Stmt) -> tuple[Read, ...]:
 
 def together(program: Program) -> Program:
     """Neighbours with blocks of the same threads are done by one grid: the blocks of one, then those of the next."""
-    made: list[Launch] = []
+    joined: list[Launch] = []
     for launch in program.launches:
-        if made and all(_apart(one, launch) for one in made[-1].parts):
-            made[-1] = replace(made[-1], beside=(*made[-1].beside, launch))
+        if joined and all(_apart(one, launch) for one in joined[-1].parts):
+            joined[-1] = replace(joined[-1], beside=(*joined[-1].beside, launch))
         else:
-            made.append(launch)
-    return replace(program, launches=tuple(made))
+            joined.append(launch)
+    return replace(program, launches=tuple(joined))
 
 
 def _apart(one: Launch, other: Launch) -> bool:

@@ -38,12 +38,12 @@ def several(buffer: Buffer, depth: int) -> Buffer:
     return replace(buffer, sizes=(depth, *buffer.sizes), strides=(apart, *buffer.strides))
 
 
-def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt, told: bool = False) -> Stmt:
-    """The loop with copies `depth - 1` turns ahead. `copies` are statements over the loop's variable, by buffer.
+def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt, signalled: bool = False) -> Stmt:
+    """The loop with copies `depth - 1` iterations ahead. `copies` are statements over the loop's variable, by buffer.
 
     With `told`, matrix units that read copies themselves are told of them. Where they read both operands, products of
-    one turn still run while the next one begins: what they read is overwritten a turn later, by copies that are one
-    turn less ahead.
+    one iteration still run while the next one begins: what they read is overwritten an iteration later, by copies that
+    are one iteration less ahead.
     """
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
     for name in copies:
@@ -53,45 +53,45 @@ def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt,
     late = last and depth > 2 and _in_lines(body)
     ahead = depth - 2 if late else depth - 1
     before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
-    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(READY)] if told else []), Barrier()]
+    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(READY)] if signalled else []), Barrier()]
     asked = _asked(loop, copies, now + ahead, depth)
     ends: list[Stmt] = [Call(f"{WAIT}<0>")]
     if isinstance(body, Seq) and last:
         pending = Call(PRODUCTS_WAIT.replace("0", str(_groups(body)))) if late else waits
-        turns = sequence(*ready, *body.body[:-1], asked, pending)
+        iterations = sequence(*ready, *body.body[:-1], asked, pending)
         ends += [waits] if late else []
     else:
-        turns = sequence(*ready, asked, body)
+        iterations = sequence(*ready, asked, body)
     # Whoever comes first to the copies must not overwrite what others still read.
-    return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, turns), *ends)
+    return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, iterations), *ends)
 
 
 def _in_lines(body: Stmt) -> bool:
     """Whether matrix units read both operands of all products themselves."""
-    found = [product for s in walk(body) if isinstance(s, Call) and (product := wide_product(s.name))]
-    return bool(found) and all(product.apart for product in found)
+    products = [product for s in walk(body) if isinstance(s, Call) and (product := wide_product(s.name))]
+    return bool(products) and all(product.apart for product in products)
 
 
 def _groups(body: Stmt) -> int:
-    """How many groups of products a turn has."""
+    """How many groups of products an iteration has."""
     if isinstance(body, Call):
         return int(body.name == PRODUCTS_COMMIT)
     return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 
-def _asked(loop: Loop, copies: Mapping[str, Stmt], turn: Index, depth: int) -> Stmt:
-    """The copies of a turn, if there is one; they count as one group, be it empty."""
+def _asked(loop: Loop, copies: Mapping[str, Stmt], iteration: Index, depth: int) -> Stmt:
+    """The copies of an iteration, if there is one; they count as one group, be it empty."""
     parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
-    moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: turn}))
-    return sequence(If((loop.extent - 1 - turn,), moved), Call(COMMIT))
+    moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: iteration}))
+    return sequence(If((loop.extent - 1 - iteration,), moved), Call(COMMIT))
 
 
-def is_turned(copy: Stmt) -> bool:
+def is_transposed(copy: Stmt) -> bool:
     """Whether neighbours that are written lie apart where they are read: such copies are waited for."""
     runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
     stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
-    found = [(variable, read) for variable, s in stores for read in reads(s.value)]
-    inmost = [(variable, [i for i in read.indices if i.iterators][-1:]) for variable, read in found]
+    pairs = [(variable, read) for variable, s in stores for read in reads(s.value)]
+    inmost = [(variable, [i for i in read.indices if i.iterators][-1:]) for variable, read in pairs]
     return any(variable not in i.iterators for variable, last in inmost for i in last)
 
 

@@ -56,7 +56,7 @@ class _Memory:
                 outer = None if outer is not None and outer.name in _used(part) else outer
             return sequence(*parts)
         if not isinstance(statement, Alloc) or statement.buffer.scope != "shared":
-            # A loop that uses it keeps numbers in it from one turn to the next.
+            # A loop that uses it keeps numbers in it from one iteration to the next.
             kept = outer is not None and isinstance(statement, For) and outer.name in _used(statement)
             return with_children(statement, lambda s: self.placed(s, None if kept else outer))
         taken, before = self.bytes, outer is not None and _leaves_alone(statement, outer.name)
@@ -65,9 +65,9 @@ class _Memory:
         size = statement.buffer.elements * dtype(statement.buffer.dtype).bytes
         self.bytes = start + -(-size // _ALIGN) * _ALIGN
         buffer = replace(statement.buffer, offset=start)
-        made: Stmt = Alloc(buffer, self.placed(statement.body, buffer))
+        placed: Stmt = Alloc(buffer, self.placed(statement.body, buffer))
         self.bytes = max(taken, self.bytes)
-        return sequence(Barrier(), made, Barrier()) if before else made
+        return sequence(Barrier(), placed, Barrier()) if before else placed
 
 
 def _leaves_alone(statement: Alloc, name: str) -> bool:
@@ -109,11 +109,11 @@ def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stm
     if isinstance(statement, Seq):
         parts = []
         for one in statement.body:
-            made, since = _placed(one, since, shared)
-            parts.append(made)
+            placed, since = _placed(one, since, shared)
+            parts.append(placed)
         return sequence(*parts), since
     if isinstance(statement, For):
-        # What a turn leaves behind is there when the next one begins.
+        # What an iteration leaves behind is there when the next one begins.
         _, after = _placed(statement.body, since, shared)
         body, after = _placed(statement.body, since | after, shared)
         return For(statement.variable, statement.extent, statement.kind, body, statement.limits), since | after

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct, matrix_product
-from deepgen.compiler.passes.bounds import Known
+from deepgen.compiler.passes.bounds import Bounds
 from deepgen.compiler.passes.build import buffer_of, stored
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
 from deepgen.compiler.schedule.state import Loop, Planned, State
@@ -22,7 +22,7 @@ from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, subst
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype
 
-LOAD, LOAD_TURNED = "load_matrices", "load_matrices_turned"
+LOAD, LOAD_TRANSPOSED = "load_matrices", "load_matrices_turned"
 LOAD_OWN, LOAD_EACH = "load_own", "load_each"
 PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait<0>"
 _LINES = 8  # that are swizzled alike
@@ -122,11 +122,11 @@ def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: st
     place = replace(second, indices=tuple(i.substitute(nothing) for i in second.indices))
     lines = _first_lines(state, left)
     product = replace(product, apart=lines[1] if lines else 0)
-    made: Stmt = Call(product.name, (sums, lines[0] if lines else left.fragment(), place))
+    product_call: Stmt = Call(product.name, (sums, lines[0] if lines else left.fragment(), place))
     for loop in reversed(left.own):
-        made = For(loop.variable, loop.extent, UNROLL, made)
-    made = sequence(Call(PRODUCTS_BEGIN), made, Call(PRODUCTS_COMMIT))
-    return made if lines else Alloc(left.buffer, sequence(left.load(), made))
+        product_call = For(loop.variable, loop.extent, UNROLL, product_call)
+    product_call = sequence(Call(PRODUCTS_BEGIN), product_call, Call(PRODUCTS_COMMIT))
+    return product_call if lines else Alloc(left.buffer, sequence(left.load(), product_call))
 
 
 def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
@@ -134,11 +134,11 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
     each in a line of its own, groups equally far apart. None where they have to be loaded."""
     source = state.stages[left.read.tensor]
     buffer = buffer_of(source)
-    known = Known(_ranges(state))
-    flat = known.simple(_flat(buffer, left.read.indices))
+    bounds = Bounds(_ranges(state))
+    flat = bounds.simple(_flat(buffer, left.read.indices))
     teams = {loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.kind == THREADS[1]}
     warps = [variable for variable in teams if variable in flat.iterators]
-    if left._turned() or source.swizzle != _SWIZZLE or len(warps) != 1 or teams[warps[0]] % 4:
+    if left._transposed() or source.swizzle != _SWIZZLE or len(warps) != 1 or teams[warps[0]] % 4:
         return None
     (warp,) = warps
     zeros: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
@@ -158,7 +158,7 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
             return None
     inside = {warp, left.along, left.summed}
     others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
-    moved = [(Index(((atom, times),)).bounds(known.ranges)[1], times) for atom, times in others if times % group]
+    moved = [(Index(((atom, times),)).bounds(bounds.ranges)[1], times) for atom, times in others if times % group]
     # Of what is left, only steps along what is summed over stay within a line.
     if any(times % left.intrinsic.k for _, times in moved) or sum(most for most, _ in moved) >= line:
         return None
@@ -180,8 +180,8 @@ def _leading(
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
     if source is None or source.scope != "shared" or source.swizzle != _SWIZZLE or len(across) > 1:
         raise BadInput(what, allowed=allowed)
-    # Without loops of one turn, as those over the taps of a filter of 1 x 1.
-    flat = Known(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
+    # Without loops of one iteration, as those over the taps of a filter of 1 x 1.
+    flat = Bounds(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     count, run, step, line = product.columns, product.intrinsic.run, product.intrinsic.k, product.intrinsic.line
 
@@ -193,7 +193,7 @@ def _leading(
     start, apart = at(0, 0), at(min(line, count - 1), 0) - at(0, 0)
     pairs = [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
     along_sums = all(at(c, k) - start == c * line + k for c, k in pairs)
-    # Matrix units turn elements of two bytes only.
+    # Matrix units transpose elements of two bytes only.
     along_columns = (
         dtype(second.dtype).bytes == 2
         and count % line == 0
@@ -247,34 +247,34 @@ class _Side:
 
     def load(self) -> Stmt:
         """Four matrices at once: a fragment of the first operand, or two of the second."""
-        turned = self._turned()
+        transposed = self._transposed()
         if self.intrinsic.own:
-            return self._own_load(turned)
+            return self._own_load(transposed)
         lane, run = iterator(LANES), self.intrinsic.run
         by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
         own = self.own
         if self.is_first:
-            by[self.along] = lane // 8 % 2 * 8 if turned else lane % 16
-            by[self.summed] = lane % 8 + lane // 16 * 8 if turned else lane // 16 * run
+            by[self.along] = lane // 8 % 2 * 8 if transposed else lane % 16
+            by[self.summed] = lane % 8 + lane // 16 * 8 if transposed else lane // 16 * run
         else:
             if not own or own[-1].extent % 2:
                 what = f"operand {self.read.tensor} has an odd number of fragments"
                 raise BadInput(what, allowed="an even one: two are loaded at once")
-            by[self.along] = Index() if turned else lane % 8
-            by[self.summed] = lane % 16 if turned else lane // 8 % 2 * run
+            by[self.along] = Index() if transposed else lane % 8
+            by[self.summed] = lane % 16 if transposed else lane // 8 % 2 * run
             by[own[-1].variable] = iterator(own[-1].variable) * 2 + lane // 16
         to = self.fragment()
         if not self.is_first:
             pair: Mapping[str, Index | int] = {own[-1].variable: iterator(own[-1].variable) * 2}
             to = Read(to.tensor, tuple(i.substitute(pair) for i in to.indices), to.dtype)
         rows = Read(self.read.tensor, tuple(i.substitute(by) for i in self.read.indices), self.read.dtype)
-        body: Stmt = Call(LOAD_TURNED if turned else LOAD, (to, rows))
+        body: Stmt = Call(LOAD_TRANSPOSED if transposed else LOAD, (to, rows))
         for n, loop in enumerate(reversed(own)):
             extent = loop.extent // 2 if n == 0 and not self.is_first else loop.extent
             body = For(loop.variable, extent, UNROLL, body)
         return body
 
-    def _own_load(self, turned: bool) -> Stmt:
+    def _own_load(self, transposed: bool) -> Stmt:
         """What a lane has of its row: at once, or element by element where they do not lie side by side."""
         lane, run, rows = iterator(LANES), self.intrinsic.run, self.intrinsic.m if self.is_first else self.intrinsic.n
         by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
@@ -285,19 +285,19 @@ class _Side:
             return replace(self.read, indices=tuple(i.substitute(place) for i in self.read.indices))
 
         body: Stmt = Call(f"{LOAD_OWN}<{self.words}>", (self.fragment(), at(0)))
-        if turned:
+        if transposed:
             body = Call(f"{LOAD_EACH}<{self.read.dtype}>", (self.fragment(), *map(at, range(run))))
         for loop in reversed(self.own):
             body = For(loop.variable, loop.extent, UNROLL, body)
         return body
 
-    def _turned(self) -> bool:
+    def _transposed(self) -> bool:
         """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""
         source = self.state.stages.get(self.read.tensor)
         if source is None or source.scope != "shared":
             raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
         for i, size in zip(self.read.indices, buffer_of(source).sizes, strict=True):
-            low, high = Known(self._ranges).simple(i).bounds(self._ranges)
+            low, high = Bounds(self._ranges).simple(i).bounds(self._ranges)
             if low < 0 or high >= size:
                 what = f"tiles reach beyond operand {self.read.tensor}"
                 raise BadInput(what, allowed="tiles and steps that its dimensions have room for")
@@ -305,7 +305,7 @@ class _Side:
         size = self.intrinsic.run
         if self._in_runs(flat, self.summed, size):
             return False
-        if self.intrinsic.turns and (self.intrinsic.own or self._in_runs(flat, self.along, 8)):
+        if self.intrinsic.transposes and (self.intrinsic.own or self._in_runs(flat, self.along, 8)):
             return True
         what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
         raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")
@@ -318,8 +318,8 @@ class _Side:
         ranges = self._ranges
         part, inside = "run", "run.inside"
         extent = ranges[variable][1] + 1
-        known = Known({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
-        moved = known.simple(flat.substitute({variable: iterator(part) * run + iterator(inside)}))
+        bounds = Bounds({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
+        moved = bounds.simple(flat.substitute({variable: iterator(part) * run + iterator(inside)}))
         rest = moved - iterator(inside)
         steps = gcd(rest.constant, *(times for _, times in rest.terms))
         return dict(moved.terms).get(Iter(inside)) == 1 and inside not in rest.iterators and steps % run == 0
@@ -332,21 +332,21 @@ def _ranges(state: State) -> dict[str, tuple[int, int]]:
 def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
     """What the rows and the columns of the product are read from."""
     stage = planned.stage
-    value, found = stage.value, []
+    value, operands = stage.value, []
     if isinstance(value, Binary) and value.op == "mul" and stage.reduce == "sum":
         for side in (value.left, value.right):
             inner = side.value if isinstance(side, Cast) else side
             if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
-                found.append(inner)
-    if len(found) < 2:
+                operands.append(inner)
+    if len(operands) < 2:
         what = f"stage {stage.name} is not a sum of products of {intrinsic.operand} in {intrinsic.sum}"
         raise BadInput(what, where=intrinsic.name)
     places = planned.absolute()
-    depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in found]
+    depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in operands]
     if depends == [{rows}, {columns}]:
-        return found[0], found[1]
+        return operands[0], operands[1]
     if depends == [{columns}, {rows}]:
-        return found[1], found[0]
+        return operands[1], operands[0]
     raise BadInput(f"the rows and columns of stage {stage.name} are not those of its operands", where=intrinsic.name)
 
 

@@ -72,8 +72,8 @@ def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
     value = _with_one_choice(body.value, loop)
     if value is None or any(c is None for c in outside):
         return None
-    made = replace(loop, body=replace(body, value=value))
-    return If(tuple(c for c in outside if c is not None), made) if outside else made
+    vector = replace(loop, body=replace(body, value=value))
+    return If(tuple(c for c in outside if c is not None), vector) if outside else vector
 
 
 def _along(offset: Index, variable: str) -> bool:
@@ -81,7 +81,7 @@ def _along(offset: Index, variable: str) -> bool:
 
 
 def _for_all(condition: Index, loop: For) -> Index | None:
-    """The condition that holds for all turns of the loop or for none; None where there may be others."""
+    """The condition that holds for all iterations of the loop or for none; None where there may be others."""
     if loop.variable not in condition.iterators:
         return condition
     times = dict(condition.terms).get(Iter(loop.variable), 0)
@@ -97,18 +97,18 @@ def _for_all(condition: Index, loop: For) -> Index | None:
 def _with_one_choice(value: Value, loop: For) -> Value | None:
     """The value with choices that are the same for the whole vector; None where there are others."""
     if isinstance(value, Select):
-        told = conditions(value.condition)
-        if told is None:
+        asked = conditions(value.condition)
+        if asked is None:
             return value if not _varies(value.condition, loop) else None
-        same = [_for_all(c, loop) for c in told]
+        same = [_for_all(c, loop) for c in asked]
         then, otherwise = (_with_one_choice(v, loop) for v in (value.then, value.otherwise))
         if then is None or otherwise is None or any(c is None for c in same):
             return None
         return Select(all_of([c for c in same if c is not None]), then, otherwise)
-    made = [_with_one_choice(child, loop) for child in children(value)]
-    if any(child is None for child in made):
+    parts = [_with_one_choice(child, loop) for child in children(value)]
+    if any(child is None for child in parts):
         return None
-    return with_operands(value, [child for child in made if child is not None])
+    return with_operands(value, [child for child in parts if child is not None])
 
 
 def _varies(value: Value, loop: For) -> bool:

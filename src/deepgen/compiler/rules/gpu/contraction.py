@@ -35,8 +35,8 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
     value = stage.value
     if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
         return None
-    found = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
-    one, other = found
+    sides = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
+    one, other = sides
     if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
         return None
     one, other = _settled(one, stage), _settled(other, stage)
@@ -125,14 +125,14 @@ def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     along = along_of(read, c)
     last = max(n for n in places if read.indices[n].iterators)
     chosen = {a.name for a in (*c.rows, *c.columns)}
-    if along == last or (facts.plain(read.indices[last]) in chosen and c.intrinsic.turns):
+    if along == last or (facts.plain(read.indices[last]) in chosen and c.intrinsic.transposes):
         return None
     own = [n for n in places if read.indices[n].iterators & chosen]
     inner = [*(own if len(own) == 1 else []), along]  # of a filter, what each tap has lies together
     return (*(n for n in places if n not in inner), *inner)
 
 
-def turned_along(read: Read, c: Contraction) -> str | None:
+def transposed_along(read: Read, c: Contraction) -> str | None:
     """The axis of rows or columns that neighbours in an operand differ in, where it is not what is summed over."""
     last = max(n for n, i in enumerate(read.indices) if i.iterators)
     return facts.plain(read.indices[last]) if order(read, c) is None and along_of(read, c) != last else None
@@ -159,14 +159,14 @@ def _whole(stage: Stage, gpu: Gpu) -> Stage:
     sides = (value.left, value.right)
     if any(not isinstance(side, Cast) or not (isinstance(side.value, Read) or guard(side)) for side in sides):
         return stage
-    found = reads(value)
+    operands = reads(value)
     steps = {
         p.k for p in PRODUCTS.values()
         if p.on(gpu) and p.sum == stage.dtype
-        and all(read.dtype == p.operand for read in found)
+        and all(read.dtype == p.operand for read in operands)
     }  # fmt: skip
-    axes = [axis for axis in stage.reduced if all(alone(read, axis.name) for read in found)]
-    if len(found) != 2 or not steps or not axes or any(axis.extent % max(steps) == 0 for axis in axes):
+    axes = [axis for axis in stage.reduced if all(alone(read, axis.name) for read in operands)]
+    if len(operands) != 2 or not steps or not axes or any(axis.extent % max(steps) == 0 for axis in axes):
         return stage
     return rounded(stage, max(axes, key=lambda axis: axis.extent), max(steps))
 
@@ -179,10 +179,10 @@ _AXIS = "part"
 
 def split_counts(plain: Expression, gpu: Gpu) -> list[int]:
     """Into how many parts the sum of an expression may be split, so that there is work for more multiprocessors."""
-    found = [c for stage in plain.stages if (c := contraction(stage, gpu))]
-    if len(found) != 1 or found[0].taps:
+    contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
+    if len(contractions) != 1 or contractions[0].taps:
         return []
-    (c,) = found
+    (c,) = contractions
     results = prod(c.stage.shape)
     blocks = -(-results // _TILE)
     return [

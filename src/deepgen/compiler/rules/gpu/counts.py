@@ -18,14 +18,14 @@ _BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocess
 _MATRICES = 512  # bytes of the four matrices that a warp loads at once
 _L2 = 6.5e10  # bytes a second for each multiprocessor
 _LATENCY = 0.9e-6  # until what was asked for has come from memory
-_TURN = 0.08e-6  # of a turn's barrier and waits
+_ITERATION = 0.08e-6  # of an iteration's barrier and waits
 _ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results
 _ALONE = 0.5  # of the rate that one warp on each part of a multiprocessor comes to
 _ALONE_LATE = 0.8  # the same where they do not wait for products
 _FULL = 16  # warps that reach the whole rate
 _LAUNCH = 2.5e-6  # of a launch before this one
 _PACKED = 0.9e12  # bytes a second that such a launch puts in another order
-_TURNED = 25  # elements a cycle that a multiprocessor turns on their way to shared memory
+_TRANSPOSED = 25  # elements a cycle that a multiprocessor transposes on their way to shared memory
 _SHOWN = 0.1  # of what is done beside something longer
 
 
@@ -37,15 +37,15 @@ class Counts:
     shared_bytes: Extent
     operations: Extent  # of a block, those beyond the edges of the result too
     loads: Extent  # of a block, in quarters: four matrices from shared memory each
-    turns: Extent  # of the loop that copies operands
-    copied: Extent  # bytes in a turn
+    iterations: Extent  # of the loop that copies operands
+    copied: Extent  # bytes in an iteration
     depth: Extent
-    late: Extent  # 1 where products of one turn may run into the next one
+    late: Extent  # 1 where products of one iteration may run into the next one
     stored: Extent  # bytes, with those that are written beside them because sectors are larger
     packed: Extent  # bytes that a launch before this one puts in another order
-    turned: Extent  # elements in a turn that are turned on their way to shared memory
+    transposed: Extent  # elements in an iteration that are transposed on their way to shared memory
     rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
-    rate_late: float  # the same where products of one turn run into the next one
+    rate_late: float  # the same where products of one iteration run into the next one
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
         return {name: n if isinstance(n, int) else _whole(n.evaluate(config)) for name, n in self._numbers.items()}
@@ -84,14 +84,14 @@ def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:
     reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
     rate = counts.rate_late if late else counts.rate
     arithmetic = beside * c["operations"] / (rate / gpu.multiprocessors * reached)
-    shared = beside * (c["loads"] / 4 * _MATRICES / _BANKS + c["turns"] * c["turned"] / _TURNED / _CLOCK)
-    copies = beside * c["turns"] * c["copied"] / _L2
+    shared = beside * (c["loads"] / 4 * _MATRICES / _BANKS + c["iterations"] * c["transposed"] / _TRANSPOSED / _CLOCK)
+    copies = beside * c["iterations"] * c["copied"] / _L2
     # The longest hides most of the others.
     together = max(arithmetic, shared, copies) + _SHOWN * (arithmetic + shared + copies)
-    # What copies take beyond the turns that they are ahead is waited for.
-    ahead = (1 if c["turned"] else c["depth"] - (2.5 if late else 1)) * together / c["turns"]
+    # What copies take beyond the iterations that they are ahead is waited for.
+    ahead = (1 if c["transposed"] else c["depth"] - (2.5 if late else 1)) * together / c["iterations"]
     latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
-    waits = c["turns"] * ((0.0 if late else _TURN) + max(0.0, latency - ahead))
+    waits = c["iterations"] * ((0.0 if late else _ITERATION) + max(0.0, latency - ahead))
     ends = _ENDS + beside * c["stored"] / _L2
     before = _LAUNCH + c["packed"] / _PACKED if c["packed"] else 0.0
     return before + -(-own // beside) * (ends + max(together, together / beside + waits))

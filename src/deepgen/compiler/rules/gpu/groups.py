@@ -66,7 +66,7 @@ def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
 
 def groups(expression: Expression) -> list[Group]:
     """Of an expression without stages that could be inlined, in the order of their launches."""
-    made: list[Group] = []
+    parts: list[Group] = []
     taken: set[str] = set()
     for stage in reversed(expression.stages):
         if stage.name in taken:
@@ -78,8 +78,8 @@ def groups(expression: Expression) -> list[Group]:
             or Group(stage)
         )
         taken |= {stage.name, group.last.name, *(one.name for one in group.sums)}
-        made.append(group)
-    return made[::-1]
+        parts.append(group)
+    return parts[::-1]
 
 
 def spread_parts(expression: Expression) -> frozenset[str]:
@@ -103,24 +103,24 @@ def spreads(expression: Expression, stage: Stage, read: Read) -> bool:
 def place_in(stage: Stage, read: Read) -> tuple[tuple[str, int, bool], ...] | None:
     """For each dimension of what is read: the axis that chooses it, its stride, and whether the dimension is the
     residue of that stride or the quotient; None where dimensions are chosen otherwise."""
-    found: list[tuple[str, int, bool]] = []
+    matches: list[tuple[str, int, bool]] = []
     for i in read.indices:
         atom = i.terms[0][0] if len(i.terms) == 1 and i.terms[0][1] == 1 and not i.constant else None
         if isinstance(atom, (Quotient, Remainder)) and (axis := facts.plain(atom.of)):
-            found.append((axis, atom.by, isinstance(atom, Remainder)))
+            matches.append((axis, atom.by, isinstance(atom, Remainder)))
         elif axis := facts.plain(i):
-            found.append((axis, 1, False))
+            matches.append((axis, 1, False))
         else:
             return None
-    whole = [axis for axis, _, residue in found if not residue]
-    return tuple(found) if sorted(whole) == sorted(a.name for a in stage.axes) else None
+    whole = [axis for axis, _, residue in matches if not residue]
+    return tuple(matches) if sorted(whole) == sorted(a.name for a in stage.axes) else None
 
 
 def _spread(expression: Expression, stage: Stage) -> Group | None:
-    found = reads(stage.value)
-    if len(found) != 1 or not spreads(expression, stage, found[0]):
+    operands = reads(stage.value)
+    if len(operands) != 1 or not spreads(expression, stage, operands[0]):
         return None
-    group = _with_its_sum(expression, expression.stage(found[0].tensor))
+    group = _with_its_sum(expression, expression.stage(operands[0].tensor))
     return group and replace(group, spread=stage)
 
 
@@ -140,16 +140,16 @@ def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
 def scans_rows(scan: Stage) -> bool:
     """Whether it scans its last axis, of tensors that it reads place by place, and a block has room for its rows."""
     own = [axis.name for axis in scan.axes]
-    found = reads(scan.value)
+    operands = reads(scan.value)
     rows, length = prod(axis.extent for axis in scan.axes[:-1]), scan.axes[-1].extent
-    bytes_ = sum(dtype(kind).bytes for kind in (scan.dtype, *(read.dtype for read in found)))
+    bytes_ = sum(dtype(kind).bytes for kind in (scan.dtype, *(read.dtype for read in operands)))
     return (
         len(own) > 1
         and length <= _LONGEST
         and (length <= HELD or length * bytes_ * (rows if rows < _FEW else 1) <= _ROOM)
         and scan.scan == own[-1]
-        and len({read.tensor for read in found}) == len(found) > 0
-        and all([facts.plain(i) for i in read.indices] == own for read in found)
+        and len({read.tensor for read in operands}) == len(operands) > 0
+        and all([facts.plain(i) for i in read.indices] == own for read in operands)
     )
 
 
@@ -157,15 +157,15 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Gro
     """Reductions over what the stage reads of a row, as in a softmax: all of them read by this stage or each other."""
     if stage.reduce is not None or stage.scan:
         return None
-    found: list[Stage] = []
+    stages: list[Stage] = []
     waiting = _read_reductions(expression, stage)
     while waiting:
         one = waiting.pop()
-        if one in found:
+        if one in stages:
             continue
         readers = facts.readers(expression, one.name)
         rows = [axis.extent for axis in one.axes] == [axis.extent for axis in stage.axes[: len(one.axes)]]
-        inside = all(r == stage or r.name in {f.name for f in found} | {w.name for w in waiting} for r in readers)
+        inside = all(r == stage or r.name in {f.name for f in stages} | {w.name for w in waiting} for r in readers)
         plain = all(
             [facts.plain(i) for i in read.indices] == [axis.name for axis in reader.axes[: len(one.axes)]]
             for reader in readers
@@ -173,9 +173,9 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Gro
         )
         if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain):
             return None
-        found.append(one)
+        stages.append(one)
         waiting += _read_reductions(expression, one)
-    order = [one for one in expression.stages if one in found]
+    order = [one for one in expression.stages if one in stages]
     return Group(stage, tuple(order), rows=True) if order else None
 
 

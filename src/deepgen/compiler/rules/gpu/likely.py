@@ -25,16 +25,16 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
     drawn += [dict(config) for config in space.sample(_LOOKED_AT, seed=0)]
     if counts is None:
         return [(_apart(config, usual), config) for config in sorted(drawn, key=lambda c: _apart(c, usual))[:count]]
-    found: dict[str, tuple[float, dict[str, Value]]] = {}
-    known = counts.knobs
-    changing = [knob for knob in sketch.knobs if knob.name in known]
-    waiting = [_with_usual(config, usual, known, space) for config in drawn]
+    ranked: dict[str, tuple[float, dict[str, Value]]] = {}
+    counted = counts.knobs
+    changing = [knob for knob in sketch.knobs if knob.name in counted]
+    waiting = [_with_usual(config, usual, counted, space) for config in drawn]
     for _ in range(_TURNS):
-        fresh = {key: config for config in waiting if (key := _key(config)) not in found}
-        found |= {key: (seconds(counts, config, gpu), config) for key, config in fresh.items()}
-        best = sorted(found.values(), key=lambda one: one[0])[: max(_KEPT, count)]
+        fresh = {key: config for config in waiting if (key := _key(config)) not in ranked}
+        ranked |= {key: (seconds(counts, config, gpu), config) for key, config in fresh.items()}
+        best = sorted(ranked.values(), key=lambda one: one[0])[: max(_KEPT, count)]
         waiting = [near for _, config in best[:_KEPT] for near in _near(config, changing) if space.contains(near)]
-        if all(_key(config) in found for config in waiting):
+        if all(_key(config) in ranked for config in waiting):
             break
     return best[:count]
 
@@ -57,10 +57,10 @@ def near_usual(sketch: Sketch) -> dict[str, Value]:
 
 
 def _with_usual(
-    config: dict[str, Value], usual: Mapping[str, Value], known: frozenset[str], space: Space
+    config: dict[str, Value], usual: Mapping[str, Value], counted: frozenset[str], space: Space
 ) -> dict[str, Value]:
     """The config with usual values of the knobs that the estimate knows nothing about, where they fit."""
-    plain = {name: value if name in known else usual[name] for name, value in config.items()}
+    plain = {name: value if name in counted else usual[name] for name, value in config.items()}
     return plain if space.contains(plain) else config
 
 

@@ -108,13 +108,13 @@ class Flat:
     staged: str
     out: str
     rows: tuple[str, ...]  # axes of `out` that are one axis of the products
-    turned_in_block: bool = False  # the source is read as it lies, and turned on its way to shared memory
+    transposed_in_block: bool = False  # the source is read as it lies, and transposed on its way to shared memory
 
     @property
     def packed(self) -> str:
         """The copy of the source whose neighbours differ in what is summed over; empty where the source is so."""
         last = self.along == len(self.expression.shape_of(self.source)) - 1
-        return "" if last or self.turned_in_block else f"{self.source}.packed"
+        return "" if last or self.transposed_in_block else f"{self.source}.packed"
 
     @property
     def steps(self) -> tuple[s.Step, ...]:
@@ -133,10 +133,15 @@ class Flat:
 
 def flattened(plain: Expression, gpu: Gpu) -> Flat | None:
     """`plain` is an expression with stages for operands, for one sum of products, and for its result."""
-    found = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
-    if len(found) != 1 or found[0].both or len(found[0].rows) < 2 or found[0].along.extent % found[0].intrinsic.line:
+    contractions = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
+    if (
+        len(contractions) != 1
+        or contractions[0].both
+        or len(contractions[0].rows) < 2
+        or contractions[0].along.extent % contractions[0].intrinsic.line
+    ):
         return None
-    (c,) = found
+    (c,) = contractions
     out = c.stage if c.stage.name in plain.outputs else facts.fusible_consumer(plain, c.stage)
     operand = _operand(plain, c)
     if out is None or operand is None or {s.name for s in plain.stages} - {c.left.tensor} != {c.stage.name, out.name}:
@@ -187,11 +192,11 @@ def _sums(c: Contraction, m: Axis, rows: Stage, taps: tuple[Axis, ...], name: st
 
 def _places(m: Axis, rows: tuple[Axis, ...]) -> dict[str, Index | int]:
     """The axes that rows run over, as parts of one."""
-    found: dict[str, Index | int] = {}
+    places: dict[str, Index | int] = {}
     rest = iterator(m.name)
     for axis in reversed(rows[1:]):
-        found[axis.name], rest = rest % axis.extent, rest // axis.extent
-    return {**found, rows[0].name: rest}
+        places[axis.name], rest = rest % axis.extent, rest // axis.extent
+    return {**places, rows[0].name: rest}
 
 
 def _extents(axes: tuple[Axis, ...]) -> list[int]:

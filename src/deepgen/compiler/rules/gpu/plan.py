@@ -36,19 +36,19 @@ class Plan:
 
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
         """A knob, or the number itself where there is only one."""
-        found = [*dict.fromkeys(values)]
-        if not found:
+        choices = [*dict.fromkeys(values)]
+        if not choices:
             raise Useless(f"there is no value for {name}")
-        if len(found) == 1 and isinstance(found[0], int):
-            return found[0]
+        if len(choices) == 1 and isinstance(choices[0], int):
+            return choices[0]
         name = unused(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])
-        self.knobs.append(Tuned(name, tuple(found), usual if usual in found else found[0]))
+        self.knobs.append(Tuned(name, tuple(choices), usual if usual in choices else choices[0]))
         return knob_ref(name)
 
     def shared_knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
         """A knob that may have been made before."""
-        known = any(knob.name == name for knob in self.knobs)
-        return knob_ref(name) if known else self.knob(name, values, usual)
+        exists = any(knob.name == name for knob in self.knobs)
+        return knob_ref(name) if exists else self.knob(name, values, usual)
 
     def require(self, expr: Expr | bool, words: str) -> None:
         if isinstance(expr, bool):
@@ -111,7 +111,7 @@ def total_of(*terms: Extent) -> Extent:
 
 def powers(most: int, least: int = 1) -> list[int]:
     """Powers of two up to the first that covers `most`."""
-    found = [least]
-    while found[-1] < most:
-        found.append(found[-1] * 2)
-    return found
+    numbers = [least]
+    while numbers[-1] < most:
+        numbers.append(numbers[-1] * 2)
+    return numbers

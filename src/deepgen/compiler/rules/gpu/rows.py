@@ -110,17 +110,17 @@ def by_lanes(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) 
     usual = _USUAL_THREADS // min(_WARP, max(2, covering))
     rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
     several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
-    turns = plan.knob("turns", several, 1)
-    held = product_of(turns, covered(length, product_of(team, each)), each)
+    iterations = plan.knob("turns", several, 1)
+    held = product_of(iterations, covered(length, product_of(team, each)), each)
     plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
     plan.require(product_of(team, rows) <= plan.gpu.threads_per_block, "threads of a block")
     plan.derive("threads", product_of(team, rows))
     loops = [axis.name for axis in out.axes]
-    block, by_y, turn = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows, turns)
+    block, by_y, iteration = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows, iterations)
     _, by_x, run = plan.split(out.name, loops[-1], team, each)
     plan.bind(out.name, "block.x", block)
     plan.bind(out.name, "thread.y", by_y)
-    plan.bind(out.name, "unroll", turn)
+    plan.bind(out.name, "unroll", iteration)
     plan.bind(out.name, "thread.x", by_x)
     plan.bind(out.name, "vector", run)
     own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
@@ -137,9 +137,9 @@ def by_lanes(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) 
 
 
 def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
-    found = reads(scan.value)
-    shared = tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in found)
-    runs = tuple(s.CacheRead(_copy(r), _run(r), "register", (reader,)) for r in found if in_runs(scan, r))
+    operands = reads(scan.value)
+    shared = tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in operands)
+    runs = tuple(s.CacheRead(_copy(r), _run(r), "register", (reader,)) for r in operands if in_runs(scan, r))
     return (*shared, *runs)
 
 
@@ -162,8 +162,8 @@ def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read
     held: Extent = rows
     if count >= _MANY:
         # Turns that reach beyond the rows of a block would count some of all rows as its own.
-        whole, turn = product_of(rows, length), product_of(threads, width)
-        plan.require(whole % turn == 0, "threads divide the rows of a block evenly")
+        whole, iteration = product_of(rows, length), product_of(threads, width)
+        plan.require(whole % iteration == 0, "threads divide the rows of a block evenly")
     else:
         held = count
     _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), threads, width)

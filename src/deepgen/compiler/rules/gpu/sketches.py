@@ -66,38 +66,38 @@ def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
     base = cast_when_read(with_padding(expression))
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
-    found: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
+    by_name: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
     whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
     on_matrices = [_Variant(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
     for variant in (*on_matrices, *_variants(base, lifted)):
-        found |= _by_variant(variant, gpu, _MOST - len(found), set(found))
-        if variant.by == _MATRICES and found and variant.expression in (apart, base):
+        by_name |= _by_variant(variant, gpu, _MOST - len(by_name), set(by_name))
+        if variant.by == _MATRICES and by_name and variant.expression in (apart, base):
             break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
-    return [*found.values(), *_by_split_sums(base, gpu)]
+    return [*by_name.values(), *_by_split_sums(base, gpu)]
 
 
-def _by_variant(variant: _Variant, gpu: Gpu, most: int, known: Set[str] = frozenset()) -> dict[str, Sketch]:
+def _by_variant(variant: _Variant, gpu: Gpu, most: int, existing: Set[str] = frozenset()) -> dict[str, Sketch]:
     """So many sketches of an expression at most, beside those that are known."""
-    found: dict[str, Sketch] = {}
+    by_name: dict[str, Sketch] = {}
     parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
     first, plain = inlined(variant.expression, variant.kept | parts_of)
     if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
-        return found
+        return by_name
     if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
-        return found
+        return by_name
     parts = [group for group in groups(plain) if group.last.name not in variant.kept]
     if any(group.spread and not contraction(group.sums[0], gpu) for group in parts):
-        return found
+        return by_name
     choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
     for ways in islice(choices, most):
         plan = Plan(variant.expression, gpu)
         try:
-            made = _made(plan, first, plain, ways)
+            sketch = _sketch(plan, first, plain, ways)
         except Useless:
             continue
-        if made.name not in known | set(found) and _possible(made):
-            found[made.name] = made
-    return found
+        if sketch.name not in existing | set(by_name) and _possible(sketch):
+            by_name[sketch.name] = sketch
+    return by_name
 
 
 def _by_split_sums(base: Expression, gpu: Gpu) -> Iterator[Sketch]:
@@ -105,13 +105,15 @@ def _by_split_sums(base: Expression, gpu: Gpu) -> Iterator[Sketch]:
     _, plain = inlined(base, _operands(base, gpu))
     for count in split_counts(plain, gpu):
         split = with_split_sums(plain, gpu, count)
-        for name, made in _by_variant(_Variant(split, _operands(split, gpu), _MATRICES), gpu, _MOST).items():
+        for name, sketch in _by_variant(_Variant(split, _operands(split, gpu), _MATRICES), gpu, _MOST).items():
             kind, _, rest = name.partition("_")
-            if kind == "threads" and made.counts is not None:
+            if kind == "threads" and sketch.counts is not None:
                 # The second launch reads what the first one wrote.
                 bytes_ = workspace_bytes(prod(next(s.shape for s in plain.stages if contraction(s, gpu))), count)
                 yield replace(
-                    made, name=f"{rest}_split{count}", counts=replace(made.counts, packed=made.counts.packed + bytes_)
+                    sketch,
+                    name=f"{rest}_split{count}",
+                    counts=replace(sketch.counts, packed=sketch.counts.packed + bytes_),
                 )
 
 
@@ -134,8 +136,8 @@ def _possible(sketch: Sketch) -> bool:
 def _operands(expression: Expression, gpu: Gpu) -> frozenset[str]:
     """The stages that products of matrices read."""
     _, plain = inlined(expression, frozenset(stage.name for stage in expression.stages))
-    found = [c for stage in plain.stages if (c := contraction(stage, gpu))]
-    names = {read.tensor for c in found for read in (c.left, c.right)}
+    contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
+    names = {read.tensor for c in contractions for read in (c.left, c.right)}
     return frozenset(names & {stage.name for stage in expression.stages if not facts.is_summed(stage)})
 
 
@@ -146,7 +148,7 @@ def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
     return frozenset(lifted & {read.tensor for stage in sums for read in reads(stage.value)})
 
 
-def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
+def _sketch(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
     copies = [{step.name: None for step in way if isinstance(step, s.CacheRead)} for way, _ in ways]
     others = _other_names(copies)
     stages = tuple(_renamed(step, names) for (way, _), names in zip(ways, others, strict=True) for step in way)
@@ -162,11 +164,11 @@ def _made(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[
 def _other_names(copies: Sequence[Iterable[str]]) -> list[dict[str, str]]:
     """Other names of the copies of each part of an expression, where an earlier part has copies of the same tensors."""
     taken: list[str] = []
-    found = []
+    renamed = []
     for names in copies:
-        found.append({name: other for name in names if (other := unused(name, "{}_{}", taken)) != name})
-        taken += [found[-1].get(name, name) for name in names]
-    return found
+        renamed.append({name: other for name in names if (other := unused(name, "{}_{}", taken)) != name})
+        taken += [renamed[-1].get(name, name) for name in names]
+    return renamed
 
 
 def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
@@ -180,7 +182,7 @@ def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
 
 def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> list[Way]:
     """How the loops of a part may be arranged."""
-    found: list[Way] = []
+    options: list[Way] = []
     kept = variant.kept
     sums = group.sums[0] if group.sums and not group.rows else None
     if sums is None and group.last.reduce is not None and not group.last.scan:
@@ -199,19 +201,19 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
         return [_by_threads(group, sums, shared=True, kept=kept)]
     scan = _scan_of(group)
     if scan is not None and scans_rows(scan):
-        found.append(_by_scans(group, scan))
+        options.append(_by_scans(group, scan))
         if group.sums:
-            return found
+            return options
     reused = sums is not None and threads.shareable(sums)
     few = rows.serves(group) and (group.rows or (_is_few(sums or group.last) and not reused))
     row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
     if few:
-        found += row_way
+        options += row_way
     if not group.rows:
         if sums is not None and reused:
-            found.append(_by_threads(group, sums, shared=True))
-        found.append(_by_threads(group, sums, shared=False))
-    return found if few else [*found, *row_way]
+            options.append(_by_threads(group, sums, shared=True))
+        options.append(_by_threads(group, sums, shared=False))
+    return options if few else [*options, *row_way]
 
 
 def _by_matrices(
@@ -221,7 +223,7 @@ def _by_matrices(
     gpu: Gpu,
     all_taps: bool,
     form: Form | None,
-    turned_in_block: str = "",
+    transposed_in_block: str = "",
 ) -> Way:
     """`form` makes of a product that a warp does one that four do together."""
     written, name = _written(group, sums, "warp")
@@ -233,20 +235,22 @@ def _by_matrices(
         written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        made = contraction(_with_operands(whole.stage(name), sums), gpu)
-        made = form(made, gpu) if made and form else made
-        assert made is not None
+        product = contraction(_with_operands(whole.stage(name), sums), gpu)
+        product = form(product, gpu) if product and form else product
+        assert product is not None
         if group.spread:
             plan.step(s.SetScope(staged, "shared"))
         through = whole.stage(staged) if form or group.spread else None
         stored = whole.stage(out.name)
-        tensor.by_matrices(plan, stored, made, all_taps=all_taps, staged=through, turned_in_block=turned_in_block)
+        tensor.by_matrices(
+            plan, stored, product, all_taps=all_taps, staged=through, transposed_in_block=transposed_in_block
+        )
         stages = {stage.name for stage in plan.expression.stages if not facts.is_summed(stage)}
-        for read in (made.left, made.right):
-            if order(read, made) is not None and read.tensor != turned_in_block:
-                _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, made))
+        for read in (product.left, product.right):
+            if order(read, product) is not None and read.tensor != transposed_in_block:
+                _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, product))
 
-    return (*written, *tensor.copies(expression, c, name, turned_in_block)), arrange
+    return (*written, *tensor.copies(expression, c, name, transposed_in_block)), arrange
 
 
 def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
@@ -264,9 +268,9 @@ def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
     flat = flattened(inlined(base, _operands(base, gpu))[1], gpu)
     if flat is None:
         return {}
-    ways = (flat, replace(flat, turned_in_block=True)) if flat.packed else (flat,)
-    found = [_with_flat_rows(one, gpu) for one in ways]
-    return {sketch.name: sketch for sketch in found if sketch is not None and _possible(sketch)}
+    ways = (flat, replace(flat, transposed_in_block=True)) if flat.packed else (flat,)
+    sketches = [_with_flat_rows(one, gpu) for one in ways]
+    return {sketch.name: sketch for sketch in sketches if sketch is not None and _possible(sketch)}
 
 
 def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
@@ -276,19 +280,21 @@ def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
     steps = (*flat.steps, *tensor.copies(flat.expression, c, flat.sums))
     plan.step(*steps)
     whole = changed(flat.expression, steps)
-    made = contraction(_with_operands(whole.stage(flat.sums), sums), gpu)
-    made = by_four_warps(made, gpu) if made else None
-    assert made is not None
+    product = contraction(_with_operands(whole.stage(flat.sums), sums), gpu)
+    product = by_four_warps(product, gpu) if product else None
+    assert product is not None
     try:
         out, staged = whole.stage(flat.out), whole.stage(flat.staged)
-        turned = flat.operand if flat.turned_in_block else ""
+        transposed = flat.operand if flat.transposed_in_block else ""
         plan.step(s.SetScope(flat.staged, "shared"))
-        tensor.by_matrices(plan, out, made, all_taps=not made.taps, staged=staged, flat=flat, turned_in_block=turned)
+        tensor.by_matrices(
+            plan, out, product, all_taps=not product.taps, staged=staged, flat=flat, transposed_in_block=transposed
+        )
         if flat.packed:
             plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
             _packed(plan, whole, flat.packed, flat.along)
-        if order(made.right, made) is not None:
-            _packed(plan, whole, packed_name(made.right.tensor, set()), along_of(made.right, made))
+        if order(product.right, product) is not None:
+            _packed(plan, whole, packed_name(product.right.tensor, set()), along_of(product.right, product))
     except Useless:
         return None
     return plan.sketch()
@@ -320,8 +326,8 @@ def _by_window(group: Group, sums: Stage, kept: frozenset[str]) -> Way:
     written, name = _written(group, sums, "register")
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        made = _with_operands(whole.stage(name), sums)
-        windows.by_window(plan, Group(whole.stage(group.last.name), (made,)), kept)
+        summed = _with_operands(whole.stage(name), sums)
+        windows.by_window(plan, Group(whole.stage(group.last.name), (summed,)), kept)
 
     return (*written, *windows.copies(sums, name, kept)), arrange
 
@@ -334,8 +340,8 @@ def _by_threads(group: Group, sums: Stage | None, *, shared: bool, kept: frozens
     copies = tuple(s.CacheRead(tensor, f"{tensor}.shared", "shared", (name,)) for tensor in copied)
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        made = _with_operands(whole.stage(name), sums)
-        threads.by_threads(plan, Group(whole.stage(group.last.name), (made,)), shared=shared, kept=kept)
+        summed = _with_operands(whole.stage(name), sums)
+        threads.by_threads(plan, Group(whole.stage(group.last.name), (summed,)), shared=shared, kept=kept)
 
     return (*written, *(copies if shared else ())), arrange
 

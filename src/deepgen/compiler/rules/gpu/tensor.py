@@ -38,7 +38,7 @@ def by_matrices(
     all_taps: bool,
     staged: Stage | None = None,
     flat: Flat | None = None,
-    turned_in_block: str = "",
+    transposed_in_block: str = "",
 ) -> None:
     """The steps of a launch. With `all_taps`, a copy of an operand serves all taps of a filter.
 
@@ -49,7 +49,7 @@ def by_matrices(
     wide = mma.warps > 1
     one_image = wide and any(not facts.depends(c.left, axis.name) for axis in c.both)
     kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
-    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if turned_in_block else ''}")
+    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if transposed_in_block else ''}")
     parts = tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
@@ -70,25 +70,25 @@ def by_matrices(
     if all_taps:
         extents |= {tap.name: tap.extent for tap in c.taps}
     for read in (c.left, c.right):
-        turns_it = read.tensor == turned_in_block
-        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, turns_it))
-    turns = covered(c.along.extent, product_of(chunk, mma.k))
+        transposes_it = read.tensor == transposed_in_block
+        shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, transposes_it))
+    iterations = covered(c.along.extent, product_of(chunk, mma.k))
     if not all_taps:
-        turns = product_of(turns, *(tap.extent for tap in c.taps))
-    held = product_of(least(depth, turns), total_of(*shared))
+        iterations = product_of(iterations, *(tap.extent for tap in c.taps))
+    held = product_of(least(depth, iterations), total_of(*shared))
     tensor_tiles.limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else tensor_tiles.beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), tensor_tiles.late(c, tiles, chunk, all_taps)
     counts = tensor_tiles.counts(
-        plan.gpu, c, inner, tiles, threads_y, block, depth, turns, total_of(*shared), held, stored, late
+        plan.gpu, c, inner, tiles, threads_y, block, depth, iterations, total_of(*shared), held, stored, late
     )
-    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != turned_in_block]
+    packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != transposed_in_block]
     packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
     if flat and flat.packed:
         packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
     moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
-             if r.tensor == turned_in_block]  # fmt: skip
-    plan.counts = replace(counts, packed=packed, turned=total_of(*moved))
+             if r.tensor == transposed_in_block]  # fmt: skip
+    plan.counts = replace(counts, packed=packed, transposed=total_of(*moved))
 
 
 def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
@@ -167,13 +167,13 @@ def _copied(
     threads_y: Extent,
     depth: Extent,
     rows_in_lines: bool,
-    turns_it: bool,
+    transposes_it: bool,
 ) -> Extent:
-    """An operand's part in shared memory; its bytes. With `turns_it`, threads read it as it lies and turn it."""
+    """An operand's part in shared memory; its bytes. With `transposes_it`, threads transpose it."""
     sums, tensor = c.stage.name, read.tensor
     stages = {stage.name: stage for stage in plan.expression.stages if not facts.is_summed(stage)}
     places = order(read, c)
-    own = tensor in stages and (places is None or turns_it)
+    own = tensor in stages and (places is None or transposes_it)
     name = tensor if own else f"{tensor}.shared"
     shape = plan.expression.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
@@ -196,9 +196,9 @@ def _copied(
         axes = [f"a{n}" for n in range(len(shape))]
     plan.step(s.ComputeAt(name, sums, loop))
     if places is not None:
-        for copy in (name,) if turns_it else (packed_name(tensor, set(stages)), name):
+        for copy in (name,) if transposes_it else (packed_name(tensor, set(stages)), name):
             plan.step(s.Layout(copy, tuple(map(str, places))))
-    if turns_it:
+    if transposes_it:
         # Lanes have neighbours in memory, and each of them a run of what is summed over.
         summed = axes[along_of(read, c)]
         groups, run = plan.split(name, summed, width)
@@ -225,18 +225,18 @@ def _copied(
     return product_of(bytes_each, *sizes)
 
 
-def copies(expression: Expression, c: Contraction, reader: str, turned_in_block: str = "") -> tuple[s.Step, ...]:
+def copies(expression: Expression, c: Contraction, reader: str, transposed_in_block: str = "") -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
-    found: list[s.Step] = []
+    steps: list[s.Step] = []
     for read in (c.left, c.right):
         source = read.tensor
-        packs = order(read, c) is not None and source != turned_in_block
+        packs = order(read, c) is not None and source != transposed_in_block
         if packs:
             source = packed_name(read.tensor, names)
             if read.tensor not in names:
-                found.append(s.CacheRead(read.tensor, source, "global", (reader,)))
-            found += operands.tile(expression, read.tensor, source)
+                steps.append(s.CacheRead(read.tensor, source, "global", (reader,)))
+            steps += operands.tile(expression, read.tensor, source)
         if packs or source not in names:
-            found.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
-    return tuple(found)
+            steps.append(s.CacheRead(source, f"{read.tensor}.shared", "shared", (reader,)))
+    return tuple(steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct
-from deepgen.compiler.rules.gpu.contraction import Contraction, turned_along
+from deepgen.compiler.rules.gpu.contraction import Contraction, transposed_along
 from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, total_of
 from deepgen.compiler.rules.gpu.stored import SPARE
@@ -20,7 +20,7 @@ _WARPS = (1, 2, 4, 8)
 _FLAT_WARPS = (4, 8, 16)
 _LONE = (1, 2, 4, 8, 16, 32)  # threads along a side of a block, where each has its own sums
 _WIDE_TILES = (8, 16, 32)  # along the columns of four warps: whole lines of swizzled memory
-_TURNED = 8  # elements of two bytes in a row of a matrix
+_TRANSPOSED = 8  # elements of two bytes in a row of a matrix
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def tiling(plan: Plan, c: Contraction, flat: bool) -> Tiling:
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
         plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
     for read in (c.left, c.right):
-        if not mma.own and (axis_of_runs := turned_along(read, c)) is not None:
+        if not mma.own and (axis_of_runs := transposed_along(read, c)) is not None:
             run = inner[axis_of_runs]
-            whole = divides(_TURNED, run) if not isinstance(run, int) else run % _TURNED == 0
+            whole = divides(_TRANSPOSED, run) if not isinstance(run, int) else run % _TRANSPOSED == 0
             plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
     if wide:
         team = product_of(*(warps[a.name] for a in c.rows))
@@ -93,15 +93,15 @@ def _usual(side: tuple[Axis, ...], size: int) -> dict[str, _Parts]:
             before = inner.get(axis.name, 1)
             fitting = [n for n in (1, 2, 4, 8, 16) if before * n <= axis.extent and n <= left]
             inner[axis.name] = before * max(n for n in fitting if not exact or axis.extent % (before * n) == 0)
-    found: dict[str, _Parts] = {}
+    usual: dict[str, _Parts] = {}
     tiles, warps = 4, 2
     for axis in reversed(side):
         room = max(1, axis.extent // inner[axis.name])
         own = _power(min(room, tiles))
         beside = _power(min(room // own, warps))
         tiles, warps = tiles // own, warps // beside
-        found[axis.name] = _Parts(inner[axis.name], own, beside)
-    return found
+        usual[axis.name] = _Parts(inner[axis.name], own, beside)
+    return usual
 
 
 def _power(number: int) -> int:
@@ -147,7 +147,7 @@ def counts(
     warps: Extent,
     block: dict[str, Extent],
     depth: Extent,
-    turns: Extent,
+    iterations: Extent,
     copied: Extent,
     held: Extent,
     stored: Extent,
@@ -172,13 +172,13 @@ def counts(
                 product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), 0 if mma.warps > 1 else product_of(columns, 2)
             ),
         ),
-        turns=turns,
+        iterations=iterations,
         copied=copied,
         depth=depth,
         late=late,
         stored=stored,
         packed=0,
-        turned=0,
+        transposed=0,
         rate=peak * mma.share_of_peak(gpu.arch, late=False),
         rate_late=peak * mma.share_of_peak(gpu.arch, late=True),
     )
@@ -189,7 +189,7 @@ def late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool
     if (
         c.intrinsic.warps == 1
         or len(c.rows) > 1
-        or turned_along(c.left, c)
+        or transposed_along(c.left, c)
         or (all_taps and any(tap.extent > 1 for tap in c.taps))
     ):
         return 0

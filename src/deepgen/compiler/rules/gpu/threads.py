@@ -66,14 +66,14 @@ def by_threads(plan: Plan, group: Group, *, shared: bool, kept: frozenset[str] =
 
 def _few(axes: list[Axis]) -> list[str]:
     """The innermost axes with few places together: written out, loads that several results share are done once."""
-    found: list[str] = []
+    names: list[str] = []
     places = 1
     for axis in reversed(axes):
         places *= axis.extent
         if places > _MOST_TAPS:
             break
-        found.insert(0, axis.name)
-    return found
+        names.insert(0, axis.name)
+    return names
 
 
 def _place_by_place(plan: Plan, out: Stage) -> None:
@@ -95,8 +95,8 @@ def operands(sums: Stage) -> list[Read]:
 
 def shareable(sums: Stage) -> bool:
     """Whether a block reads elements more than once, and each tensor at one place."""
-    found = operands(sums)
-    return len(reads(sums.value)) == len(found) > 1 and not sums.scan and all(_reused(r, sums) for r in found)
+    candidates = operands(sums)
+    return len(reads(sums.value)) == len(candidates) > 1 and not sums.scan and all(_reused(r, sums) for r in candidates)
 
 
 def _reused(read: Read, sums: Stage) -> bool:

@@ -48,10 +48,10 @@ def in_runs(expression: Expression, padded: Set[str]) -> Expression:
     """
     stages = {stage.name: stage for stage in expression.stages}
     for name in sorted(padded):
-        made = _divided(expression, stages[name])
-        if made is None or not all(serves(reader) for reader in facts.readers(expression, name)):
+        in_parts = _divided(expression, stages[name])
+        if in_parts is None or not all(serves(reader) for reader in facts.readers(expression, name)):
             continue
-        divided, shift, run = made
+        divided, shift, run = in_parts
 
         def place(read: Read, name: str = name, shift: int = shift, run: int = run) -> Read:
             if read.tensor != name:
@@ -87,8 +87,8 @@ def _divided(expression: Expression, padded: Stage) -> tuple[Stage, int, int] | 
 
 
 def copies(sums: Stage, reader: str, kept: Set[str]) -> tuple[s.Step, ...]:
-    found = (read.tensor for read in threads.operands(sums) if read.tensor not in kept)
-    return tuple(s.CacheRead(tensor, _window(tensor), "register", (reader,)) for tensor in found)
+    copied = (read.tensor for read in threads.operands(sums) if read.tensor not in kept)
+    return tuple(s.CacheRead(tensor, _window(tensor), "register", (reader,)) for tensor in copied)
 
 
 def _window(tensor: str) -> str:

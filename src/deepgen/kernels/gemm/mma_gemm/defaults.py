@@ -54,17 +54,17 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
             if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler widens a tile's whole K at once
                 continue
             for stages in (4, 3, 2) if _copied_in_parts(gemm) else (5, 4, 3, 2):
-                made = config(gemm, gpu, tile, bk, stages)
-                yield made
+                base = config(gemm, gpu, tile, bk, stages)
+                yield base
                 # The stream's bookkeeping leaves no registers for a second set of large fragments.
-                ahead = 1 if sums >= 4096 else made["FRAGMENTS"]
-                blocks = gpu.multiprocessors * min(2, made["MIN_BLOCKS"])
+                ahead = 1 if sums >= 4096 else base["FRAGMENTS"]
+                blocks = gpu.multiprocessors * min(2, base["MIN_BLOCKS"])
                 if sums <= (1024 if wide else 4096 if _plain(gemm) else 2048):
-                    yield {**made, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
+                    yield {**base, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
                 for splits in (2, 3, 4, 6, 8, 16, 33, 66):
                     if tiles * splits <= 4 * gpu.multiprocessors:
                         # One block that adds up many parts alone takes longer than a second step.
-                        yield {**made, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
+                        yield {**base, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
 
 
 def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str, Any]:
@@ -115,9 +115,9 @@ def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
     alive = min(rounds, c["MIN_BLOCKS"]) * warps
     # Warp-wide products reach about two thirds of a Hopper's rate; each word of a fragment serves a tile's other side.
     reuse = c["WM"] * c["WN"] / (c["WM"] * c["WN"] + 8.0 * (c["WM"] + c["WN"]))
-    turned = 0.8 if spread(gemm, "A") or spread(gemm, "B") else 1.0
+    transposed = 0.8 if spread(gemm, "A") or spread(gemm, "B") else 1.0
     peak = (gpu.peak(gemm.a) or 1e5) * 1e9 * (0.62 if gpu.has("wgmma") else 0.9)
-    rate = peak / gpu.multiprocessors * min(1.0, 0.25 + alive / 11) * reuse * 1.25 * turned
+    rate = peak / gpu.multiprocessors * min(1.0, 0.25 + alive / 11) * reuse * 1.25 * transposed
     products = rounds * steps * c["BK"] * c["BM"] * c["BN"] * 2 / rate
     # Each tile of K costs a barrier, hidden by other blocks; the first ones wait for all of the memory's latency.
     waits = rounds * steps * 0.25e-6 / max(1, c["MIN_BLOCKS"]) + 1.2e-6

@@ -40,7 +40,7 @@ class Tiles:
     operands: str  # and the group of B's numbers beside it
     rows: int
     groups: int  # of vector registers in a row
-    unroll: int  # steps of K in one turn of the loop
+    unroll: int  # steps of K in one iteration of the loop
     by_rows: bool  # the numbers of A that a step needs lie in different rows, and not side by side
     prefetch: int  # steps ahead; 0: none
 
@@ -68,13 +68,17 @@ def _function(tiles: Tiles, rows: int, groups: int) -> str:
     pointers = [f"a{i}" for i in range(rows)] if tiles.by_rows else ["a"]
     kind, constraint = ("float", "f") if tiles.format.float else ("long", "r")
     extra = ["STORED_LINE z;"] if len(tiles.format.load) > 1 else []
-    made = [f'[{s}] "=&vr"({s})' for s in sums]
-    made += ['[y] "=&vr"(y)', *(['[z] "=&vr"(z)'] if extra else []), *(f'[{x}] "=&{constraint}"({x})' for x in numbers)]
-    made += [f'[{name}] "+&r"({name})' for name in ("b", *pointers, "turns", "rest")]
-    given = ['[vl] "r"(vl)', '[step] "r"(step)', '[stride] "r"(stride)']
-    given += ['[group] "r"(group)'] if groups > 1 else []
-    made += ['[ahead] "=&r"(ahead)'] if tiles.prefetch else []
-    given += ['[distance] "r"(distance)'] if tiles.prefetch else []
+    outputs = [f'[{s}] "=&vr"({s})' for s in sums]
+    outputs += [
+        '[y] "=&vr"(y)',
+        *(['[z] "=&vr"(z)'] if extra else []),
+        *(f'[{x}] "=&{constraint}"({x})' for x in numbers),
+    ]
+    outputs += [f'[{name}] "+&r"({name})' for name in ("b", *pointers, "turns", "rest")]
+    inputs = ['[vl] "r"(vl)', '[step] "r"(step)', '[stride] "r"(stride)']
+    inputs += ['[group] "r"(group)'] if groups > 1 else []
+    outputs += ['[ahead] "=&r"(ahead)'] if tiles.prefetch else []
+    inputs += ['[distance] "r"(distance)'] if tiles.prefetch else []
     lines = [
         f"static __attribute__((noinline)) void tile_{rows}_{groups}({_PARAMETERS}) {{",
         f"    SUMS {', '.join(sums)};",
@@ -88,8 +92,8 @@ def _function(tiles: Tiles, rows: int, groups: int) -> str:
         *([f"    long ahead, distance = {tiles.prefetch} * ldb * (long)sizeof(IN);"] if tiles.prefetch else []),
         "    __asm__ volatile(",
         *(f'        "{line}\\n"' for line in _loops(tiles, rows, groups, sums, pointers)),
-        f"        : {', '.join(made)}",
-        f"        : {', '.join(given)}",
+        f"        : {', '.join(outputs)}",
+        f"        : {', '.join(inputs)}",
         '        : "memory", "vl", "vtype");',
         *(f"    put(c + {i} * ldc + {j} * (long)vl, s{i}_{j}, f, {j} * (long)vl, vl);"
           for i in range(rows) for j in range(groups)),

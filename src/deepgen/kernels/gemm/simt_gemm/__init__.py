@@ -63,8 +63,8 @@ class SimtGemm:
 
 def dots(gpu: Gpu) -> dict[str, int]:
     """By dtype, how many products one instruction adds up."""
-    found = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
-    return {**found, "f16": 2} if gpu.has("dot2") else found
+    counts = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
+    return {**counts, "f16": 2} if gpu.has("dot2") else counts
 
 
 def _text(name: str, gemm: Gemm) -> str:

@@ -87,8 +87,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
 def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
     """Neighbours that a warp's lanes share out before the next warp's begin: a thread's run, its tile, or a number."""
     words = {"thread": config[f"THREAD_SCATTER_{side}"], "tile": tile}
-    given = config[f"WARP_SCATTER_{side}"]
-    return int(words.get(given, given))
+    scatter = config[f"WARP_SCATTER_{side}"]
+    return int(words.get(scatter, scatter))
 
 
 def scale_type(gemm: Gemm) -> str:

@@ -94,8 +94,8 @@ def _operand(
     s.require(implies(run == tile, spread == "thread"), f"a run of {side} that is the whole tile is told one way")
     along_k = gemm.layout[0] == "n" if side == "A" else gemm.layout[1] == "t"
     s.require(divides(load, bk if along_k else rows), f"loads divide a line of the tile of {side}")
-    turned = inner != ("k" if along_k else "row")
-    s.require(implies((copy == "async") & turned, (load == 1) & (size >= 4)), f"copies cannot turn {side}")
+    transposed = inner != ("k" if along_k else "row")
+    s.require(implies((copy == "async") & transposed, (load == 1) & (size >= 4)), f"copies cannot turn {side}")
     s.require(implies(copy == "async", load * size >= 4), f"copies of {side} move at least 4 bytes")
     s.require(implies(copy == "registers", load * 2 >= widths[-1]), f"loads of {side} are not narrow without need")
     s.require(implies(inner == "row", run * size <= WIDEST), f"a fragment of {side} is one load wide")

@@ -18,8 +18,8 @@ from deepgen.vocabulary import Kernel, dtype
 
 _OWN = ("gemm_skinny.cu", "large.h", "problem.h", "dialect_mma.h")
 _MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
-# What is contiguous along rows is turned in registers, which leaves fewer of them for sums.
-_MOST_TURNED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
+# What is contiguous along rows is transposed in registers, which leaves fewer of them for sums.
+_MOST_TRANSPOSED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
 _MOST_AHEAD = 48  # rows up to which it is ahead of warp-wide products, as measured on an H200
 
@@ -47,7 +47,7 @@ class SkinnyGemm:
         if side.large < _LEAST_LARGE or operator.k < _LEAST_K:
             return f"the large matrix must have at least {_LEAST_LARGE} rows and {_LEAST_K} steps of K"
         if not side.large_along:
-            most = _MOST_TURNED[operator.a]
+            most = _MOST_TRANSPOSED[operator.a]
             if side.thin > most:
                 return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
         return None
@@ -60,7 +60,7 @@ class SkinnyGemm:
             return Rank.SPECIALISED
         # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
         broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
-        # Bytes and halves are exchanged in registers here, and turned by matrix loads there.
+        # Bytes and halves are exchanged in registers here, and transposed by matrix loads there.
         exchanged = not side.large_along and size < 4
         # Sums leave few registers for loads, unless loads have many numbers.
         crowded = side.thin > _MOST_AHEAD and size > 1

@@ -43,13 +43,13 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
         ):
             for unroll in (1, 2, 4):
                 for splits in (1, 2, 3, 4, 6, 8):
-                    turn = unroll * warps_k * BLOCK_BYTES // size
-                    rounds = ceil(gemm.k / turn)
+                    round_k = unroll * warps_k * BLOCK_BYTES // size
+                    rounds = ceil(gemm.k / round_k)
                     if splits > rounds or (splits > 1 and splits * 256 > gemm.k):
                         continue
                     config = {
                         "TILES": tiles, "WARPS_R": warps_r, "WARPS_K": warps_k, "UNROLL": unroll, "SPLITS": splits,
-                        "CHUNK": _chunk(side, ceil(rounds / splits), turn * size), "HINT": True,
+                        "CHUNK": _chunk(side, ceil(rounds / splits), round_k * size), "HINT": True,
                     }  # fmt: skip
                     yield {**config, "MIN_BLOCKS": _resident(gemm, gpu, config)}
 

@@ -56,8 +56,8 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     c, s, size = config, sides(gemm), dtype(gemm.a).bytes
     blocks = row_blocks(gemm, c)
     rows = c["WARPS_R"] * blocks * 8
-    turn = c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES // size  # elements of K in a round
-    rounds, splits = -(-gemm.k // turn), c["SPLITS"]
+    round_k = c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES // size  # elements of K in a round
+    rounds, splits = -(-gemm.k // round_k), c["SPLITS"]
     buffers = 1 if rounds <= c["CHUNK"] * splits else 2
     large, thin = ("B", "A") if s.thin_m else ("A", "B")
     edge = {"large": int(s.large % rows != 0), "thin": int(s.thin != s.padded)}
@@ -79,9 +79,9 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
         "EDGE_LARGE": edge["large"],
         "EDGE_M": edge["thin" if s.thin_m else "large"],
         "EDGE_N": edge["large" if s.thin_m else "thin"],
-        "EDGE_K": int(gemm.k % turn != 0),
+        "EDGE_K": int(gemm.k % round_k != 0),
     }
-    line = c["CHUNK"] * turn * size
+    line = c["CHUNK"] * round_k * size
     pitch = line + (64 if line % 128 == 0 else 0)
     sums = c["WARPS_K"] * (s.padded * (rows + 4) if s.thin_m else rows * (s.padded + 8)) * 4
     return Lowered(macros, c["WARPS_R"] * c["WARPS_K"] * 32, max(buffers * s.padded * pitch, sums), rows)
@@ -109,8 +109,8 @@ def _requires(gemm: Gemm, s: Sides, lowered: Lowered) -> tuple[formats.Requireme
     if not m["EDGE_LARGE"]:
         out.append((f"{large} % {lowered.rows} == 0", f"{large} that is a multiple of {lowered.rows}"))
     if not m["EDGE_K"]:
-        turn = int(m["UNROLL"]) * int(m["WARPS_K"]) * BLOCK_BYTES // size
-        out.append((f"K % {turn} == 0", f"K that is a multiple of {turn}"))
+        round_k = int(m["UNROLL"]) * int(m["WARPS_K"]) * BLOCK_BYTES // size
+        out.append((f"K % {round_k} == 0", f"K that is a multiple of {round_k}"))
     copied, store = int(m["COPY_LARGE"]), int(m["STORE"])
     along = "K" if s.large_along else large
     if copied > size:

@@ -15,7 +15,7 @@ Count = TypeVar("Count", int, Expr)
 
 
 def registers(gemm: Gemm, gpu: Gpu, sums: Count, loads: Count) -> Count:
-    """With those for addresses, counters, the thin operand, and words that were turned or widened."""
+    """With those for addresses, counters, the thin operand, and words that were transposed or widened."""
     side = sides(gemm)
     if not side.large_along:
         return sums + 2 * loads + 76
@@ -41,15 +41,15 @@ def skinny_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(needed * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
     s.require(loads * 4 * threads * min_blocks >= 16 << 10, "enough is on its way to keep the memory busy")
 
-    turn = s.derive("round", unroll * warps_k * (BLOCK_BYTES // size))
+    round_k = s.derive("round", unroll * warps_k * (BLOCK_BYTES // size))
     splits = s.knob("SPLITS", [n for n in (1, 2, 3, 4, 6, 8, 12, 16) if n == 1 or n * 256 <= gemm.k])
     chunk = s.knob("CHUNK", [1, 2, 4, 8, 16, 32, 64])
-    rounds = s.derive("rounds", (turn + gemm.k - 1) // turn)
+    rounds = s.derive("rounds", (round_k + gemm.k - 1) // round_k)
     s.require(splits <= rounds, "every block has some of K")
     s.require(implies(chunk > 1, chunk * splits < 2 * rounds), "a chunk of the thin operand is not longer than K")
     rows = s.derive("rows", warps_r * tiles * 16)
     s.require(rows < 2 * side.large, "blocks are not much higher than the matrix")
-    line = chunk * turn * size + 64
+    line = chunk * round_k * size + 64
     thin = where(chunk * splits >= rounds, 1, 2) * side.padded * line
     added = warps_k * (side.padded * (rows + 4) if side.thin_m else rows * (side.padded + 8)) * 4
     shared = s.derive("shared_bytes", maximum(thin, added))

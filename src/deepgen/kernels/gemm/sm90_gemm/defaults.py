@@ -97,18 +97,18 @@ def ranked(gemm: Gemm, gpu: Gpu, columns: Sequence[int] = _COLUMNS) -> list[Way]
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     """Configs that may be the fastest, beginning with the default: of several kinds, each tile once in a kind."""
     space = sm90_space("defaults", gemm, gpu)
-    told = [(seconds(gemm, gpu, way), way) for way in ranked(gemm, gpu)]
+    modelled = [(seconds(gemm, gpu, way), way) for way in ranked(gemm, gpu)]
     taken: Counter[Any] = Counter()
     least = inf
-    while told:
-        told.sort(key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
-        time, way = told[0]
-        told = [row for row in told if (_kind(row[1]), row[1].bm, row[1].bn) != (_kind(way), way.bm, way.bn)]
-        made = config(gemm, gpu, way)
-        if made is not None and not space.explain(made) and time <= _LIKELY * least:
+    while modelled:
+        modelled.sort(key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
+        time, way = modelled[0]
+        modelled = [row for row in modelled if (_kind(row[1]), row[1].bm, row[1].bn) != (_kind(way), way.bm, way.bn)]
+        candidate = config(gemm, gpu, way)
+        if candidate is not None and not space.explain(candidate) and time <= _LIKELY * least:
             least = min(least, time)
             taken[_kind(way)] += 1
-            yield made
+            yield candidate
 
 
 def _kind(way: Way) -> tuple[bool, bool, bool, str]:
@@ -166,7 +166,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     # Where twelve stages leave room, longer ones ask memory for more at once: 7 % in the mean of 59 pairs that were
     # raced, 7 of which were slower.
     atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" else 1
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "SCHEDULE": "ping-pong" if way.turns else "cooperative",
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
         "STAGES": max(n for n in STAGES if n <= most // atoms), "REGISTERS": moved, "MIN_BLOCKS": 1,
@@ -177,27 +177,27 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "FIXED": False,  # what needs no search serves other shapes, too
     }  # fmt: skip
     if buffers:
-        made["BUFFERS"] = buffers
+        result["BUFFERS"] = buffers
     if way.fixup == "none":
-        made["PERSISTENT"] = staying
+        result["PERSISTENT"] = staying
     else:
-        made["PARTS"] = way.parts
+        result["PARTS"] = way.parts
     if way.fixup == "split":
-        made["CLUSTER_K"] = way.cluster_k
-    return made
+        result["CLUSTER_K"] = way.cluster_k
+    return result
 
 
-def way_of(made: Mapping[str, Any]) -> Way:
+def way_of(values: Mapping[str, Any]) -> Way:
     """What the model tells apart of a config."""
     return Way(
-        made["CONSUMERS"],
-        made["TILES_M"],
-        made["BN"],
-        made["SCHEDULE"] == "ping-pong",
-        (made["CLUSTER_M"], made["CLUSTER_N"]),
-        made.get("CLUSTER_K", 1),
-        made.get("PARTS", 1),
-        made["FIXUP"],
+        values["CONSUMERS"],
+        values["TILES_M"],
+        values["BN"],
+        values["SCHEDULE"] == "ping-pong",
+        (values["CLUSTER_M"], values["CLUSTER_N"]),
+        values.get("CLUSTER_K", 1),
+        values.get("PARTS", 1),
+        values["FIXUP"],
     )
 
 

@@ -107,12 +107,12 @@ def _registers(s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved:
     )
     files = gpu.register_files
     warps = (groups * min_blocks + files - 1) // files  # of the fullest part of a multiprocessor
-    given = gpu.registers_per_sm // files // gpu.warp // warps // gpu.register_granule * gpu.register_granule
+    share = gpu.registers_per_sm // files // gpu.warp // warps // gpu.register_granule * gpu.register_granule
     kept = where(consumers == 2, CONSUMER_REGISTERS[2], CONSUMER_REGISTERS[3])
-    most = minimum(where(moved, kept, given), gpu.registers_per_thread)
+    most = minimum(where(moved, kept, share), gpu.registers_per_thread)
     s.require(held + _RESERVED <= most, "sums fit in a thread's registers")
     # The compiler asks that one instruction's operands fit in what a thread has before registers are moved.
-    s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= given), "an instruction's sums fit in registers")
+    s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= share), "an instruction's sums fit in registers")
 
 
 def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:

@@ -128,10 +128,10 @@ def _threads(gemm: Gemm, cpu: X86, left: int, right: int, rows: int, columns: in
         return {"THREADS": 1}
     if _is_deep(gemm, cpu, left, right):
         return {"THREADS": cpu.cores, "PARTITION": "k", "TASKS": _SLICES}
-    found = all_cores(gemm, cpu, left, right, rows, columns)
-    if left <= 32 or found.get("PARTITION") != "right":
-        return found
-    return {**found, "TASKS": _at_most((1, 2, 4), -(-right // (cpu.cores * nc)))}
+    spread = all_cores(gemm, cpu, left, right, rows, columns)
+    if left <= 32 or spread.get("PARTITION") != "right":
+        return spread
+    return {**spread, "TASKS": _at_most((1, 2, 4), -(-right // (cpu.cores * nc)))}
 
 
 def _is_deep(gemm: Gemm, cpu: X86, left: int, right: int) -> bool:

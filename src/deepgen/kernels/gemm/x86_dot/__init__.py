@@ -140,14 +140,14 @@ class DotGemm:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target, Gemm, X86)
         widen = _widenings(gemm)[-1]
-        turned = _is_quicker_turned(gemm, cpu)
-        swap = turned or swaps(gemm)[0]
+        transposed = _is_quicker_transposed(gemm, cpu)
+        swap = transposed or swaps(gemm)[0]
         left, right = sides(gemm, swap)
         kinds = _kinds(gemm, cpu)
         rows, columns = _default_panel(left, right, cpu)
         config: dict[str, Any] = {"SWAP": swap, "WIDEN": widen, "MR": rows, "NR": columns}
-        if turned:
-            config |= _default_turned(gemm, cpu)
+        if transposed:
+            config |= _default_transposed(gemm, cpu)
         elif "rows" in kinds and left <= (_FEW_TO_CONVERT if gemm.a == "f16" else _FEW):
             config |= {"WIDEN": _widenings(gemm)[0], **_default_rows(left)}
         elif "direct" in kinds and left <= (_FEW if widen else _FEW_TO_SHUFFLE):
@@ -242,16 +242,16 @@ def _default_direct(gemm: Gemm, left: int, right: int, widen: bool) -> Mapping[s
     }
 
 
-def _is_quicker_turned(gemm: Gemm, cpu: X86) -> bool:
-    """Whether both operands lie along K and turning A and C takes less than turning B, which is much larger."""
+def _is_quicker_transposed(gemm: Gemm, cpu: X86) -> bool:
+    """Whether both operands lie along K and transposing A and C takes less than transposing B, which is much larger."""
     fewest, most = {"f16": (_FEW_TO_CONVERT, 2 * _FEW), "bf16": (0, 0)}.get(gemm.a, (_FEW, 4 * _FEW))
     fits = cpu.vector_bytes == 64 and gemm.layout == "nt" and gemm.n >= 4 * gemm.m
     return fits and fewest < gemm.m <= most
 
 
-def _default_turned(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
-    # C is turned 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A, or what is copied
-    # because it is widened takes half of L1.
+def _default_transposed(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
+    # C is transposed 16 rows at a time, of which 12 are there; all of K at once, if half of L2 holds A, or what is
+    # copied because it is widened takes half of L1.
     widen = gemm.a == "f16"
     depth = nearest(covering(_BLOCK_K, gemm.k), 512 if widen else min(gemm.k, cpu.l2_bytes // 2 // gemm.m))
     return {

@@ -16,7 +16,7 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorA
 
 _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _LINE = 64  # bytes
-_MOST_LINES = 4  # in a turn of the innermost loop; more would hold up the loads of the tile itself
+_MOST_LINES = 4  # in an iteration of the innermost loop; more would hold up the loads of the tile itself
 _PARTS = ("knobs", "region", "result", "later", "tile", "pack", "blocks", "dot")
 _SOURCES = (
     "gemm_fma.c",
@@ -122,7 +122,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 
 
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
-    """How many cache lines a turn of the innermost loop asks for: all that comes next, and no faster than need be."""
+    """Cache lines that an iteration of the innermost loop asks for: all that comes next, no faster than need be."""
     height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
     if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
         in_a_turn: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
@@ -131,9 +131,9 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
     if config.get("NEXT", "none") == "none":
         return 1
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
-    turns: int = tiles * max(gemm.k // config["UNROLL"], 1)
+    iterations: int = tiles * max(gemm.k // config["UNROLL"], 1)
     lines = (gemm.m + gemm.n) * gemm.k * FLOAT // _LINE  # of A and B; C comes in what time is left
-    return min(-(-lines // turns), _MOST_LINES)
+    return min(-(-lines // iterations), _MOST_LINES)
 
 
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:

@@ -42,7 +42,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
-    rows, vectors = _tile(gemm, cpu, height, width, turned=swap)
+    rows, vectors = _tile(gemm, cpu, height, width, transposed=swap)
     lanes = cpu.vector_bytes // FLOAT
     a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
     bytes_b = width * gemm.k * FLOAT
@@ -149,7 +149,7 @@ def _threads(
     return {"THREADS": threads, "PARTITION": part, "TASKS": tasks}
 
 
-def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tuple[int, int]:
+def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, transposed: bool) -> tuple[int, int]:
     lanes = cpu.vector_bytes // FLOAT
     streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     low = [(r, v) for r, v in large_tiles(cpu, height, width) if r <= _ROWS]
@@ -158,7 +158,7 @@ def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, turned: bool) -> tup
         most = min(most, cpu.l1d_bytes // (depths(gemm)[0] * lanes * FLOAT))
     most = max(most, min(v for _, v in low))
     allowed = [(r, v) for r, v in low if v <= most]
-    load_b = 0.35 if turned else 0.2
+    load_b = 0.35 if transposed else 0.2
     return min(allowed, key=lambda tile: _tile_cost(height, width, lanes, tile[0], tile[1], load_b))
 
 

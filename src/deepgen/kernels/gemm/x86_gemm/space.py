@@ -15,7 +15,7 @@ _FEW_STRIPS = 4  # of A, each of which passes over B once more
 
 @dataclass(frozen=True)
 class _Tile:
-    """The register tile, and the product that it runs over: turned by SWAP, or as it is."""
+    """The register tile, and the product that it runs over: transposed by SWAP, or as it is."""
 
     kind: Expr
     swap: Expr
@@ -46,9 +46,9 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
     heights = {*up_to(ROWS, min(max(gemm.m, gemm.n), lanes)), *all_at_once(gemm)}
     rows = s.knob("MR", sorted(heights))
     vectors = s.knob("NR", VECTORS)
-    turned = tiled & swap
-    height = s.derive("height", where(turned, gemm.n, gemm.m))
-    width = s.derive("width", where(turned, gemm.m, gemm.n))
+    transposed = tiled & swap
+    height = s.derive("height", where(transposed, gemm.n, gemm.m))
+    width = s.derive("width", where(transposed, gemm.m, gemm.n))
     columns = s.derive("tile_columns", where(tiled, vectors * lanes, vectors))
     s.require(
         rows * vectors + vectors + 1 <= cpu.vector_registers,
@@ -56,7 +56,9 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
     )
     s.require(rows <= height, "a tile is not higher than C")
     s.require(columns < width + where(tiled, lanes, 1), "a tile is not wider than C")
-    full = where(turned, *(max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.n, gemm.m), (gemm.m, gemm.n))))
+    full = where(
+        transposed, *(max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.n, gemm.m), (gemm.m, gemm.n)))
+    )
     whole = height % rows == 0
     s.require(
         implies(tiled, rows * vectors * where(whole, 3, 2) >= full),
@@ -169,12 +171,12 @@ _AHEAD_BYTES = 256 << 10  # of A and B in a task that gemm_fma.c still asks for 
 
 
 def along_k(gemm: Gemm) -> tuple[bool, bool]:
-    """Whether the left operand runs along K: turned by SWAP, and as given."""
+    """Whether the left operand runs along K: transposed by SWAP, and as given."""
     return gemm.layout[1] == "t", gemm.layout[0] == "n"
 
 
 def along_n(gemm: Gemm) -> tuple[bool, bool]:
-    """Whether the right operand runs along the columns of C: turned by SWAP, and as given."""
+    """Whether the right operand runs along the columns of C: transposed by SWAP, and as given."""
     return gemm.layout[0] == "t", gemm.layout[1] == "n"
 
 
