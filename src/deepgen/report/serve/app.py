@@ -71,11 +71,11 @@ class _Views:
     """The answers."""
 
     def __init__(self, hub: Hub, stop: Stop) -> None:
-        self._hub, self._stop = hub, stop
+        self._hub, self._ends = hub, stop
         self._pages = Pages(hub, may_stop=stop is not None)
 
     async def overview(self, request: Request) -> Response:
-        page = _file("list.html").replace("{{stop}}", "yes" if self._stop else "")
+        page = _file("list.html").replace("{{stop}}", "yes" if self._ends else "")
         return HTMLResponse(page)
 
     async def static(self, request: Request) -> Response:
@@ -117,10 +117,10 @@ class _Views:
         return await self._stop(self._hub.state.run_folders.get(request.path_params["name"]), "no such run")
 
     async def _stop(self, folder: Path | None, otherwise: str) -> Response:
-        if folder is None or self._stop is None:
-            return _missing(otherwise if self._stop else "nothing can be stopped here: it is read-only")
+        if folder is None or self._ends is None:
+            return _missing(otherwise if self._ends else "nothing can be stopped here: it is read-only")
         try:
-            return _sentence(await asyncio.to_thread(self._stop, folder))
+            return _sentence(await asyncio.to_thread(self._ends, folder))
         except DeepgenError as error:
             return _sentence(str(error), _CONFLICT)
 
