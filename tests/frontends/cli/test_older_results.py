@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepgen.frontends.cli import session
+from deepgen.kernels.sim import SimTiles
 
 
 @pytest.mark.parametrize("older", [True, False])
@@ -17,7 +17,7 @@ def test_a_study_of_older_configs_leaves_their_result_file(
 ) -> None:
     """A simulated device stands for the GPU, and its family for that of the older configs."""
     if older:
-        monkeypatch.setattr(session, "OLDER", "sim_tiles")
+        monkeypatch.setattr(SimTiles, "results_file", True, raising=False)
     said = deepgen("tune", "gemm", "MNK=64", "--layout", "nt", "--target", "sim", "t=12", "--json").json()
     file = Path(said["study"]) / "results_card0.json"
     assert file.exists() is older

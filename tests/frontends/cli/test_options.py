@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import MISSING, fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import deepgen as dg
-from deepgen.frontends.cli.main import _COMMANDS
+from deepgen.frontends.cli import main, tune
 from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, Declared
 from deepgen.tuning import Request
 from deepgen.tuning.formats import TuningFile
@@ -68,7 +69,7 @@ def test_files_have_a_place_for_every_key() -> None:
 
 
 def test_a_command_takes_each_as_declared() -> None:
-    taken = inspect.signature(_COMMANDS["tune"]).parameters
+    taken = inspect.signature(tune.tune).parameters
     for option in OPTIONS.values():
         if option.help and option is not OPTIONS["one_family"]:
             assert taken[option.name] == option.parameter()
@@ -82,3 +83,11 @@ def test_the_user_guide_knows_its_options() -> None:
     for flag, default in listed:
         stated = re.search(r"\[(\d+)\]$", flags[flag].help)
         assert stated is None or stated[1] == default, flag
+
+
+def test_the_list_of_commands_says_what_each_says() -> None:
+    for place, text in main._COMMANDS.values():
+        module, _, name = place.partition(":")
+        command = getattr(import_module(f"deepgen.frontends.cli.{module}"), name)
+        about = command.info.help if name == "app" else inspect.getdoc(command)
+        assert " ".join(str(about).split("\n\n")[0].split()) == text

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.report.analysis import Estimate, Report
-    from deepgen.vocabulary import Trial
-
+from deepgen import settings
+from deepgen.frontends.api import local_engine
+from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.output import labelled, print_json, shown, table
+from deepgen.report import analysis
+from deepgen.report.analysis import Estimate, Report, rows_of, summary
+from deepgen.report.charts import check_libraries
+from deepgen.report.facts import facts_from
+from deepgen.report.plots import write_analysis
+from deepgen.report.view.text import note
+from deepgen.tuning import counting
+from deepgen.vocabulary import Trial
 
 Threshold = Annotated[
     float, typer.Option("--threshold", metavar="R", min=0.0, max=1.0, help="Show correlations of at least this size.")
@@ -28,15 +34,6 @@ def analyze(
     study: options.StudyName, threshold: Threshold = 0.5, plots: Plots = None, as_json: options.AsJson = False
 ) -> None:
     """Find what explains the time: counted events, facts of the build, knobs."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import labelled, print_json, shown
-    from deepgen.report import analysis
-    from deepgen.report.analysis import rows_of, summary
-    from deepgen.report.charts import check_libraries
-    from deepgen.report.facts import facts_from
-    from deepgen.report.plots import write_analysis
-
     if plots is not None:
         check_libraries()
     opened = studies.open_study(study, settings.load())
@@ -63,8 +60,6 @@ def analyze(
 
 
 def _print(report: Report) -> None:
-    from deepgen.frontends.cli.output import table
-
     if report.findings:
         table(
             f"Numbers that go along with log time, |r| of at least {report.threshold:g}",
@@ -118,14 +113,7 @@ def count(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """CountOfBest hardware events of a study's best kernels."""
-    from deepgen import settings
-    from deepgen.frontends.api import local_engine
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import labelled, print_json, shown, table
-    from deepgen.report.view.text import note
-    from deepgen.tuning import counting
-
+    """Count hardware events of a study's best kernels."""
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
     studies.check_machine(opened)

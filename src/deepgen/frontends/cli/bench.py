@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from deepgen.frontends.cli import options
 from deepgen.frontends.cli.library import DEFAULT, Folder
-
-if TYPE_CHECKING:
-    from deepgen.frontends.torch.benching import ModelBench
+from deepgen.frontends.cli.output import paragraph, print_json, table
+from deepgen.frontends.torch import benching
+from deepgen.frontends.torch.benching import ModelBench
+from deepgen.libraries import library as opened
+from deepgen.tuning.study.text import seconds_text
+from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.finding import module_at
 
 Model = Annotated[
     str,
@@ -39,11 +43,6 @@ def bench(
 
     What the library makes slower is said (`warning` in --json); the exit code is 0 whenever the model was timed.
     """
-    from deepgen.frontends.cli.output import print_json
-    from deepgen.frontends.torch import benching
-    from deepgen.libraries import library as opened
-    from deepgen.vocabulary.errors import BadInput
-
     make = _function(model)
     kernels = opened(library, trust=trust)
     if not kernels.list():
@@ -56,9 +55,6 @@ def bench(
 
 
 def _function(model: str) -> Any:
-    from deepgen.vocabulary.errors import BadInput
-    from deepgen.vocabulary.finding import module_at
-
     file, _, name = model.rpartition(":")
     if not file or not name:
         raise BadInput(f"{model!r} names no function", allowed="FILE:FUNCTION, such as model.py:make")
@@ -69,9 +65,6 @@ def _function(model: str) -> Any:
 
 
 def _show(model: str, result: ModelBench) -> None:
-    from deepgen.frontends.cli.output import paragraph, table
-    from deepgen.tuning.study.text import seconds_text
-
     rows = []
     for row in result.rows:
         ratio = f"{row.faster.estimate:.3f} ({row.faster.low:.3f} to {row.faster.high:.3f})"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.vocabulary import Artifact, Kernel
+from deepgen import generators, settings, targets
+from deepgen.frontends.cli import options, toolchain
+from deepgen.frontends.cli import words as operator_words
+from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown
+from deepgen.toolchains import BuildError
+from deepgen.tuning.study.text import seconds_text
+from deepgen.vocabulary import Artifact, Kernel
+from deepgen.vocabulary.errors import DeepgenError
 
 ConfigText = Annotated[
     str | None,
@@ -32,13 +37,6 @@ def build(
     **values: Any,
 ) -> None:
     """Build one kernel without measuring it. Needs no device."""
-    from deepgen import generators, settings, targets
-    from deepgen.frontends.cli import toolchain
-    from deepgen.frontends.cli import words as operator_words
-    from deepgen.frontends.cli.output import print_json
-    from deepgen.toolchains import BuildError
-    from deepgen.vocabulary.errors import DeepgenError
-
     current = settings.load()
     operator, _ = operator_words.parse(words, **options.of_operator(values))
     where = targets.resolve(values["target"] or current.target)
@@ -88,15 +86,10 @@ def _write_built(folder: Path, kernel: Kernel, artifact: Artifact) -> str:
 
 
 def _write_about(folder: Path, about: dict[str, Any]) -> None:
-    import json
-
     (folder / "build.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def _print(about: dict[str, Any]) -> None:
-    from deepgen.frontends.cli.output import config_text, facts_text, labelled, shown
-    from deepgen.tuning.study.text import seconds_text
-
     labelled("config", config_text(about["config"]))
     labelled("rank", str(about["rank"]))
     labelled("built by", f"{about['toolchain']} in {seconds_text(about['seconds'])}")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from deepgen.frontends.cli import options
+from deepgen import settings
+from deepgen.frontends.api import local_engine
+from deepgen.frontends.cli import options, requests, session, studies
 from deepgen.frontends.cli.completion import OperatorCommand
-
-if TYPE_CHECKING:
-    from deepgen.settings import Settings
-    from deepgen.tuning import Request
+from deepgen.frontends.cli.output import print_json, shown
+from deepgen.frontends.cli.result import print_result
+from deepgen.frontends.cli.words import names_code
+from deepgen.report.view.text import note
+from deepgen.run.measure.base import Policy
+from deepgen.settings import Settings
+from deepgen.tuning import Request, Study
+from deepgen.tuning.bundles import archive as bundle_archive
+from deepgen.tuning.bundles import exchange as bundles
+from deepgen.tuning.bundles.archive import stem
+from deepgen.tuning.formats import is_file_name
+from deepgen.tuning.study import trust as trusted
+from deepgen.vocabulary.errors import BadInput
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Measure a study on another machine, without network or deepgen."
@@ -50,13 +65,6 @@ def pack(
     **values: Any,
 ) -> None:
     """Build a study's next kernels and pack them with a runner that needs only Python and numpy."""
-    from deepgen import settings
-    from deepgen.frontends.api import local_engine
-    from deepgen.frontends.cli import session
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.report.view.text import note
-    from deepgen.tuning.bundles import exchange as bundles
-
     current = settings.load()
     request = _request(words, values, current, trust=trust)
     [job] = session.jobs_of([request])
@@ -85,13 +93,6 @@ def run(
 
     A bundle holds programs. One that you packed yourself, as this user, runs as it is; any other asks for --trust.
     """
-    import subprocess
-    import sys
-    import tempfile
-
-    from deepgen.tuning.bundles import archive as bundle_archive
-    from deepgen.tuning.study import trust as trusted
-
     where = results or Path(f"{bundle_archive.stem(bundle)}.results.jsonl")
     with tempfile.TemporaryDirectory(prefix="deepgen-bundle-") as scratch:
         folder = bundle_archive.unpack(bundle, Path(scratch))
@@ -114,14 +115,6 @@ def merge(
     as_json: options.AsJson = False,
 ) -> None:
     """Merge a bundle's results into its study. Merging twice changes nothing."""
-    from deepgen import settings
-    from deepgen.frontends.api import local_engine
-    from deepgen.frontends.cli import session, studies
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.frontends.cli.result import print_result
-    from deepgen.tuning import Study
-    from deepgen.tuning.bundles import exchange as bundles
-
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
     merged = bundles.merge(opened, results, engine=local_engine(current))
@@ -137,20 +130,12 @@ def merge(
 
 def command(words: Sequence[str], values: Mapping[str, Any]) -> str:
     """The command that packs what `deepgen tune` was asked for, ready to be copied."""
-    import shlex
-
     plain = [word for word in words if not word.startswith("O=")]
     packed = [name for name in PACKED if name != "jobs"]
     return shlex.join(["deepgen", "bundle", "pack", *plain, *options.as_words(values, packed)])
 
 
 def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, trust: bool) -> Request:
-    from deepgen.frontends.cli import requests, studies
-    from deepgen.frontends.cli.words import names_code
-    from deepgen.run.measure.base import Policy
-    from deepgen.tuning.formats import is_file_name
-    from deepgen.vocabulary.errors import BadInput
-
     requested = options.requested(values)
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
@@ -163,9 +148,6 @@ def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, 
 
 
 def _what_next(archive: Path, study: Path) -> list[str]:
-    from deepgen.frontends.cli.output import shown
-    from deepgen.tuning.bundles.archive import stem
-
     name = stem(archive)
     results = f"{name}.results.jsonl"
     unpack = f"tar xf {archive.name}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from deepgen.frontends.cli import options
+from deepgen import settings
+from deepgen.frontends.cli import checkup, options
+from deepgen.frontends.cli.clocks import amd_commands, nvidia_commands
+from deepgen.frontends.cli.output import bytes_text, labelled, paragraph, print_json, shown
 
 
 def doctor(as_json: options.AsJson = False) -> None:
     """Show what this machine has, what is missing, and how to get it."""
-    from deepgen import settings
-    from deepgen.frontends.cli.checkup import examine
-    from deepgen.frontends.cli.output import paragraph, print_json
-
-    report = examine(settings.load())
+    report = checkup.examine(settings.load())
     if as_json:
         print_json(report)
         return
@@ -28,14 +27,10 @@ def doctor(as_json: options.AsJson = False) -> None:
 
 
 def _line(label: str, text: str) -> None:
-    from deepgen.frontends.cli.output import labelled
-
     labelled(label, text, indent=12)
 
 
 def _devices(devices: list[dict[str, Any]]) -> None:
-    from deepgen.frontends.cli.output import bytes_text
-
     print("\ndevices")
     for device in devices:
         _line(f"  {device['kind']}", device["name"])
@@ -66,8 +61,6 @@ def _tools(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> None:
 
 
 def _targets(targets: list[dict[str, str]]) -> None:
-    from deepgen.frontends.cli.output import labelled
-
     print("\ntargets")
     for row in targets:
         labelled("", f"{row['target']}: {row['evidence']}", indent=2)
@@ -94,9 +87,6 @@ def _missing(missing: list[dict[str, str]]) -> None:
 
 
 def _clocks(clocks: list[dict[str, Any]]) -> None:
-    from deepgen.frontends.cli.clocks import amd_commands, nvidia_commands
-    from deepgen.frontends.cli.output import paragraph
-
     print("\nclocks")
     for device in clocks:
         _line(f"  {device['device']}", f"{device['state']}: {device['why']}")
@@ -120,8 +110,6 @@ def _commands(title: str, lock: list[str] | tuple[str, ...], undo: list[str] | t
 
 
 def _settings(rows: list[dict[str, Any]]) -> None:
-    from deepgen.frontends.cli.output import labelled, shown
-
     print("\nsettings")
     for row in rows:
         value = "not set" if row["value"] is None else row["value"]

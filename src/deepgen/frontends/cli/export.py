@@ -6,17 +6,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.space import Space
-    from deepgen.tuning import Study
-    from deepgen.tuning.formats import MeasuredConfig
-
+from deepgen import settings, targets
+from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.output import config_text, labelled, print_json, shown, table, write_text
+from deepgen.space import Space
+from deepgen.tuning import Study, formats, reuse
+from deepgen.tuning.formats import MeasuredConfig
+from deepgen.tuning.study.recorded_study import import_study
+from deepgen.tuning.study.text import as_csv, as_perf_stats, seconds_text
+from deepgen.vocabulary.errors import BadInput
 
 AsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the best configs.")]
 AsConfig = Annotated[
@@ -61,12 +63,6 @@ def export(
     as_json: options.AsJson = False,
 ) -> None:
     """Write the best configs in another format, or all trials as a table or T4."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen.tuning import formats, reuse
-    from deepgen.vocabulary.errors import BadInput
-
     table = as_csv or as_perf_stats
     if [as_space, as_config, as_results is not None, as_csv, as_perf_stats, as_t4].count(True) != 1:
         raise BadInput("export needs an output format", allowed=_FORMS)
@@ -105,8 +101,6 @@ def export(
 
 
 def _table(study: Study, *, perf_stats: bool) -> str:
-    from deepgen.tuning.study.text import as_csv, as_perf_stats
-
     rows = study.rows()
     return as_perf_stats(rows) if perf_stats else as_csv(rows)
 
@@ -137,10 +131,6 @@ def import_results(
     as_json: options.AsJson = False,
 ) -> None:
     """Read a result file of the older tool, or make a study of a recording."""
-    from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen.tuning import formats
-    from deepgen.vocabulary.errors import BadInput
-
     if as_study:
         _import_study(file, output, target, as_json=as_json)
         return
@@ -163,11 +153,6 @@ def import_results(
 
 
 def _import_study(file: Path, output: Path | None, target: str | None, *, as_json: bool) -> None:
-    from deepgen import settings, targets
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.tuning.study.recorded_study import import_study
-    from deepgen.vocabulary.errors import BadInput
-
     if target is None:
         raise BadInput("a recording does not say its target", allowed="name it, such as --target cuda:h200")
     study = import_study(file, targets.resolve(target), output or settings.load().studies)
@@ -180,9 +165,6 @@ def _import_study(file: Path, output: Path | None, target: str | None, *, as_jso
 
 def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
     """A space of exactly the configs that were right."""
-    from deepgen.space import Space
-    from deepgen.vocabulary.errors import BadInput
-
     right = [result.config for result in results if result.correct]
     if not right:
         raise BadInput("no result is correct, so there is no space of them", where=str(file))
@@ -190,9 +172,6 @@ def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
 
 
 def _print_results(results: Sequence[MeasuredConfig], file: Path) -> None:
-    from deepgen.frontends.cli.output import config_text, labelled, table
-    from deepgen.tuning.study.text import seconds_text
-
     first = results[0].config
     same = {k: v for k, v in first.items() if all(k in r.config and r.config[k] == v for r in results)}
     rows = []

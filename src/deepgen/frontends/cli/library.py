@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from deepgen import settings
 from deepgen.frontends.cli import options
+from deepgen.frontends.cli import words as operator_words
 from deepgen.frontends.cli.completion import OperatorCommand
-
-if TYPE_CHECKING:
-    from deepgen.libraries import Choice, Library
+from deepgen.frontends.cli.output import labelled, paragraph, print_json, shown, table
+from deepgen.frontends.cli.studies import find, open_study, studies_in
+from deepgen.libraries import Choice, Library, library
+from deepgen.libraries.c.export import export as write_c
+from deepgen.libraries.c.wheel import write_wheel
+from deepgen.libraries.check import check as run_check
+from deepgen.libraries.racing import time_across
+from deepgen.report.view.text import note
+from deepgen.tuning.study.text import seconds_text
+from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep winners in a library, and ship them.")
 
@@ -35,12 +44,6 @@ def add(
     as_json: options.AsJson = False,
 ) -> None:
     """Add the winners of studies. A library that is not there yet is made."""
-    from deepgen import settings
-    from deepgen.frontends.cli.output import print_json
-    from deepgen.frontends.cli.studies import find, open_study, studies_in
-    from deepgen.report.view.text import note
-    from deepgen.vocabulary.errors import DeepgenError
-
     current = settings.load()
     opened = _open(library, trust)
     folders = [inside for word in studies for inside in studies_in(Path(word)) or [find(word, current)]]
@@ -70,8 +73,6 @@ def merge(
     as_json: options.AsJson = False,
 ) -> None:
     """Add the entries of other libraries. Of two for the same work under like conditions the faster is kept."""
-    from deepgen.frontends.cli.output import print_json
-
     opened = _open(library, trust)
     became = {str(other): opened.merge(_there(other, trust)) for other in others}
     if as_json:
@@ -85,9 +86,6 @@ def merge(
 @app.command("list")
 def list_(library: Folder = DEFAULT, as_json: options.AsJson = False) -> None:
     """List the entries: what they compute, where, how fast they were, beside which baselines."""
-    from deepgen.frontends.cli.output import print_json, table
-    from deepgen.tuning.study.text import seconds_text
-
     opened = _there(library)
     if as_json:
         entries = {entry.name: entry.to_json() for entry in opened.list()}
@@ -113,8 +111,6 @@ def prune(
     as_json: options.AsJson = False,
 ) -> None:
     """Remove entries by name; without a name, what is damaged and what another entry serves as fast."""
-    from deepgen.frontends.cli.output import print_json
-
     pruned = _there(library).prune(tuple(names or ()), dry_run=dry_run)
     if as_json:
         print_json({"library": str(library), "removed": {one.name: one.why for one in pruned}, "dry_run": dry_run})
@@ -139,12 +135,6 @@ def check(
     as_json: options.AsJson = False,
 ) -> None:
     """Verify and time every entry again, as after an upgrade. Exit code 1 if one is wrong, slower or damaged."""
-    from deepgen.frontends.cli.output import print_json, table
-    from deepgen.libraries.check import check as run_check
-    from deepgen.libraries.racing import time_across
-    from deepgen.report.view.text import note
-    from deepgen.tuning.study.text import seconds_text
-
     opened = _there(library, trust)
     rows = run_check(opened, tolerance=tolerance, say=note)
     shapes = time_across(opened, say=note) if across else 0
@@ -172,11 +162,6 @@ def why(
     **values: Any,
 ) -> None:
     """Say which kernel serves an operator, and why: a tuned shape, a neighbour, or a vendor's library."""
-    from deepgen import settings
-    from deepgen.frontends.cli import words as operator_words
-    from deepgen.frontends.cli.output import labelled, paragraph, print_json, table
-    from deepgen.tuning.study.text import seconds_text
-
     operator, _ = operator_words.parse(words, **options.of_operator(values))
     opened = _there(library, trust)
     where = values["target"] or settings.load().target
@@ -211,12 +196,6 @@ def export(
     as_json: options.AsJson = False,
 ) -> None:
     """Ship a library: for C and C++ (--c DIR), or as a Python package that needs no compiler (--wheel DIR)."""
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.libraries.c.export import export as write_c
-    from deepgen.libraries.c.wheel import write_wheel
-    from deepgen.report.view.text import note
-    from deepgen.vocabulary.errors import BadInput
-
     if (c is None) == (wheel is None):
         raise BadInput("export needs one form", allowed="--c DIR or --wheel DIR")
     opened = _there(library, trust)
@@ -252,15 +231,11 @@ def _chosen(choice: Choice) -> str:
 
 
 def _open(folder: Path, trust: bool = False) -> Library:
-    from deepgen.libraries import library
-
     return library(folder, trust=trust)
 
 
 def _there(folder: Path, trust: bool = False) -> Library:
     """A library that must exist: a wrong name must not look like an empty one."""
-    from deepgen.vocabulary.errors import BadInput
-
     if not folder.is_dir():
         raise BadInput(
             f"there is no library {str(folder)!r}", allowed="--library DIR, or make one: deepgen library add"
@@ -269,8 +244,6 @@ def _there(folder: Path, trust: bool = False) -> Library:
 
 
 def _tell_damaged(library: Library) -> None:
-    from deepgen.report.view.text import note
-
     for name, why in library.damaged().items():
         note(f"deepgen: {name} is damaged: {why}")
     if library.damaged():

@@ -1,6 +1,6 @@
 """The command `deepgen`: its commands, and how errors reach the user.
 
-Every command's file keeps heavy imports inside its function, so that `deepgen --help` answers at once.
+A command's file is imported when the command is meant, so that `deepgen --help` answers at once.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -19,51 +20,43 @@ from typing import Annotated, NoReturn
 import typer
 
 import deepgen
-from deepgen.frontends.cli import (
-    analyze,
-    bench,
-    build,
-    bundle,
-    doctor,
-    export,
-    library,
-    replay,
-    report,
-    serve,
-    show,
-    space,
-    status,
-    tune,
-)
 from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.registry import Registry
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-_COMMANDS: Mapping[str, Callable[..., None]] = {
-    "tune": tune.tune,
-    "resume": tune.resume,
-    "top": show.top,
-    "show": show.show,
-    "retest": tune.retest,
-    "report": report.report,
-    "analyze": analyze.analyze,
-    "count": analyze.count,
-    "bench": bench.bench,
-    "export": export.export,
-    "import": export.import_results,
-    "replay": replay.replay,
-    "status": status.status,
-    "stop": status.stop,
-    "serve": serve.serve,
-    "space": space.space,
-    "build": build.build,
-    "doctor": doctor.doctor,
-    "clean": status.clean,
+# Each with its place in this package, and what the list of commands says of it.
+_COMMANDS = {
+    "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
+    "resume": ("tune:resume", "Resume a study."),
+    "top": ("show:top", "Show the fastest configs of a study."),
+    "show": ("show:show", "Show a study's result, or a trial, its source, its assembly or its schedule."),
+    "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
+    "report": ("report:report", "Write a report: one page that needs nothing else."),
+    "analyze": ("analyze:analyze", "Find what explains the time: counted events, facts of the build, knobs."),
+    "count": ("analyze:count", "Count hardware events of a study's best kernels."),
+    "bench": (
+        "bench:bench",
+        "Time a model in eager torch and compiled, each with and without a library's kernels, in turns.",
+    ),
+    "export": ("export:export", "Write the best configs in another format, or all trials as a table or T4."),
+    "import": ("export:import_results", "Read a result file of the older tool, or make a study of a recording."),
+    "replay": (
+        "replay:replay",
+        "Score a strategy on a recorded space: best possible time / best time found within the budget.",
+    ),
+    "status": ("status:status", "Show the state of studies: running or not, trials, best so far."),
+    "stop": ("status:stop", "Stop a running study and every process it started."),
+    "serve": ("serve:serve", "Show studies in the browser while they run."),
+    "space": ("space:space", "Count and describe the space of an operator on a target, or of a file."),
+    "build": ("build:build", "Build one kernel without measuring it. Needs no device."),
+    "doctor": ("doctor:doctor", "Show what this machine has, what is missing, and how to get it."),
+    "clean": ("status:clean", "Free disk space: build cache, leftovers of killed runs, or studies."),
+    "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
+    "library": ("library:app", "Keep winners in a library, and ship them."),
 }
 _OF_OPERATORS = ("tune", "space", "build")
-_GROUPS: Mapping[str, typer.Typer] = {"bundle": bundle.app, "library": library.app}
 # Those of plug-ins: a group, or a function that is a command. They are looked for only when they may be meant.
 PLUGGED: Registry[typer.Typer | Callable[..., None]] = Registry("deepgen.commands", "command", {})
 
@@ -96,53 +89,65 @@ def root(
         print(context.get_help())
 
 
-def _app(names: Collection[str]) -> typer.Typer:
-    """The command line with these commands and groups, which inherit the names of the help option."""
-    typer_app = typer.Typer(
+def _app() -> typer.Typer:
+    """The command line without commands, which inherit the names of the help option."""
+    app = typer.Typer(
         name="deepgen",
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    typer_app.callback(invoke_without_command=True)(root)
-    for name, command in _COMMANDS.items():
-        if name in names:
-            typer_app.command(name, cls=OperatorCommand if name in _OF_OPERATORS else None)(command)
-    for name, group in _GROUPS.items():
-        if name in names:
-            typer_app.add_typer(group, name=name)
-    return typer_app
+    app.callback(invoke_without_command=True)(root)
+    return app
 
 
 def app_for(argv: Sequence[str]) -> typer.Typer:
-    """With the command that is named alone: Typer examines every one it is given, which takes longer than an answer.
+    """With the command that is named alone: others are not imported, and Typer need not examine them.
 
-    Plug-ins are looked for only where their commands may be meant, or are listed.
+    Where none is named, all are listed. Plug-ins are looked for only where their commands may be meant, or are listed.
     """
-    named, own = argv[:1], {*_COMMANDS, *_GROUPS}
-    if named and (named[0] in own or named[0] == "--version"):
-        return _app(named)
-    alone = bool(named) and named[0] in PLUGGED
-    made = _app(() if alone else own)
-    for name in named if alone else PLUGGED.names():
-        try:
-            plugged = PLUGGED.get(name)
-        except DeepgenError:  # the others can be used, and `doctor` says what is wrong
-            if alone:
-                raise
-            continue
-        if isinstance(plugged, typer.Typer):
-            made.add_typer(plugged, name=name)
-        else:
-            made.command(name)(plugged)
-    return made
+    app = _app()
+    named = next((word for word in argv if not word.startswith("-")), None)
+    if named in _COMMANDS:
+        module, _, attribute = _COMMANDS[named][0].partition(":")
+        _add(app, named, getattr(import_module(f"deepgen.frontends.cli.{module}"), attribute))
+    elif named is not None and named in PLUGGED:
+        _add(app, named, PLUGGED.get(named))
+    elif "--version" not in argv:
+        for name, (place, text) in _COMMANDS.items():
+            if not place.endswith(":app"):
+                app.command(name, help=text)(_listed)
+        for name, (place, text) in _COMMANDS.items():
+            if place.endswith(":app"):
+                app.add_typer(typer.Typer(callback=_listed, invoke_without_command=True), name=name, help=text)
+        for name in PLUGGED.names():
+            with suppress(DeepgenError):  # the others can be used, and `doctor` says what is wrong
+                _add(app, name, PLUGGED.get(name))
+    return app
+
+
+def _listed() -> None:
+    """A command that is only listed."""
+
+
+def _add(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, cls=OperatorCommand if name in _OF_OPERATORS else None)(command)
+
+
+def _words() -> tuple[str, ...]:
+    """The words of the command line of this process, or of the one that a shell completes."""
+    typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS")
+    return tuple(typed.split()[1:]) if "_DEEPGEN_COMPLETE" in os.environ and typed else tuple(sys.argv[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
     invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
     try:
-        command_line = app_for(invocation.argv)
+        command_line = app_for(_words() if argv is None else argv)
         code = command_line(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

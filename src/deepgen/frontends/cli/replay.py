@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from statistics import mean
+from typing import Annotated
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.tuning.search.recorded import Recorded
+from deepgen import settings
+from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.output import labelled, print_json
+from deepgen.tuning import search
+from deepgen.tuning.search import recorded as recorded_spaces
+from deepgen.tuning.search.base import parse_options
+from deepgen.tuning.search.recorded import Contest, Recorded, interval
 
 RecordedSpace = Annotated[
     Path,
@@ -43,18 +47,11 @@ def replay(
     as_json: options.AsJson = False,
 ) -> None:
     """Score a strategy on a recorded space: best possible time / best time found within the budget."""
-    from statistics import mean
-
-    from deepgen.frontends.cli.output import labelled, print_json
-    from deepgen.tuning import search
-    from deepgen.tuning.search.base import parse_options
-    from deepgen.tuning.search.recorded import Contest, interval, replay
-
     settled = search.settle(strategy, parse_options(option or []))
     space = read(recorded)
     history = [read(path).past for path in learn_from or []]
     contest = Contest(strategy, budget, settled, history, batch)
-    scores = [replay(space, contest, seed)[-1] for seed in range(repeats)]
+    scores = [recorded_spaces.replay(space, contest, seed)[-1] for seed in range(repeats)]
     if as_json:
         print_json(
             {
@@ -77,11 +74,7 @@ def replay(
 
 def read(path: Path) -> Recorded:
     """A recording, or the trials of a study, which may be named as for every other command."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.tuning.search import recorded
-
     if path.is_file():
-        return recorded.read(path)
+        return recorded_spaces.read(path)
     study = studies.open_study(str(path), settings.load())
-    return recorded.from_trials(study.folder.name, study.trials())
+    return recorded_spaces.from_trials(study.folder.name, study.trials())

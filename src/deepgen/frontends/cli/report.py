@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.report.facts import Facts
-    from deepgen.settings import Settings
+from deepgen import settings
+from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.output import print_json, shown, write_text
+from deepgen.frontends.cli.toolchain import assembly_of_trial
+from deepgen.report import charts
+from deepgen.report.facts import Facts, facts_of, facts_of_several
+from deepgen.report.page import render
+from deepgen.report.reproduce import with_code
+from deepgen.report.serve.places import runs_at
+from deepgen.settings import Settings
+from deepgen.tuning import Study
+from deepgen.tuning.study.journal import FILE
+from deepgen.vocabulary.errors import BadInput
 
 Names = Annotated[
     list[str],
@@ -41,11 +49,6 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a report: one page that needs nothing else."""
-    from deepgen import settings
-    from deepgen.frontends.cli.output import print_json, shown, write_text
-    from deepgen.report import charts
-    from deepgen.vocabulary.errors import BadInput
-
     if as_markdown and as_json and output is None:
         raise BadInput("Markdown and JSON cannot both go to stdout", allowed="give -o FILE for the Markdown")
     if not as_markdown or png is not None:
@@ -75,19 +78,10 @@ def _text(facts: Facts, *, as_markdown: bool) -> str:
         from deepgen.report.markdown import markdown
 
         return markdown(facts)
-    from deepgen.report.page import render
-
     return render(facts)
 
 
 def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> Facts:
-    from deepgen.frontends.cli.toolchain import assembly_of_trial
-    from deepgen.report.facts import facts_of, facts_of_several
-    from deepgen.report.reproduce import with_code
-    from deepgen.report.serve.places import runs_at
-    from deepgen.tuning import Study
-    from deepgen.tuning.study.journal import FILE
-
     for path in (Path(names[0]), current.studies / names[0]) if len(names) == 1 else ():
         if (runs := runs_at(path)) is not None:
             folders = sorted(journal.parent for journal in path.glob(f"*/*/{FILE}"))
@@ -102,8 +96,6 @@ def _facts(names: list[str], current: Settings, *, trust: bool, code: bool) -> F
 
 def _folders(names: list[str], current: Settings) -> list[Path]:
     """The studies that are meant; a folder with several of them means all."""
-    from deepgen.frontends.cli import studies
-
     folders = []
     for name in names:
         inside = [] if studies.is_study(Path(name)) else studies.studies_in(Path(name))

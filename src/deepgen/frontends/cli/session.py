@@ -139,8 +139,7 @@ def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool) -> Study:
 
 def write_older_results(study: Study) -> None:
     """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
-    made_from_data = "recipe" in study.definition
-    if made_from_data and getattr(study.generator, "results_file", False) and study.finals() is not None:
+    if getattr(study.generator, "results_file", False) and study.finals() is not None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
 

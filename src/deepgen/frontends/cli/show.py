@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from deepgen.frontends.cli import options
+from deepgen import settings
+from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown, table, write_text
+from deepgen.kernels.base import Scheduled
 from deepgen.report.view.text import printable
-
-if TYPE_CHECKING:
-    from deepgen.kernels.base import Scheduled
-    from deepgen.tuning import Study
-    from deepgen.vocabulary import Trial
-
+from deepgen.tuning import Study
+from deepgen.tuning.reuse import top_rows
+from deepgen.tuning.study.text import rate_text, seconds_text
+from deepgen.vocabulary import Trial
+from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 Number = Annotated[int | None, typer.Option("--trial", min=0, help="Trial number. [the best]", show_default=False)]
 WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
@@ -41,12 +43,9 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a study's result, or a trial, its source, its assembly or its schedule."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import print_json
+    # Here: `top` does without.
     from deepgen.frontends.cli.result import print_result
     from deepgen.frontends.cli.toolchain import assembly_of_trial, build_files, write_sources
-    from deepgen.vocabulary.errors import BadInput
 
     if output is not None and not source:
         raise BadInput(f"-o {output} is given", allowed="with --source")
@@ -95,9 +94,6 @@ def show(
 
 
 def _scheduled(study: Study, option: str) -> Scheduled:
-    from deepgen.kernels.base import Scheduled
-    from deepgen.vocabulary.errors import BadInput
-
     family = study.generator
     if not isinstance(family, Scheduled):
         what = f"{option} is given, and kernels of {family.name} are not made by schedules"
@@ -123,9 +119,6 @@ def _facts(study: Study, trial: Trial) -> dict[str, Any]:
 
 
 def _print_trial(facts: dict[str, Any]) -> None:
-    from deepgen.frontends.cli.output import config_text, facts_text, labelled, shown
-    from deepgen.tuning.study.text import rate_text, seconds_text
-
     labelled("study", shown(facts["study"]))
     labelled("trial", f"{facts['trial']}, rank {facts['rank']}")
     labelled("config", config_text(facts["config"]))
@@ -153,13 +146,6 @@ Save = Annotated[Path | None, typer.Option("--save", help="Write them to this JS
 
 def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json: options.AsJson = False) -> None:
     """Show the fastest configs of a study."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import config_text, print_json, table, write_text
-    from deepgen.tuning.reuse import top_rows
-    from deepgen.tuning.study.text import rate_text, seconds_text
-    from deepgen.vocabulary.errors import DeepgenError
-
     opened = studies.open_study(study, settings.load())
     rows: list[dict[str, Any]] = top_rows(opened, count)
     about = {

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from deepgen.frontends.cli import options
-
-if TYPE_CHECKING:
-    from deepgen.frontends.cli.processes import TreeEnd
-    from deepgen.settings import Settings
-
+from deepgen import settings
+from deepgen.frontends.cli import options, processes, studies
+from deepgen.frontends.cli.output import bytes_text, labelled, print_json, shown
+from deepgen.frontends.cli.processes import TreeEnd
+from deepgen.report.view.text import text_width
+from deepgen.settings import Settings
+from deepgen.toolchains import Cache
+from deepgen.tuning.study.glance import glance
+from deepgen.tuning.study.journal import holder
+from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
+from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary.folders import left_behind, remove
 
 Names = Annotated[
     list[str] | None,
@@ -23,12 +29,6 @@ Names = Annotated[
 
 def status(names: Names = None, as_json: options.AsJson = False) -> None:
     """Show the state of studies: running or not, trials, best so far."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import print_json, shown
-    from deepgen.report.view.text import text_width
-    from deepgen.tuning.study.glance import glance
-
     current = settings.load()
     folders = [studies.find(name, current) for name in names or []] or studies.studies_in(current.studies)
     rows: list[dict[str, Any]] = [glance(folder, whole=bool(names)) for folder in folders]
@@ -43,9 +43,6 @@ def status(names: Names = None, as_json: options.AsJson = False) -> None:
 
 
 def _print_status(row: dict[str, Any], width: int) -> None:
-    from deepgen.frontends.cli.output import labelled, shown
-    from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
-
     print(shown(row["study"]))
     if "why" in row:
         labelled("  state", f"{row['state']}: {row['why']}", width=width)
@@ -71,10 +68,6 @@ Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds to wait 
 
 def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson = False) -> None:
     """Stop a running study and every process it started."""
-    from deepgen import settings
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import print_json, shown
-
     folder = studies.find(study, settings.load())
     pid, ended = end_study(folder, grace)
     if as_json:
@@ -87,11 +80,6 @@ def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson
 
 def end_study(folder: Path, grace: float = GRACE) -> tuple[int, TreeEnd]:
     """End the process that writes a study, and all that it started; gives its number, and how it ended."""
-    from deepgen.frontends.cli import processes
-    from deepgen.frontends.cli.output import shown
-    from deepgen.tuning.study.journal import holder
-    from deepgen.vocabulary.errors import DeepgenError
-
     pid = holder(folder)
     if pid is None:
         raise DeepgenError(f"{shown(folder)} is not running")
@@ -122,9 +110,6 @@ def clean(
     as_json: options.AsJson = False,
 ) -> None:
     """Free disk space: build cache, leftovers of killed runs, or studies."""
-    from deepgen import settings
-    from deepgen.frontends.cli.output import bytes_text, print_json, shown
-
     current = settings.load()
     items = _items(names or [], cache, studies, current)
     if yes:
@@ -145,13 +130,6 @@ def clean(
 
 
 def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) -> list[dict[str, Any]]:
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import shown
-    from deepgen.toolchains import Cache
-    from deepgen.tuning.study.journal import holder
-    from deepgen.vocabulary.errors import DeepgenError
-    from deepgen.vocabulary.folders import left_behind
-
     folders = [studies.find(name, current) for name in names]
     if all_studies:
         folders += [folder for folder in studies.studies_in(current.studies) if folder not in folders]
@@ -169,11 +147,8 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
 
 
 def _delete(item: dict[str, Any]) -> None:
-    from deepgen.toolchains import Cache
-    from deepgen.vocabulary import folders
-
     if item["kind"] == "leftover":
-        folders.remove(Path(item["path"]))
+        remove(Path(item["path"]))
     elif item["kind"] == "cache":
         # Entry by entry: whatever else lies in the folder that the user named stays.
         Cache(item["path"]).clear()

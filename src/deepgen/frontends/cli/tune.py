@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from deepgen.frontends.cli import completion, options
+from deepgen import settings
+from deepgen.frontends.api import local_engine
+from deepgen.frontends.cli import bundle, completion, engines, options, requests, session, studies
+from deepgen.frontends.cli.output import print_json
+from deepgen.frontends.cli.processes import start
+from deepgen.frontends.cli.result import print_calls, print_result
+from deepgen.report.view.text import note
+from deepgen.run.measure.base import Policy
+from deepgen.tuning import reuse
+from deepgen.tuning.work import LEAST_SECONDS
 
 Words = Annotated[
     list[str],
@@ -31,12 +40,6 @@ def tune(
     context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
-    from deepgen import settings
-    from deepgen.frontends.cli import bundle, engines, requests, session
-    from deepgen.frontends.cli.processes import start
-    from deepgen.run.measure.base import Policy
-    from deepgen.tuning.work import LEAST_SECONDS
-
     engine, address, library, warm = (values[name] for name in ("engine", "address", "library", "warm"))
     on = engines.chosen(engine, address)
     current = settings.load()
@@ -69,11 +72,6 @@ def resume(
     **values: Any,
 ) -> None:
     """Resume a study."""
-    from deepgen import settings
-    from deepgen.frontends.cli import bundle, engines, requests, session, studies
-    from deepgen.frontends.cli.processes import start
-    from deepgen.report.view.text import note
-
     engine, address, trials = (values[name] for name in ("engine", "address", "trials"))
     on = engines.chosen(engine, address)
     current = settings.load()
@@ -102,13 +100,6 @@ def retest(
     as_json: options.AsJson = False,
 ) -> None:
     """Repeat the final comparison of a study's best kernels."""
-    from deepgen import settings
-    from deepgen.frontends.api import local_engine
-    from deepgen.frontends.cli import studies
-    from deepgen.frontends.cli.output import print_json
-    from deepgen.frontends.cli.result import print_calls, print_result
-    from deepgen.tuning import reuse
-
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
     studies.check_machine(opened)
