@@ -37,7 +37,7 @@ def library(programs: Sequence[Program], folder: Path, warp: int = 32) -> ctypes
     folder.mkdir(exist_ok=True)
     for package in ("deepgen.compiler.text", "deepgen.kernels.shared.dialect"):
         for file in resources.files(package).iterdir():
-            if file.name.endswith(".h"):
+            if file.name.endswith(".h") and file.name not in simt.dialect():
                 (folder / file.name).write_text(file.read_text())
     headers = ("warpgroup.h", "own_products.h", "lane_scans.h", "gathers.h", "overlaps.h")
     text = [*(f'#include "{name}"' for name in headers), _HARNESS]

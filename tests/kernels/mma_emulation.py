@@ -20,17 +20,13 @@ COMPILER, NO_COMPILER = simt.COMPILER, simt.NO_COMPILER
 _CONFLICTS = """
 extern "C" i64 conflicts() { return emulate::conflicts; }
 """
-_HEADERS = {
-    "emulate.h": "deepgen.kernels.shared.dialect",
-    "emulate_mma.h": "deepgen.kernels.gemm.mma_gemm",
-}
 
 
 def build(kernel: Kernel, folder: Path) -> ctypes.CDLL:
     """The kernel as a library of this machine. Its own flags decide what it is."""
     folder.mkdir(exist_ok=True)
-    for name, package in _HEADERS.items():
-        (folder / name).write_text(resources.files(package).joinpath(name).read_text())
+    header = resources.files("deepgen.kernels.gemm.mma_gemm").joinpath("emulate_mma.h")
+    (folder / header.name).write_text(header.read_text())
     library = simt.compiled(kernel, folder, simt.harness(kernel) + _CONFLICTS)
     library.conflicts.restype = ctypes.c_int64
     return library

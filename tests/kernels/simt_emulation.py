@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-import re
 import shutil
 import subprocess
 import weakref
@@ -37,7 +36,16 @@ extern "C" const char* run_{entry}(void** args, int grid, int threads, int share
     return emulate::launch({entry}, args, grid, threads, shared);
 }}
 """
-_FLAGS = ("-O0", "-w", "-fPIC")
+# What the emulation's side of the dialect has of templates, in an object of its own.
+_ALL = """#include "dialect.h"
+COMPILED template class std::vector<emulate::Range>;
+COMPILED template class std::vector<emulate::Byte>;
+COMPILED template class std::vector<emulate::Copy>;
+COMPILED template class std::vector<emulate::Fiber>;
+COMPILED template class std::vector<char>;
+COMPILED template class std::vector<bool>;
+"""
+_FLAGS = ("-O0", "-w", "-fPIC", "-DDG_EMULATE")
 _CLANG = COMPILER is not None and "clang" in Path(COMPILER).name
 _LINKER = ("-fuse-ld=lld-19",) if _CLANG and shutil.which("ld.lld-19") else ()  # in half of the time
 _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -45,7 +53,6 @@ _KINDS = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "
 
 def build(kernel: Kernel, folder: Path, *more: str) -> ctypes.CDLL:
     """The kernel as a library of this machine. Its own flags decide what it is."""
-    (folder / "emulate.h").write_text(_emulation())
     return compiled(kernel, folder, harness(kernel), *more)
 
 
@@ -57,8 +64,12 @@ def harness(kernel: Kernel) -> str:
 
 def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL:
     """A library of a harness that includes the kernel's source."""
+    shared = dialect()
     for source in kernel.sources:
-        (folder / source.name).write_text(source.text)
+        if source.name in shared:
+            assert source.text == shared[source.name], "it has been read already, as it is in the package"
+        else:
+            (folder / source.name).write_text(source.text)
     (folder / "harness.cpp").write_text(text)
     return loaded(folder / "harness.cpp", *kernel.flags, *more)
 
@@ -66,7 +77,7 @@ def compiled(kernel: Kernel, folder: Path, text: str, *more: str) -> ctypes.CDLL
 def loaded(source: Path, *more: str) -> ctypes.CDLL:
     """A source, with what it includes beside it, as a library of this process."""
     assert COMPILER is not None
-    command = [COMPILER, *_FLAGS, *_parsed(), *_LINKER, "-shared", "-DDG_EMULATE", *more]
+    command = [COMPILER, *_FLAGS, *_parsed(), *_LINKER, "-shared", *more]
     library = source.with_suffix(".so")
     made = subprocess.run(
         [*command, "-o", library.name, source.name], cwd=source.parent, capture_output=True, text=True, check=False
@@ -78,32 +89,33 @@ def loaded(source: Path, *more: str) -> ctypes.CDLL:
     return found
 
 
-def _emulation() -> str:
-    return resources.files("deepgen.kernels.shared.dialect").joinpath("emulate.h").read_text()
+def dialect() -> dict[str, str]:
+    """The headers that every kernel includes, whatever its flags are."""
+    package = resources.files("deepgen.kernels.shared.dialect")
+    return {name: package.joinpath(name).read_text() for name in ("dialect.h", "emulate.h")}
 
 
 def _parsed() -> tuple[str, ...]:
-    """Flags for C++'s own headers as clang has read them once: reading them is half of compiling a kernel."""
-    return ("-include-pch", f"{_headers().name}/std.pch") if _CLANG else ()
+    """Flags for the dialect and C++'s own headers, by clang as it has read and compiled them once: more than half of a
+    kernel's compilation.
+    """
+    folder = _headers().name
+    return ("-I", folder, *(("-include-pch", f"{folder}/all.pch", f"{folder}/all.o") if _CLANG else ()))
 
 
 @cache
 def _headers() -> TemporaryDirectory[str]:
     """Lives as long as this process."""
     folder = TemporaryDirectory(prefix="deepgen-headers-")
-    (Path(folder.name) / "std.h").write_text("\n".join(re.findall(r"^#include <.*>", _emulation(), re.MULTILINE)))
-    command = [
-        str(COMPILER),
-        *_FLAGS,
-        "-std=c++17",
-        "-fpch-instantiate-templates",
-        "-x",
-        "c++-header",
-        "std.h",
-        "-o",
-        "std.pch",
-    ]
-    subprocess.run(command, cwd=folder.name, check=True)
+    for name, text in (*dialect().items(), ("all.h", _ALL)):
+        (Path(folder.name) / name).write_text(text)
+    if _CLANG:
+        for flags in (
+            ("-fpch-instantiate-templates", "-DCOMPILED=extern", "-x", "c++-header", "-o", "all.pch"),
+            ("-DCOMPILED=", "-x", "c++", "-c", "-o", "all.o"),
+        ):
+            command = [str(COMPILER), *_FLAGS, "-std=c++17", *flags, "all.h"]
+            subprocess.run(command, cwd=folder.name, check=True)
     return folder
 
 

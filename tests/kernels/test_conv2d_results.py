@@ -37,8 +37,8 @@ def test_any_config_is_right_for_every_dtype_and_layout_and_its_binary_serves_al
 ) -> None:
     operators = [replace(shape, dtype=dtype, layout=layout) for shape in SHAPES]
     first = operators[1]
-    sampled = FAMILY.space(first, CHIP).sample(2, seed=zlib.crc32(f"{dtype} {layout}".encode()))
-    for config in (FAMILY.default(first, CHIP), *sampled):
+    (sampled,) = FAMILY.space(first, CHIP).sample(1, seed=zlib.crc32(f"{dtype} {layout}".encode()))
+    for config in (FAMILY.default(first, CHIP), sampled):
         runs = Runs(FAMILY.emit(first, CHIP, config), CHIP)
         wrong = [found for o in operators for probe in o.probes() if (found := runs.wrong(o, probe))]
         assert wrong == [], config

@@ -21,12 +21,17 @@ OPERATORS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx942"])
+CHIPS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx942"]
+
+
+@pytest.mark.parametrize("name", CHIPS)
 def test_a_sample_compiles_and_says_what_it_uses(name: str, tmp_path: Path) -> None:
     target = targets.resolve(name)
     language = "cuda" if name.startswith("cuda") else "hip"
     toolchain = needs.toolchain(target, language)
     for number, operator in enumerate(OPERATORS):
+        if number == CHIPS.index(name) % 3:
+            continue  # on the others of its maker
         # The largest tiles take seconds, which says nothing more.
         some = FAMILY.space(operator, target).restrict({"TM": [2, 4, 8], "TN": [2, 4, 8], "UNROLL": [1, 2, 4]})
         (config,) = some.sample(1, seed=number)

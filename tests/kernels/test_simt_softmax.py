@@ -28,13 +28,16 @@ from deepgen.vocabulary import Source
 FAMILY = SimtSoftmax()
 CHIP = targets.resolve("cuda:sm_90a")
 KEEPS = ["registers", "shared", "memory"]
+CHIPS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx942"]
 emulated = pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
 
 
+# Every format with every place of a row, and both methods with each of them: half of all combinations.
+KINDS = [(name, keep, ("two", "online")[(n + m) % 2]) for n, name in enumerate(DTYPES) for m, keep in enumerate(KEEPS)]
+
+
 @emulated
-@pytest.mark.parametrize("name", DTYPES)
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("method", ["two", "online"])
+@pytest.mark.parametrize(("name", "keep", "method"), KINDS)
 def test_any_config_is_right_on_odd_sizes_and_hard_inputs(name: str, keep: str, method: str, tmp_path: Path) -> None:
     seed = zlib.crc32(f"{name} {keep} {method}".encode())
     rows, cols = [(5, 37), (3, 300), (7, 1), (4, 72)][seed % 4]
@@ -137,7 +140,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     assert golden(f"simt_softmax/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
 
 
-@pytest.mark.parametrize("name", ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx942"])
+@pytest.mark.parametrize("name", CHIPS)
 def test_a_sample_compiles_and_the_default_spills_nothing(name: str, tmp_path: Path) -> None:
     target = targets.resolve(name)
     toolchain = needs.toolchain(target, "cuda" if name.startswith("cuda") else "hip")
@@ -149,6 +152,7 @@ def test_a_sample_compiles_and_the_default_spills_nothing(name: str, tmp_path: P
 
     for number, (dtype, keep) in enumerate(zip(DTYPES, [*KEEPS, "registers"], strict=True)):
         operator = softmax(4096, 1000, dtype=dtype)
-        (config,) = FAMILY.space(operator, target).restrict({"KEEP": keep}).sample(1, seed=number)
-        spilled(operator, config)
+        if number % 2 == CHIPS.index(name) % 2:  # the other half on the others of its maker
+            (config,) = FAMILY.space(operator, target).restrict({"KEEP": keep}).sample(1, seed=number)
+            spilled(operator, config)
         assert spilled(operator, FAMILY.default(operator, target)) == 0
