@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
@@ -18,35 +19,38 @@ from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
 _NO_CONTEXT = 201
 
 
-class Device(Protocol):
+class Device(ABC):
     """What a loaded kernel needs of the place where it runs."""
 
     kind: str  # cpu or gpu
     align: int  # bytes that every array's address must be a multiple of
     by_stream: bool  # whether each stream needs a binding of its own
 
+    @abstractmethod
     def has(self, seen: View) -> bool:
         """Whether the kernel can access the array's memory."""
-        ...
 
+    @abstractmethod
     def stream(self, first: Any, stream: Any) -> int:
         """The handle of the stream that a call with this first array runs on."""
-        ...
 
+    @abstractmethod
     def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall: ...
 
     def recover(self, error: DriverError) -> None:
         """Make the same call possible again, or raise."""
-        ...
+        raise error
 
     def run_on(self, parallel: int) -> bool:
         """Use a host's threads, by its function at this address; False where that means nothing."""
-        ...
+        return False
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give back what can be. A shared library stays loaded: threads of it may outlive any call."""
+        return
 
 
-class CpuDevice:
+class CpuDevice(Device):
     """This process: kernels are functions of a shared library."""
 
     kind, align, by_stream = CPU, 1, False
@@ -73,17 +77,11 @@ class CpuDevice:
 
         return BoundCall(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
 
-    def recover(self, error: DriverError) -> None:
-        raise error
-
     def run_on(self, parallel: int) -> bool:
         return self._native.run_on(parallel)
 
-    def close(self) -> None:
-        """The library stays loaded: threads of it may outlive any call."""
 
-
-class GpuDevice:
+class GpuDevice(Device):
     """A GPU: kernels are functions of a module in its primary context, which frameworks in the process share."""
 
     kind, align = GPU, 16  # kernels load up to 16 bytes at once
@@ -127,9 +125,6 @@ class GpuDevice:
         if error.code != _NO_CONTEXT:
             raise error
         self._driver.enter()  # a thread that has not used the GPU before
-
-    def run_on(self, parallel: int) -> bool:
-        return False
 
     def close(self) -> None:
         """Give the workspaces back and unload the module. No call may be under way on the device."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from deepgen.operators import Answer, Array, Operator, Recorded
+from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import compare, explain
 from deepgen.run.measure import handed
 from deepgen.run.measure.channel import BufferPlace
@@ -178,12 +178,9 @@ class Bench:
                 return right
         worst = 0.0
         for tensor in self._judged:
-            got, want = self.arrays[tensor.name], self._present.answers[tensor.name]
-            result = compare(got, want, tensor.dtype, self.operator.tolerance(tensor.name, self._probe))
-            if not result.ok:
-                sentence = explain(tensor.name, got, want.values, tensor.dtype, result, self._poison.get(tensor.name))
-                raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
-            worst = max(worst, result.error)
+            tolerance = self.operator.tolerance(tensor.name, self._probe)
+            answer, poisoned = self._present.answers[tensor.name], self._poison.get(tensor.name)
+            worst = max(worst, error_of(self.arrays[tensor.name], answer, tensor, tolerance, poisoned))
         fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, worst)
         correct.append(fresh)
         if len(correct) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
@@ -201,6 +198,15 @@ class Bench:
         self.arrays.clear()
         for buffer in self.buffers.values():
             buffer.close()
+
+
+def error_of(got: Array, want: Answer, tensor: Tensor, tolerance: Tolerance, poison: int | None) -> float:
+    """The largest error of a result as a share of the tolerance. Raises Rejected where that is too large."""
+    result = compare(got, want, tensor.dtype, tolerance)
+    if not result.ok:
+        sentence = explain(tensor.name, got, want.values, tensor.dtype, result, poison)
+        raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
+    return result.error
 
 
 def look_for_damage(buffers: Iterable[Guarded]) -> None:

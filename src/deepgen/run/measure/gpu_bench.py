@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
-from deepgen.operators.compare import compare, explain, flat_scale
+from deepgen.operators.compare import compare, flat_scale
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
-from deepgen.run.measure.bench import AlternatingInputs, Rejected, poison
+from deepgen.run.measure.bench import AlternatingInputs, Rejected, error_of, poison
 from deepgen.run.measure.gpu_device import Checks, DeviceBuffer, DeviceTensor, can_judge
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
@@ -245,10 +245,7 @@ class GpuBench:
         name = tensor.name
         got: Array = self.buffers[name].get(tensor.empty())
         want = self._now.want[name] if self._now.want else self._fetched(tensor)
-        result = compare(got, want, tensor.dtype, self.operator.tolerance(name, self._probe))
-        if not result.ok:
-            sentence = explain(name, got, want.values, tensor.dtype, result, self._poison.get(name))
-            raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
+        error_of(got, want, tensor, self.operator.tolerance(name, self._probe), self._poison.get(name))
 
     def _fetched(self, tensor: Tensor) -> Answer:
         """The device's reference, of which the host needs the whole only to explain what is wrong."""

@@ -99,39 +99,32 @@ class Referee(ABC, Generic[E]):
     def measure(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Verify, time, verify again."""
         policy, beat = self.task.policy, request["beat"]
-        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, beat)
         samples: list[float] = []
-        try:
-            self.load(entrant, request)
-            with self.limited():
-                entrant.first()
-                self.look()
-                latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
-                while not enough(samples, policy, beat) and time.monotonic() < latest:
-                    samples.append(entrant.timed())
-                entrant.last()
-                self.inspect(entrant, finished=True)
-        except Rejected as rejected:
-            return [self._rejected(entrant, rejected)]
-        finally:
-            entrant.close()
-        return [self._right(entrant, samples)]
+
+        def work(entrant: E) -> None:
+            entrant.first()
+            self.look()
+            latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
+            while not enough(samples, policy, beat) and time.monotonic() < latest:
+                samples.append(entrant.timed())
+            entrant.last()
+            self.inspect(entrant, finished=True)
+
+        return [self._attempted(self.entrant(self._usual(request), 0, beat), request, work, samples)]
 
     def count(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Count events of a kernel on the task's own inputs. No samples are taken: counting may slow it down."""
-        entrant = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), 0, None)
-        try:
-            self.load(entrant, request)
-            with self.limited():
-                entrant.first()
-                self.look()
-                counted = self.counted(entrant, request["events"])
-                self.inspect(entrant, finished=True)
-        except Rejected as rejected:
-            return [self._rejected(entrant, rejected)]
-        finally:
-            entrant.close()
-        return [counted.kept_in(self._right(entrant, []))]
+        counted = Counted()
+
+        def work(entrant: E) -> None:
+            nonlocal counted
+            entrant.first()
+            self.look()
+            counted = self.counted(entrant, request["events"])
+            self.inspect(entrant, finished=True)
+
+        measured = self._attempted(self.entrant(self._usual(request), 0, None), request, work)
+        return [counted.kept_in(measured) if measured.ok else measured]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
         """The verdict on other inputs, aligned no better than a user's may be."""
@@ -140,17 +133,13 @@ class Referee(ABC, Generic[E]):
         entrant = self.strided_entrant(inputs) if strided else self.entrant(inputs, 0, None, tight=True)
         if entrant is None:
             return [Measurement(Verdict.REFUSED, "arrays must be dense here")]
-        try:
-            self.load(entrant, request)
-            with self.limited():
-                entrant.first()
-                entrant.last()
-                self.inspect(entrant)
-        except Rejected as rejected:
-            return [self._rejected(entrant, rejected)]
-        finally:
-            entrant.close()
-        return [self._right(entrant, [])]
+
+        def work(entrant: E) -> None:
+            entrant.first()
+            entrant.last()
+            self.inspect(entrant)
+
+        return [self._attempted(entrant, request, work)]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
         """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
@@ -174,7 +163,7 @@ class Referee(ABC, Generic[E]):
             return seconds[0] if who in racing else None
 
         for who in range(len(entries)):
-            racing[who] = self.entrant(Inputs(self.task.seed, shape=request.get("shape", 0)), who, None)
+            racing[who] = self.entrant(self._usual(request), who, None)
             attempt(who, partial(self.load, entry=entries[who]))
         with self.limited():
             for who in list(racing):
@@ -189,8 +178,26 @@ class Referee(ABC, Generic[E]):
             entrant.close()
         return [out[who] for who in range(len(entries))]
 
+    def _usual(self, request: Mapping[str, Any]) -> Inputs:
+        """The task's own inputs, at the shape that the request names."""
+        return Inputs(self.task.seed, shape=request.get("shape", 0))
+
+    def _attempted(
+        self, entrant: E, request: Mapping[str, Any], work: Callable[[E], None], samples: Sequence[float] = ()
+    ) -> Measurement:
+        """Load what the request names and do something with it; a fault of it becomes its verdict."""
+        try:
+            self.load(entrant, request)
+            with self.limited():
+                work(entrant)
+        except Rejected as rejected:
+            return self._rejected(entrant, rejected)
+        finally:
+            entrant.close()
+        return self._right(entrant, samples)
+
     def _rejected(self, entrant: E, why: Rejected) -> Measurement:
         return Measurement(why.verdict, why.detail, error=why.error, conditions=self.conditions(entrant))
 
-    def _right(self, entrant: E, samples: list[float]) -> Measurement:
+    def _right(self, entrant: E, samples: Sequence[float]) -> Measurement:
         return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from deepgen.operators import Answer, Operator
-from deepgen.operators.compare import compare, explain
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import STRIDED, Contender, Task
-from deepgen.run.measure.bench import Rejected, on_call
+from deepgen.run.measure.bench import Rejected, error_of, on_call
 from deepgen.run.measure.race import race
 from deepgen.run.riscv import perf, program
 from deepgen.run.riscv.board import RemoteBoard
@@ -250,10 +249,6 @@ def _judged(
                 want = drawn.answers[int(line["set"])][tensor.name]
             except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
                 raise Rejected(Verdict.WRONG, "what the runner wrote of it was changed or removed") from None
-            result = compare(got, want, tensor.dtype, operator.tolerance(tensor.name, probe))
-            if not result.ok:
-                sentence = explain(tensor.name, got, want.values, tensor.dtype, result, None)
-                with on_call(line["run"] + 1):
-                    raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)
-            worst = max(worst, result.error)
+            with on_call(line["run"] + 1):
+                worst = max(worst, error_of(got, want, tensor, operator.tolerance(tensor.name, probe), None))
     return worst
