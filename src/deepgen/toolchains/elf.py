@@ -126,16 +126,7 @@ class _MessagePack:
 
 
 _PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
-_NUMBERS = {
-    0xCC: ">B",
-    0xCD: ">H",
-    0xCE: ">I",
-    0xCF: ">Q",
-    0xD0: ">b",
-    0xD1: ">h",
-    0xD2: ">i",
-    0xD3: ">q",
-}
+_NUMBERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q", 0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q"}
 _SIZED: dict[int, tuple[str, Any]] = {
     0xD9: (">B", _MessagePack._text),
     0xDA: (">H", _MessagePack._text),

@@ -114,11 +114,7 @@ class Admitted:
 
 
 def admit(
-    kernel: Kernel,
-    operator: Operator,
-    device: Device,
-    views: Mapping[str, View],
-    values: Mapping[str, int | float],
+    kernel: Kernel, operator: Operator, device: Device, views: Mapping[str, View], values: Mapping[str, int | float]
 ) -> Admitted:
     """What does not fit is said by the parameter's name."""
     signature = operator.signature()

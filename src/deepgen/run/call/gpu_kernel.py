@@ -202,13 +202,7 @@ class GpuKernel:
         return DriverLaunch(self.driver, function, shape, values, step.overlaps)
 
     def _descriptor(
-        self,
-        step: Step,
-        arg: DescriptorArg,
-        tensors: Mapping[str, int],
-        scalars: Scalars,
-        shapes: Shapes,
-        slots: Slots,
+        self, step: Step, arg: DescriptorArg, tensors: Mapping[str, int], scalars: Scalars, shapes: Shapes, slots: Slots
     ) -> Any:
         if arg.tensor not in shapes:
             raise BadInput(

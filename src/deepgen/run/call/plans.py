@@ -8,25 +8,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from deepgen.space import parse
-from deepgen.vocabulary import (
-    BadInput,
-    DescriptorArg,
-    Kernel,
-    LaunchPlan,
-    ScalarArg,
-    Step,
-    TensorArg,
-    WorkspaceArg,
-)
+from deepgen.vocabulary import BadInput, DescriptorArg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 Scalars: TypeAlias = "Mapping[str, int | float]"
 
-_CTYPES: dict[str, Any] = {
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
-    "f32": ctypes.c_float,
-    "f64": ctypes.c_double,
-}
+_CTYPES: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 _parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many a kernel runs
 
 

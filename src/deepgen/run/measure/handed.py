@@ -198,12 +198,7 @@ _SCALE_SUFFIX = ".scale"
 
 
 def reference(
-    operator: Operator,
-    seed: int,
-    probe: str,
-    inputs: Mapping[str, Array],
-    folder: Path,
-    constant: Collection[str] = (),
+    operator: Operator, seed: int, probe: str, inputs: Mapping[str, Array], folder: Path, constant: Collection[str] = ()
 ) -> Mapping[str, Answer]:
     """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it.
 

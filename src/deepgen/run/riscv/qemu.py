@@ -36,11 +36,7 @@ class Qemu:
     counts = True
 
     def __init__(
-        self,
-        target: Riscv,
-        scratch: Path,
-        paths: Mapping[str, str] | None = None,
-        cache: Cache | Path | None = None,
+        self, target: Riscv, scratch: Path, paths: Mapping[str, str] | None = None, cache: Cache | Path | None = None
     ) -> None:
         """Raises Missing."""
         self.path, version, numbers = find(paths)
