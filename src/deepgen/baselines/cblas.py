@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from deepgen.baselines.base import factors, product
 from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, DeepgenError, Missing
+from deepgen.vocabulary import DeepgenError, Missing
 
 _ROWS, _PLAIN, _TRANSPOSED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
 _LETTERS = {"f32": ("s", c_float), "f64": ("d", c_double)}
@@ -55,8 +56,7 @@ class _Cblas:
         path = self.find()
         if path is None:
             raise Missing(self.called, blocks="its baseline cannot run", remedy=self.remedy)
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"{self.called} has no {operator.name}")
+        operator = product(operator, self.called)
         library = ctypes.CDLL(str(path))
         letter, number = _LETTERS[operator.a]
         call, size = self._function(library, f"cblas_{letter}gemm")
@@ -136,12 +136,8 @@ class NumpyBlas:
         return None if operator.activation == "none" else "numpy's matmul has no activation"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"numpy has no {operator.name}")
-        a, b = tensors["A"], tensors["B"]
-        a = a if operator.layout[0] == "n" else a.swapaxes(-1, -2)
-        b = b if operator.layout[1] == "n" else b.swapaxes(-1, -2)
-        return partial(np.matmul, a, b, out=tensors["C"])
+        operator = product(operator, "numpy")
+        return partial(np.matmul, *factors(operator, tensors), out=tensors["C"])
 
     @staticmethod
     def called(operator: Gemm) -> str:

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepgen.baselines.base import Timer
+from deepgen.baselines.base import Timer, product
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
 from deepgen.targets.gpu_driver import CUDA, Driver
-from deepgen.vocabulary import BadInput, DeepgenError, Missing
+from deepgen.vocabulary import DeepgenError, Missing
 
 REQUESTED = 64
 WORKSPACE = 64 << 20
@@ -75,8 +75,7 @@ class CublasLt:
         self, operator: Operator, tensors: Mapping[str, Any], threads: int, seconds: Timer
     ) -> Callable[[], None]:
         path = find()
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"cuBLASLt has no {operator.name}")
+        operator = product(operator, "cuBLASLt")
         if path is None:
             raise Missing("cuBLASLt", blocks="its baseline cannot run", remedy="pip install nvidia-cublas")
         return _Products(Driver(CUDA), Handle(path), operator, tensors).best(seconds)

@@ -9,11 +9,11 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
-from deepgen.baselines.base import Timer
+from deepgen.baselines.base import Timer, factors, is_plain, product
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, DeepgenError
+from deepgen.vocabulary import DeepgenError
 
 _PACKAGE, _RANKS = "nvidia-cutlass-operators", "nvMatmulHeuristics"
 _LETTERS = {"f16": "H", "bf16": "T", "f32": "S"}  # as nvMatmulHeuristics names formats
@@ -42,8 +42,7 @@ class CutlassDsl:
             return "CUTLASS is compared on single products"
         if operator.a != operator.b or operator.acc != "f32" or not {operator.a, operator.c} <= _LETTERS.keys():
             return "CUTLASS is compared on f16, bf16 and f32 with f32 sums"
-        plain = (operator.alpha, operator.beta, operator.bias, operator.activation) == (1.0, 0.0, False, "none")
-        if not plain or operator.scales != "none":
+        if not is_plain(operator):
             return "CUTLASS is compared on plain products"
         try:
             version(_PACKAGE)
@@ -70,14 +69,12 @@ class CutlassDsl:
     def choose(
         self, operator: Operator, tensors: Mapping[str, Any], threads: int, seconds: Timer
     ) -> Callable[[], None]:
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"CUTLASS has no {operator.name} here")
+        operator = product(operator, "CUTLASS")
         import cutlass.operators as ops
 
         torch = gpu_torch()
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
-        a = t["A"] if operator.layout[0] == "n" else t["A"].mT
-        b = t["B"] if operator.layout[1] == "n" else t["B"].mT
+        a, b = factors(operator, t)
         arguments = ops.GemmArguments(A=a, B=b, out=t["C"], accumulator_type=torch.float32)
         major, minor = torch.cuda.get_device_capability()
         kernels = ops.get_operators(arguments, target_sm=f"{major}{minor}{'a' if major >= 9 else ''}")

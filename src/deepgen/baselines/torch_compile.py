@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from deepgen.baselines.base import factors
 from deepgen.baselines.torch_cpu import imported, shared_array, unfit
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator, Softmax
@@ -55,8 +56,7 @@ def _softmax(torch: Any, t: Mapping[str, Any]) -> Callable[[], None]:
 
 
 def _product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], None]:
-    a = t["A"] if operator.layout[0] == "n" else t["A"].mT
-    b = t["B"] if operator.layout[1] == "n" else t["B"].mT
+    a, b = factors(operator, t)
     c, bias = t["C"], t.get("bias")
     functions = torch.nn.functional
     activation = {

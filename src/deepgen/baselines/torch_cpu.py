@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from deepgen.baselines import torch_named
+from deepgen.baselines.base import factors, product
 from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Missing
+from deepgen.vocabulary import Missing
 
 _DTYPES = ("f64", "f32", "f16", "bf16")
 _INTEGERS = ("i8", "u8")
@@ -90,8 +91,7 @@ def _unfit_integers(operator: Gemm) -> str | None:
 
 
 def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
-    a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
-    b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
+    a, b = factors(operator, t)
     return partial(torch._int_mm, a, b, out=t["C"])
 
 
@@ -118,8 +118,7 @@ def _uninstalled() -> str | None:
 
 def bound(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
     """The call on these tensors."""
-    a = t["A"] if operator.layout[0] == "n" else t["A"].transpose(-1, -2)
-    b = t["B"] if operator.layout[1] == "n" else t["B"].transpose(-1, -2)
+    a, b = factors(operator, t)
     return _with_activation(torch, operator.activation, _product(torch, operator, a, b, t), t["C"])
 
 
@@ -179,8 +178,7 @@ class OneDnn:
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         torch = imported(threads)
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"oneDNN has no {operator.name} here")
+        operator = product(operator, "oneDNN")
         call = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
         if call is None or not torch.backends.mkldnn.is_available():
             raise Missing("a torch with oneDNN", blocks="its baseline cannot run", remedy="See pytorch.org.")

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from deepgen.baselines.base import product
 from deepgen.baselines.torch_cpu import bound, imported, unfit
 from deepgen.operators import Conv2d, Gemm, Operator, Softmax
 from deepgen.targets import Target
@@ -26,8 +27,7 @@ class TorchGpu:
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
         if isinstance(operator, Softmax):
             return partial(torch.softmax, t["x"], 1, out=t["y"])
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"torch has no {operator.name} here")
+        operator = product(operator, "torch")
         torch.backends.cuda.matmul.allow_tf32 = operator.a == "tf32"
         return bound(torch, operator, t)
 
@@ -95,8 +95,7 @@ class _Rocm:
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         torch = gpu_torch()
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"{self.called} has no {operator.name}")
+        operator = product(operator, self.called)
         if torch.version.hip is None:
             raise Missing("a torch for ROCm", blocks=f"{self.called} cannot run", remedy="See pytorch.org.")
         run = bound(torch, operator, {name: shared(torch, tensor) for name, tensor in tensors.items()})

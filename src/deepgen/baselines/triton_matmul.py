@@ -7,10 +7,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from deepgen.baselines.base import factors, is_plain, product
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput
 
 _DTYPES = ("f16", "bf16", "f32")
 
@@ -28,20 +28,18 @@ class TritonMatmul:
             return "Triton is compared on single products"
         if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
             return "Triton is compared on matrices of one dtype: " + ", ".join(_DTYPES)
-        if (operator.alpha, operator.beta, operator.bias, operator.activation) != (1.0, 0.0, False, "none"):
+        if not is_plain(operator):
             return "Triton is compared on plain products only"
         lacking = [name for name in ("triton", "torch") if find_spec(name) is None]
         return f"{lacking[0]} is not installed (pip install {lacking[0]})" if lacking else None
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         torch = gpu_torch()
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"Triton has no {operator.name} here")
+        operator = product(operator, "Triton")
         from deepgen.baselines import triton_kernel
 
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
-        a = t["A"] if operator.layout[0] == "n" else t["A"].mT
-        b = t["B"] if operator.layout[1] == "n" else t["B"].mT
+        a, b = factors(operator, t)
         run = partial(triton_kernel.launch, triton_kernel.tuned(), a, b, t["C"])
         run()
         return run

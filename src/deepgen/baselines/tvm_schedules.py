@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from math import inf
 from typing import Any
 
+from deepgen.baselines.base import is_plain, product
 from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
@@ -44,14 +45,12 @@ class Tvm:
             return "TVM is compared on single products of one dtype"
         if operator.a not in _DTYPES:
             return "TVM is compared in " + " and ".join(_DTYPES)
-        plain = (operator.alpha, operator.beta, operator.bias, operator.activation) == (1.0, 0.0, False, "none")
-        if not plain or operator.scales != "none":
+        if not is_plain(operator):
             return "TVM is compared on plain products"
         return None if find_spec("tvm") else "TVM is not installed (pip install apache-tvm)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
-        if not isinstance(operator, Gemm):
-            raise BadInput(f"TVM is given no {operator.name} here")
+        operator = product(operator, "TVM")
         for name, array in tensors.items():
             if array.ctypes.data % _ALIGNED:
                 raise BadInput(f"{name} is not {_ALIGNED}-byte aligned, which TVM's kernels need")

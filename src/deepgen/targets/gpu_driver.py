@@ -32,88 +32,51 @@ class Api:
     remedy: str
 
 
+# What both have: how CUDA and how HIP spell it, and its arguments.
+_FUNCTIONS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    "init": ("cuInit", "hipInit", (c_uint,)),
+    "alloc": ("cuMemAlloc_v2", "hipMalloc", (c_void_p, c_size_t)),
+    "free": ("cuMemFree_v2", "hipFree", (c_void_p,)),
+    "to_device": ("cuMemcpyHtoD_v2", "hipMemcpyHtoD", (c_void_p, c_void_p, c_size_t)),
+    "to_host": ("cuMemcpyDtoH_v2", "hipMemcpyDtoH", (c_void_p, c_void_p, c_size_t)),
+    "copy": ("cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", (c_void_p, c_void_p, c_size_t, c_void_p)),
+    "fill": ("cuMemsetD8Async", "hipMemsetD8Async", (c_void_p, ctypes.c_ubyte, c_size_t, c_void_p)),
+    "event": ("cuEventCreate", "hipEventCreateWithFlags", (c_void_p, c_uint)),
+    "record": ("cuEventRecord", "hipEventRecord", (c_void_p, c_void_p)),
+    "elapsed": ("cuEventElapsedTime", "hipEventElapsedTime", (c_void_p, c_void_p, c_void_p)),
+    "query": ("cuEventQuery", "hipEventQuery", (c_void_p,)),
+    "synchronize": ("cuCtxSynchronize", "hipDeviceSynchronize", ()),
+    "load": ("cuModuleLoadData", "hipModuleLoadData", (c_void_p, c_char_p)),
+    "unload": ("cuModuleUnload", "hipModuleUnload", (c_void_p,)),
+    "function": ("cuModuleGetFunction", "hipModuleGetFunction", (c_void_p, c_void_p, c_char_p)),
+    "symbol": ("cuModuleGetGlobal_v2", "hipModuleGetGlobal", (c_void_p, c_void_p, c_void_p, c_char_p)),
+    "set_attribute": ("cuFuncSetAttribute", "hipFuncSetAttribute", (c_void_p, c_int, c_int)),
+    "launch": ("cuLaunchKernel", "hipModuleLaunchKernel", (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p)),
+    "free_bytes": ("cuMemGetInfo_v2", "hipMemGetInfo", (c_void_p, c_void_p)),
+}
+_ARGUMENTS = {key: arguments for key, (_, _, arguments) in _FUNCTIONS.items()}
+# Illegal address, launch timeout, assert, and the faults of hardware and code from 714 to 720.
+_STICKY = (700, 702, 710, *range(714, 721), 999)
 CUDA = Api(
     kind="cuda",
     libraries=("libcuda.so.1",),
-    names={
-        "init": "cuInit",
-        "alloc": "cuMemAlloc_v2",
-        "free": "cuMemFree_v2",
-        "to_device": "cuMemcpyHtoD_v2",
-        "to_host": "cuMemcpyDtoH_v2",
-        "copy": "cuMemcpyDtoDAsync_v2",
-        "fill": "cuMemsetD8Async",
-        "event": "cuEventCreate",
-        "record": "cuEventRecord",
-        "elapsed": "cuEventElapsedTime",
-        "query": "cuEventQuery",
-        "synchronize": "cuCtxSynchronize",
-        "load": "cuModuleLoadData",
-        "unload": "cuModuleUnload",
-        "function": "cuModuleGetFunction",
-        "symbol": "cuModuleGetGlobal_v2",
-        "set_attribute": "cuFuncSetAttribute",
-        "launch": "cuLaunchKernel",
-        "free_bytes": "cuMemGetInfo_v2",
-    },
+    names={key: cuda for key, (cuda, _, _) in _FUNCTIONS.items()},
     dynamic_shared=8,
     out_of_memory=(2,),
-    # Illegal address, launch timeout, assert, and the faults of hardware and code from 714 to 720.
-    sticky=(700, 702, 710, *range(714, 721), 999),
+    sticky=_STICKY,
     remedy="Install NVIDIA's driver.",
 )
 HIP = Api(
     kind="hip",
     libraries=("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),
-    names={
-        "init": "hipInit",
-        "alloc": "hipMalloc",
-        "free": "hipFree",
-        "to_device": "hipMemcpyHtoD",
-        "to_host": "hipMemcpyDtoH",
-        "copy": "hipMemcpyDtoDAsync",
-        "fill": "hipMemsetD8Async",
-        "event": "hipEventCreateWithFlags",
-        "record": "hipEventRecord",
-        "elapsed": "hipEventElapsedTime",
-        "query": "hipEventQuery",
-        "synchronize": "hipDeviceSynchronize",
-        "load": "hipModuleLoadData",
-        "unload": "hipModuleUnload",
-        "function": "hipModuleGetFunction",
-        "symbol": "hipModuleGetGlobal",
-        "set_attribute": "hipFuncSetAttribute",
-        "launch": "hipModuleLaunchKernel",
-        "free_bytes": "hipMemGetInfo",
-    },
+    names={key: hip for key, (_, hip, _) in _FUNCTIONS.items()},
     dynamic_shared=8,
     out_of_memory=(2,),
-    sticky=(700, 702, 710, *range(714, 721), 999),
+    sticky=_STICKY,
     remedy="Install ROCm's runtime, or the vendor's.",
 )
 APIS = {api.kind: api for api in (CUDA, HIP)}
 
-_ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "init": (c_uint,),
-    "alloc": (c_void_p, c_size_t),
-    "free": (c_void_p,),
-    "to_device": (c_void_p, c_void_p, c_size_t),
-    "to_host": (c_void_p, c_void_p, c_size_t),
-    "copy": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "fill": (c_void_p, ctypes.c_ubyte, c_size_t, c_void_p),
-    "event": (c_void_p, c_uint),
-    "record": (c_void_p, c_void_p),
-    "elapsed": (c_void_p, c_void_p, c_void_p),
-    "query": (c_void_p,),
-    "synchronize": (),
-    "load": (c_void_p, c_char_p),
-    "unload": (c_void_p,),
-    "function": (c_void_p, c_void_p, c_char_p),
-    "symbol": (c_void_p, c_void_p, c_void_p, c_char_p),
-    "set_attribute": (c_void_p, c_int, c_int),
-    "launch": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
-    "free_bytes": (c_void_p, c_void_p),
-}
 _CLUSTER, _PORTABLE_CLUSTER, _NON_PORTABLE = 4, 8, 14
 _OVERLAPS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _NOT_READY = 600  # in both

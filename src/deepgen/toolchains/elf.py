@@ -7,42 +7,27 @@ describes it. Only what such notes hold is decoded.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 _EXECUTABLE = 0x4  # the section's flag
-_DYNAMIC_SYMBOLS = 11  # the section's type
+_NOTE_SECTION, _DYNAMIC_SYMBOLS = 7, 11  # types of sections
+_METADATA = 32  # the type of a note
 
 
 def code_bytes(image: bytes) -> int:
     """Bytes of machine code in a 64-bit little-endian ELF file. Raises ValueError when it is not one, or torn."""
-    if image[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a 64-bit ELF file")
-    try:
-        (table,) = struct.unpack_from("<Q", image, 0x28)
-        size, count = struct.unpack_from("<HH", image, 0x3A)
-        total = 0
-        for i in range(count):
-            flags, _, _, length = struct.unpack_from("<QQQQ", image, table + i * size + 8)
-            total += length if flags & _EXECUTABLE else 0
-    except struct.error as error:
-        raise ValueError("a torn ELF file") from error
-    return total
+    return sum(section.length for section in _sections(image) if section.flags & _EXECUTABLE)
 
 
 def symbols(image: bytes) -> list[str]:
     """The names that a shared library defines for others. Raises ValueError where it is none."""
-    if image[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a 64-bit ELF file")
+    sections, names = _sections(image), []
     try:
-        (table,) = struct.unpack_from("<Q", image, 0x28)
-        size, count = struct.unpack_from("<HH", image, 0x3A)
-        headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * size) for i in range(count)]
-        names = []
-        for _, kind, _, _, at, length, link, _, _, entry in headers:
-            if kind != _DYNAMIC_SYMBOLS or not entry:
+        for table in sections:
+            if table.kind != _DYNAMIC_SYMBOLS or not table.entry:
                 continue
-            texts = headers[link][4]
-            for place in range(at, at + length, entry):
+            texts = sections[table.link].place
+            for place in range(table.place, table.place + table.length, table.entry):
                 name, _, _, section = struct.unpack_from("<IBBH", image, place)
                 if name and section:
                     names.append(image[texts + name : image.index(b"\0", texts + name)].decode())
@@ -51,7 +36,30 @@ def symbols(image: bytes) -> list[str]:
     return names
 
 
-_NOTE_SECTION, _METADATA = 7, 32
+class _Section(NamedTuple):
+    """Elf64_Shdr."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    place: int
+    length: int
+    link: int
+    info: int
+    align: int
+    entry: int
+
+
+def _sections(image: bytes) -> list[_Section]:
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit ELF file")
+    try:
+        (table,) = struct.unpack_from("<Q", image, 0x28)
+        size, count = struct.unpack_from("<HH", image, 0x3A)
+        return [_Section(*struct.unpack_from("<IIQQQQIIQQ", image, table + i * size)) for i in range(count)]
+    except struct.error as error:
+        raise ValueError("a torn ELF file") from error
 
 
 def kernels(image: bytes) -> list[dict[str, Any]]:
@@ -63,17 +71,9 @@ def kernels(image: bytes) -> list[dict[str, Any]]:
 
 
 def _note(image: bytes) -> bytes:
-    if image[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a 64-bit ELF file")
-    (table,) = struct.unpack_from("<Q", image, 0x28)
-    size, count = struct.unpack_from("<HH", image, 0x3A)
-    for i in range(count):
-        (kind,) = struct.unpack_from("<I", image, table + i * size + 4)
-        place, length = struct.unpack_from("<QQ", image, table + i * size + 24)
-        if kind != _NOTE_SECTION:
-            continue
-        at = place
-        while at + 12 <= place + length:
+    for section in _sections(image):
+        at, end = section.place, section.place + section.length
+        while section.kind == _NOTE_SECTION and at + 12 <= end:
             name, description, note = struct.unpack_from("<III", image, at)
             start = at + 12 + -(-name // 4) * 4
             if note == _METADATA:

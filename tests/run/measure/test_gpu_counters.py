@@ -11,7 +11,7 @@ import pytest
 from fake_gpu import kernel
 from fake_profilers import fake_ncu, fake_rocprof
 
-from deepgen.run.counters import ncu, rocprof
+from deepgen.run.counters import vendor_profilers as profilers
 from deepgen.run.counters.base import Refused
 from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure.supervisor import Supervisor
@@ -75,16 +75,16 @@ def test_the_theoretical_occupancy_also_where_the_plan_has_expressions(runner: S
 
 def test_both_of_ncus_tables_are_read() -> None:
     events = [DRAM, "lts__t_sector_hit_rate.pct"]
-    counted = ncu.combined(ncu.parse(LONG), events)
+    counted = profilers.combine_ncu(profilers.parse_ncu(LONG), events)
     assert counted.values == {DRAM: 1049600.0, "lts__t_sector_hit_rate.pct": 70.0}
     wide = '"ID","Kernel Name","dram__bytes_read.sum","launch__registers_per_thread"\n"","","byte","register/thread"\n'
-    assert ncu.parse(wide + '"0","gemm","2,000","168"\n') == [{DRAM: 2000.0, "launch__registers_per_thread": 168.0}]
-    assert ncu.parse("==PROF== Disconnected\n") == []
+    assert profilers.parse_ncu(wide + '"0","gemm","2,000","168"\n') == [{DRAM: 2000.0, "launch__registers_per_thread": 168.0}]
+    assert profilers.parse_ncu("==PROF== Disconnected\n") == []
 
 
 def test_ncu_flushes_caches_where_times_are_cold(tmp_path: Path) -> None:
     for cold, word in ((True, "all"), (False, "none")):
-        words = ncu.command("ncu", [DRAM], tmp_path, cold=cold)
+        words = profilers.ncu_command("ncu", [DRAM], tmp_path, cold=cold)
         assert words[words.index("--cache-control") + 1] == word
         assert words[words.index("--metrics") + 1] == f"{DRAM},gpu__time_duration.sum"
 
@@ -93,17 +93,17 @@ def test_rocprof_counts_the_last_launches_of_the_plan(tmp_path: Path) -> None:
     plan = LaunchPlan((Step("entry", ()),))
     entries = [step.entry for step in plan.steps]
     program = fake_rocprof(tmp_path)
-    words = rocprof.command(str(program), ["SQ_WAVES"], tmp_path, cold=True)
+    words = profilers.rocprof_command(str(program), ["SQ_WAVES"], tmp_path, cold=True)
     subprocess.run([*words, sys.executable, "-c", ""], check=True)
-    assert rocprof.collected(tmp_path, ["SQ_WAVES", "TCC_HIT_sum"], entries).values == {"SQ_WAVES": 30.0}
+    assert profilers.rocprof_collected(tmp_path, ["SQ_WAVES", "TCC_HIT_sum"], entries).values == {"SQ_WAVES": 30.0}
     with pytest.raises(Refused, match="wrote no counters"):
-        rocprof.collected(tmp_path, ["SQ_WAVES"], ["other"])
+        profilers.rocprof_collected(tmp_path, ["SQ_WAVES"], ["other"])
 
 
 def test_the_older_rocprof_has_a_row_a_launch(tmp_path: Path) -> None:
-    words = rocprof.command("/opt/rocm/bin/rocprof", ["SQ_WAVES", "GRBM_COUNT"], tmp_path, cold=True)
+    words = profilers.rocprof_command("/opt/rocm/bin/rocprof", ["SQ_WAVES", "GRBM_COUNT"], tmp_path, cold=True)
     assert Path(words[2]).read_text() == "pmc : SQ_WAVES GRBM_COUNT\n"
     Path(words[4]).write_text('Index,KernelName,SQ_WAVES,GRBM_COUNT\n0,"entry.kd",4,100\n1,"fixup.kd",2,\n')
-    counted = rocprof.collected(tmp_path, ["SQ_WAVES", "GRBM_COUNT"], ["entry", "fixup"])
+    counted = profilers.rocprof_collected(tmp_path, ["SQ_WAVES", "GRBM_COUNT"], ["entry", "fixup"])
     assert counted.values == {"SQ_WAVES": 6.0}
     assert list(counted.missing) == ["GRBM_COUNT"]

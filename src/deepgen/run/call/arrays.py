@@ -24,49 +24,20 @@ CPU, GPU = "cpu", "gpu"
 # Makes a new array on the device of the one that it is given.
 Maker: TypeAlias = "Callable[[Any], Any]"
 
-# Our formats by the names that numpy, ml_dtypes, torch, CuPy and JAX give them. Unsigned integers are also how formats
-# that a library lacks are passed: as bits.
-_NAMES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-    "int8": "i8",
-    "uint8": "u8",
-    "int16": "i16",
-    "uint16": "u16",
-    "int32": "i32",
-    "int64": "i64",
-}
-_THEIRS = {ours: theirs for theirs, ours in _NAMES.items()}
-_INTERFACE = {
-    "f8": "f64",
-    "f4": "f32",
-    "f2": "f16",
-    "V2": "bf16",
-    "i1": "i8",
-    "u1": "u8",
-    "i2": "i16",
-    "u2": "u16",
-    "i4": "i32",
-    "i8": "i64",
-}
-_DLPACK = {
-    (0, 8): "i8",
-    (0, 16): "i16",
-    (0, 32): "i32",
-    (0, 64): "i64",
-    (1, 8): "u8",
-    (1, 16): "u16",
-    (2, 16): "f16",
-    (2, 32): "f32",
-    (2, 64): "f64",
-    (4, 16): "bf16",
-    (10, 8): "f8e4m3",
-    (12, 8): "f8e5m2",
-}
+# Our formats by the names that numpy, ml_dtypes, torch, CuPy and JAX give them, by those of the array interface, and by
+# DLPack's code, with its bits. Unsigned integers are also how formats that a library lacks are passed: as bits.
+_FORMATS = (
+    ("f64", "float64", "f8", (2, 64)), ("f32", "float32", "f4", (2, 32)), ("f16", "float16", "f2", (2, 16)),
+    ("bf16", "bfloat16", "V2", (4, 16)),
+    ("f8e4m3", "float8_e4m3fn", "", (10, 8)), ("f8e5m2", "float8_e5m2", "", (12, 8)),
+    ("i8", "int8", "i1", (0, 8)), ("u8", "uint8", "u1", (1, 8)),
+    ("i16", "int16", "i2", (0, 16)), ("u16", "uint16", "u2", (1, 16)),
+    ("i32", "int32", "i4", (0, 32)), ("i64", "int64", "i8", (0, 64)),
+)  # fmt: skip
+_THEIRS = {ours: theirs for ours, theirs, _, _ in _FORMATS}
+_NAMES = {theirs: ours for ours, theirs in _THEIRS.items()}
+_INTERFACE = {word: ours for ours, _, word, _ in _FORMATS if word}
+_DLPACK = {code: ours for ours, _, _, code in _FORMATS}
 _MALLOC = 16  # bytes that the addresses of numpy's arrays are multiples of; other libraries' are of 64 and more
 _STRIDED = "torch.strided"
 _DLPACK_DEVICES = {1: CPU, 2: GPU, 10: GPU}  # the host, CUDA, ROCm

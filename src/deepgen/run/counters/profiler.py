@@ -11,18 +11,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from deepgen.run.counters import ncu, profiled, rocprof
+from deepgen.run.counters import profiled
 from deepgen.run.counters.base import Counted, Refused
+from deepgen.run.counters.vendor_profilers import PROFILERS
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.process import environment, import_path
 from deepgen.toolchains import required
 from deepgen.vocabulary import DeepgenError, Measurement
 
-_PROFILERS: Mapping[str, tuple[str, ModuleType]] = {"cuda": ("ncu", ncu), "hip": ("rocprof", rocprof)}
 _TRIES = 3  # where a profiler refuses some of the events, the others are asked for again
 
 
@@ -30,7 +29,7 @@ class Profiler:
     """The profiler of one device. `close` may come from another thread."""
 
     def __init__(self, task: Task, scratch: Path, toolchains: Mapping[str, str]) -> None:
-        self._name, self._tool = _PROFILERS[task.target.languages[0]]
+        self._tool = PROFILERS[task.target.languages[0]]
         self._cold, self._scratch, self._toolchains = task.policy.cold, scratch, toolchains
         self._never: str | None = None  # why nothing can be counted here
         self._running: subprocess.Popen[bytes] | None = None
@@ -59,7 +58,7 @@ class Profiler:
         self._end()
 
     def _counted(self, opening: Mapping[str, Any], request: Mapping[str, Any]) -> Counted:
-        program = required(self._name, "events of this GPU cannot be counted", self._toolchains)
+        program = required(self._tool.name, "events of this GPU cannot be counted", self._toolchains)
         events, tool = request["events"], self._tool
         with tempfile.TemporaryDirectory(prefix="count-", dir=self._scratch) as name:
             folder = Path(name)
@@ -74,7 +73,7 @@ class Profiler:
                 if not measured.ok:
                     return Counted.of(measured, events)
             try:
-                counted: Counted = tool.collected(folder, events, _entries(request))
+                counted = tool.collected(folder, events, _entries(request))
             except Refused as refused:
                 if answered or refused.lasting or refused.events:
                     raise

@@ -1,10 +1,14 @@
-"""NVIDIA's profiler ncu: its command line, and what it prints."""
+"""What GPU makers' profilers are called with, and what they print or write: NVIDIA's ncu, AMD's rocprofv3 and rocprof.
+
+AMD's were written from their documentation and have never run on hardware.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.run.counters.base import Counted, Refused, number
@@ -15,7 +19,7 @@ _UNKNOWN = "Failed to find metric"
 _ERROR = "==ERROR=="
 
 
-def command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
+def ncu_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
     """What comes before the command that is profiled."""
     metrics = ",".join(dict.fromkeys((*events, DURATION)))
     return [
@@ -27,15 +31,15 @@ def command(program: str, events: Sequence[str], folder: Path, *, cold: bool) ->
     ]
 
 
-def collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
+def ncu_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
     """What a finished run left. Raises Refused."""
     try:
         text = _log(folder).read_text(errors="replace")
     except FileNotFoundError:
         raise Refused("ncu ended without saying anything") from None
-    kernels = parse(text)
+    kernels = parse_ncu(text)
     if kernels:
-        return combined(kernels, events)
+        return combine_ncu(kernels, events)
     if _NO_PERMISSION in text:
         raise Refused(
             f"the driver does not let this user read the GPU's counters ({_NO_PERMISSION}): run as root, or load the "
@@ -49,7 +53,7 @@ def collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Co
     raise Refused(f"ncu says: {errors[0]}" if errors else "ncu saw no kernel run")
 
 
-def parse(text: str) -> list[dict[str, float]]:
+def parse_ncu(text: str) -> list[dict[str, float]]:
     """The metrics of each kernel, from the table with a column for each metric or from that with a row for each.
 
     A value that is no number, such as n/a, is left out.
@@ -71,7 +75,7 @@ def parse(text: str) -> list[dict[str, float]]:
     ]
 
 
-def combined(kernels: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
+def combine_ncu(kernels: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
     """One run may launch several kernels: sums add up, and what is no sum is averaged by the kernels' times."""
     values, missing = {}, {}
     for event in events:
@@ -93,3 +97,65 @@ def _log(folder: Path) -> Path:
 def _names(line: str, event: str) -> bool:
     """Whether a line is about this event, whose name may stand in a regular expression."""
     return re.search(rf"(?<![\w.]){re.escape(event)}(?![\w.]\w)", line.replace("\\", "")) is not None
+
+
+_FILES = "deepgen"
+
+
+def rocprof_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
+    """What comes before the command that is profiled."""
+    if Path(program).name == "rocprofv3":
+        return [program, "--pmc", *events, "--output-format", "csv", "-d", str(folder), "-o", _FILES, "--"]
+    wanted = folder / f"{_FILES}.txt"
+    wanted.write_text(f"pmc : {' '.join(events)}\n")
+    return [program, "-i", str(wanted), "-o", str(folder / f"{_FILES}.csv")]
+
+
+def rocprof_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
+    """What a finished run left: of all launches that it recorded, the last of the plan's steps. Raises Refused."""
+    for path in sorted(folder.rglob(f"{_FILES}*.csv")):
+        launches = [row for name, row in parse_rocprof(path.read_text(errors="replace")) if name in entries]
+        last = launches[-len(entries) :]
+        if len(last) == len(entries):
+            return _added(last, events)
+    raise Refused("the profiler wrote no counters of this kernel; more may be asked for than fit into one run")
+
+
+def parse_rocprof(text: str) -> list[tuple[str, dict[str, float]]]:
+    """Each launch in order: its kernel and its counters. rocprofv3 has a row a counter, rocprof a row a launch."""
+    rows = list(csv.DictReader(text.splitlines()))
+    if rows and "Counter_Name" in rows[0]:
+        launches: dict[str, tuple[str, dict[str, float]]] = {}
+        for row in rows:
+            _, counters = launches.setdefault(row["Dispatch_Id"], (_plain(row["Kernel_Name"]), {}))
+            counters.update(_numbers([(row["Counter_Name"], row["Counter_Value"])]))
+        return [launches[key] for key in sorted(launches, key=int)]
+    return [(_plain(row.get("KernelName", "")), _numbers(row.items())) for row in rows]
+
+
+def _numbers(items: Iterable[tuple[str, str]]) -> dict[str, float]:
+    return {name: value for name, text in items if text and (value := number(text)) is not None}
+
+
+def _added(launches: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
+    values = {event: sum(row[event] for row in launches) for event in events if all(event in row for row in launches)}
+    return Counted(values, {event: "the profiler gives no number for it" for event in events if event not in values})
+
+
+def _plain(kernel: str) -> str:
+    return kernel[:-3] if kernel.endswith(".kd") else kernel
+
+
+@dataclass(frozen=True)
+class VendorProfiler:
+    """One of them. `command` gives what comes before the command that is profiled, `collected` what it left."""
+
+    name: str
+    command: Callable[..., list[str]]
+    collected: Callable[[Path, Sequence[str], Sequence[str]], Counted]
+
+
+PROFILERS: Mapping[str, VendorProfiler] = {
+    "cuda": VendorProfiler("ncu", ncu_command, ncu_collected),
+    "hip": VendorProfiler("rocprof", rocprof_command, rocprof_collected),
+}
