@@ -241,7 +241,11 @@ class StridedEntrant(GpuEntrant):
         bound = self._bound(kernel, binary, operator.strided(facts))
         self._run = partial(self._between, bound.run.run)
         if kernel.plan.prepare:
-            self._prepare = lambda: (self._scatter(), self._prepare_plan(bound.prepare))
+            self._prepare = partial(self._prepare_plan, bound.prepare)
+
+    def _prepare_plan(self, plan: BoundPlan) -> None:
+        self._scatter()
+        super()._prepare_plan(plan)
 
     def _addresses(self) -> dict[str, int]:
         self._padded = [self._place(tensor) for tensor in self.bench.operator.tensors() if tensor.name in self._strided]
