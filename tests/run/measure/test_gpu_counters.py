@@ -78,7 +78,9 @@ def test_both_of_ncus_tables_are_read() -> None:
     counted = profilers.combine_ncu(profilers.parse_ncu(LONG), events)
     assert counted.values == {DRAM: 1049600.0, "lts__t_sector_hit_rate.pct": 70.0}
     wide = '"ID","Kernel Name","dram__bytes_read.sum","launch__registers_per_thread"\n"","","byte","register/thread"\n'
-    assert profilers.parse_ncu(wide + '"0","gemm","2,000","168"\n') == [{DRAM: 2000.0, "launch__registers_per_thread": 168.0}]
+    assert profilers.parse_ncu(wide + '"0","gemm","2,000","168"\n') == [
+        {DRAM: 2000.0, "launch__registers_per_thread": 168.0}
+    ]
     assert profilers.parse_ncu("==PROF== Disconnected\n") == []
 
 
