@@ -10,7 +10,7 @@ import deepgen
 
 ROOT = Path(deepgen.__file__).parent
 CLASSES = {"X86", "Arm", "Cpu", "Gpu", "Cuda", "Hip", "Riscv", "Sim"}
-ROOMS = ("targets", "kernels", "compiler")  # where facts are kept, and where kernels are made of them
+ROOMS = ("targets", "kernels", "compiler", "testing")  # where facts are kept, and where kernels are made of them
 # What is there for one kind of target only, and reads facts that no other has.
 OF_ONE_KIND = {
     "toolchains/find.py",  # a C compiler is tried on a processor of its own kind

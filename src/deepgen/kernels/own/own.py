@@ -14,7 +14,7 @@ from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.kernels.own.description import (
     Description,
-    OwnLaunch,
+    Launch,
     Reference,
     checked,
     launch,
@@ -86,7 +86,7 @@ def kernel(
     block: Sequence[Size] | Size = (1,),
     shared: Size = 0,
     cluster: Sequence[int] = (1, 1, 1),
-    launches: Sequence[OwnLaunch] | None = None,
+    launches: Sequence[Launch] | None = None,
     language: str | None = None,
     name: str | None = None,
     sources: Sequence[str | Path] = (),

@@ -19,24 +19,24 @@ import numpy as np
 from deepgen.operators import Array
 from deepgen.run.measure.base import Policy
 
-K = TypeVar("K", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 # From contenders, a number of rounds and the number of the first to the samples of each; who is missing has failed.
-TimeRounds: TypeAlias = "Callable[[Sequence[K], int, int], Mapping[K, Sequence[float]]]"
+TimeRounds: TypeAlias = "Callable[[Sequence[Key], int, int], Mapping[Key, Sequence[float]]]"
 
 
 @dataclass
-class RaceResult(Generic[K]):
+class RaceResult(Generic[Key]):
     """The samples of all that are still in the race: sample i of each is of round i."""
 
-    samples: dict[K, list[float]]
+    samples: dict[Key, list[float]]
     rounds: int = 0
     seconds: list[float] = field(default_factory=list)  # that each chunk of rounds took
 
-    def ratio(self, name: K, to: K) -> Ratio:
+    def ratio(self, name: Key, to: Key) -> Ratio:
         """How many times longer one takes than another, round by round."""
         return paired_ratio(self.samples[name], self.samples[to])
 
-    def leader(self, among: Iterable[K]) -> K | None:
+    def leader(self, among: Iterable[Key]) -> Key | None:
         """Who has the least median of these; None where all have failed."""
         able = [name for name in among if name in self.samples]
         return min(able, key=lambda name: float(np.median(self.samples[name])), default=None)
@@ -48,16 +48,16 @@ class RaceResult(Generic[K]):
 
 
 def race(
-    contenders: Iterable[K],
-    time_rounds: TimeRounds[K],
+    contenders: Iterable[Key],
+    time_rounds: TimeRounds[Key],
     rounds: int,
-    more: Callable[[RaceResult[K]], int] = lambda result: 0,
-) -> RaceResult[K]:
+    more: Callable[[RaceResult[Key]], int] = lambda result: 0,
+) -> RaceResult[Key]:
     """Time all contenders in so many rounds, then in as many as `more` asks for, until that is none.
 
     `interleaved` makes `time_rounds` of functions that each time one run; runners have `compare` for it.
     """
-    result: RaceResult[K] = RaceResult({name: [] for name in contenders})
+    result: RaceResult[Key] = RaceResult({name: [] for name in contenders})
     while rounds > 0 and result.samples:
         started = time.monotonic()
         timed = time_rounds([*result.samples], rounds, result.rounds)
@@ -68,12 +68,12 @@ def race(
     return result
 
 
-def interleaved(timers: Mapping[K, Callable[[], float | None]], seed: int) -> TimeRounds[K]:
+def interleaved(timers: Mapping[Key, Callable[[], float | None]], seed: int) -> TimeRounds[Key]:
     """Rounds in which each timer is called once, in an order that is drawn again for each; None: it has failed."""
     names = list(timers)
 
-    def time_rounds(present: Sequence[K], rounds: int, first: int) -> Mapping[K, Sequence[float]]:
-        samples: dict[K, list[float]] = {name: [] for name in present}
+    def time_rounds(present: Sequence[Key], rounds: int, first: int) -> Mapping[Key, Sequence[float]]:
+        samples: dict[Key, list[float]] = {name: [] for name in present}
         for number in range(first, first + rounds):
             for place in np.random.default_rng([seed, number]).permutation(len(names)):
                 name = names[place]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.text import Row, as_frame, bound_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
+from deepgen.vocabulary.registry import Registry
 
 # What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from deepgen.tuning.study.reading import Reading
 
 _WHAT = ("operator", "target")
+# What draws a study, by the attribute it is reached by: packages above this one bring it.
+VIEWS: Registry[Callable[[Study], Any]] = Registry("deepgen.views", "view of a study", {})
 
 
 class Study:
@@ -367,9 +369,8 @@ class Study:
 
     @property
     def plot(self) -> Any:
-        """Charts of it, such as `study.plot.history()`; see deepgen.report.plots."""
-        # Of a layer above this one: found by its name when it is asked for, as registries find what they hold.
-        return import_module("deepgen.report.plots").Plots(self)
+        """Charts of it, such as `study.plot.history()`."""
+        return VIEWS.get("plot")(self)
 
     def speed(self, seconds: float, finals: Finals | None = None) -> JsonObject:
         """The speed of a run that takes this many seconds; `finals`, if the caller has them, give the rates."""

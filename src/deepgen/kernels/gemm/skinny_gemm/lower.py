@@ -33,7 +33,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class LoweredSkinny:
+class Lowered:
     macros: Mapping[str, int | str]
     threads: int
     shared_bytes: int
@@ -52,7 +52,7 @@ def row_blocks(gemm: Gemm, config: Mapping[str, Any]) -> int:
     return 2 * int(config["TILES"]) if sides(gemm).large_along else formats.WIDEST // dtype(gemm.a).bytes
 
 
-def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSkinny:
+def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     c, s, size = config, sides(gemm), dtype(gemm.a).bytes
     blocks = row_blocks(gemm, c)
     rows = c["WARPS_R"] * blocks * 8
@@ -84,10 +84,10 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSkinny:
     line = c["CHUNK"] * round_k * size
     pitch = line + (64 if line % 128 == 0 else 0)
     sums = c["WARPS_K"] * (s.padded * (rows + 4) if s.thin_m else rows * (s.padded + 8)) * 4
-    return LoweredSkinny(macros, c["WARPS_R"] * c["WARPS_K"] * 32, max(buffers * s.padded * pitch, sums), rows)
+    return Lowered(macros, c["WARPS_R"] * c["WARPS_K"] * 32, max(buffers * s.padded * pitch, sums), rows)
 
 
-def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSkinny) -> LaunchPlan:
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     s, splits = sides(gemm), config["SPLITS"]
     tiles = f"ceil_div({'N' if s.thin_m else 'M'}, {lowered.rows}) * batch"
     partial: Arg = formats.NOTHING
@@ -100,7 +100,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSkinny) -> Launc
     return LaunchPlan(steps=(step,), requires=_requires(gemm, s, lowered))
 
 
-def _requires(gemm: Gemm, s: Sides, lowered: LoweredSkinny) -> tuple[formats.Requirement, ...]:
+def _requires(gemm: Gemm, s: Sides, lowered: Lowered) -> tuple[formats.Requirement, ...]:
     m, size = dict(lowered.macros), dtype(gemm.a).bytes
     thin, large = ("M", "N") if s.thin_m else ("N", "M")
     out = [(f"{thin} <= {s.padded}", f"{thin} of at most {s.padded}")]
