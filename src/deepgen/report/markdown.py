@@ -11,6 +11,10 @@ from deepgen.tuning.study.text import counted, seconds_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # `@` and `#` too: on some hosts they name people and threads
 _MESSAGE_LETTERS = 160
+Rows = list[tuple[str, ...]]
+RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")
+STUDIES = ("operator", "target", "family", "state", "trials", "time", "rate", "over the default", "over baselines")
+FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
 
 
 def markdown(facts: Facts) -> str:
@@ -78,12 +82,6 @@ def _code(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}sh\n{text}\n{fence}"
-
-
-Rows = list[tuple[str, ...]]
-RATIOS = ("compared with", "times as fast", "99% interval", "its time", "verdict")
-STUDIES = ("operator", "target", "family", "state", "trials", "time", "rate", "over the default", "over baselines")
-FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
 
 
 def ratios(facts: Facts) -> Rows:

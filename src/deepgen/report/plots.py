@@ -15,6 +15,9 @@ from deepgen.tuning import Study
 from deepgen.tuning.study.text import KNOB, counted
 from deepgen.vocabulary import BadInput, DeepgenError
 
+SUFFIXES = (".svg", ".png")
+_MOST_CLOUDS = 6
+
 
 class Plots:
     """Charts of a study as it stood when the first of them was asked for."""
@@ -80,10 +83,6 @@ class Plots:
             ended = self._facts["ended"]
             raise DeepgenError(f"{self._study.folder} has too little to draw this chart of: {counted(ended, 'trial')}")
         return charts.with_data(chart, self._facts)
-
-
-SUFFIXES = (".svg", ".png")
-_MOST_CLOUDS = 6
 
 
 def write_report(facts: Facts, folder: Path) -> list[Path]:

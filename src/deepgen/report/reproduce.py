@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from deepgen.report.facts import Facts
 
 _OF_THE_BUDGET = ("time_budget", "keep_top", "target_speedup", "patience")  # each an option of the same name
+Assembly = Callable[[Trial], str]
+MOST_LETTERS = 150_000  # of one text; `deepgen show` prints the rest
 
 
 def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
@@ -60,10 +62,6 @@ def _words(operator: Operator) -> list[str]:
     if type(operator).make(parameters) != operator:
         raise ValueError(operator.describe())
     return [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in parameters.items()]
-
-
-Assembly = Callable[[Trial], str]
-MOST_LETTERS = 150_000  # of one text; `deepgen show` prints the rest
 
 
 def with_code(facts: Facts, study: Study, assembly: Assembly) -> Facts:

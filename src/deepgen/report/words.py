@@ -13,6 +13,39 @@ from deepgen.tuning.study.reading import RETEST, WIDE
 from deepgen.vocabulary import Json, Trial
 
 FASTER, SLOWER = "ours is faster", "ours is slower"
+_MOST_WORDS = 4  # different values that are listed
+# What a person calls them. Conditions of other names are shown under these.
+_WORDS: Mapping[str, str] = {
+    "cold": "caches cold before each run",
+    "flush": "how caches are flushed",
+    "load": "load average",
+    "builds": "builds beside the measurement",
+    "stolen_share": "processor time taken by the hypervisor",
+    "others_share": "processor time taken by other processes",
+    "contaminated": "disturbed measurements",
+    "retaken": "taken again",
+    "mhz": "processor clock, MHz",
+    "celsius": "temperature, °C",
+    "governor": "frequency governor",
+    "sm_mhz": "GPU clock, MHz",
+    "memory_mhz": "GPU memory clock, MHz",
+    "milliwatts": "power, mW",
+    "throttled": "clock held down",
+    "call_seconds": "cost of an empty call, s",
+    "runs_checked": "runs compared with the reference, a trial",
+    "reproducible": "the same result in every run",
+    "restless_threads": "threads went on computing after a call",
+    "late_samples": "samples in which the GPU waited for the host",
+    "reference": "where the reference was computed",
+    "simulated": "simulated, not measured",
+    "proxy": "in place of times",
+    "costs": "table of costs",
+    "instructions": "instructions",
+    "cycles": "instructions, weighted by the table",
+    "recorded": "recorded elsewhere",
+    "confirmed": "confirmed by a second measurement",
+}
+_NOT_SHOWN = frozenset({"shapes", "not_counted", "name", "rounds_from", "trial"})
 
 
 def gained(winner: Mapping[str, Any]) -> str:
@@ -57,41 +90,6 @@ def without_advice(doubts: Sequence[str]) -> tuple[list[str], str]:
 def sentence(text: str) -> str:
     """With a capital letter and a full stop."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else ""
-
-
-_MOST_WORDS = 4  # different values that are listed
-# What a person calls them. Conditions of other names are shown under these.
-_WORDS: Mapping[str, str] = {
-    "cold": "caches cold before each run",
-    "flush": "how caches are flushed",
-    "load": "load average",
-    "builds": "builds beside the measurement",
-    "stolen_share": "processor time taken by the hypervisor",
-    "others_share": "processor time taken by other processes",
-    "contaminated": "disturbed measurements",
-    "retaken": "taken again",
-    "mhz": "processor clock, MHz",
-    "celsius": "temperature, °C",
-    "governor": "frequency governor",
-    "sm_mhz": "GPU clock, MHz",
-    "memory_mhz": "GPU memory clock, MHz",
-    "milliwatts": "power, mW",
-    "throttled": "clock held down",
-    "call_seconds": "cost of an empty call, s",
-    "runs_checked": "runs compared with the reference, a trial",
-    "reproducible": "the same result in every run",
-    "restless_threads": "threads went on computing after a call",
-    "late_samples": "samples in which the GPU waited for the host",
-    "reference": "where the reference was computed",
-    "simulated": "simulated, not measured",
-    "proxy": "in place of times",
-    "costs": "table of costs",
-    "instructions": "instructions",
-    "cycles": "instructions, weighted by the table",
-    "recorded": "recorded elsewhere",
-    "confirmed": "confirmed by a second measurement",
-}
-_NOT_SHOWN = frozenset({"shapes", "not_counted", "name", "rounds_from", "trial"})
 
 
 def conditions_of(trials: Sequence[Trial], finals: Finals | None) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ WITH = " + deepgen"
 _FAILS = {EAGER: "the model fails", COMPILED: "torch.compile fails; --no-compile leaves it out"}
 
 Run = Callable[[], Any]
+_Counts: TypeAlias = "tuple[dict[str, int], dict[str, int]]"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -189,10 +191,6 @@ class _Only:
         if operator == self._operator:
             return self._library.choose(operator, target, among)
         return Choice(operator, target, "none", None, None, None, "another operator is looked at")
-
-
-_Counts: TypeAlias = "tuple[dict[str, int], dict[str, int]]"
-T = TypeVar("T")
 
 
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:

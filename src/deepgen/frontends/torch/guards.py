@@ -23,6 +23,11 @@ _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # of th
 # Whether torch.func's transforms are at work: vmap, grad, ...
 _transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 Check = Callable[..., bool]
+SECONDS = 1e-6  # of a look at a call that stays torch's: half of it in a loop, up to three times in a model
+LOOKS = 256  # until it is seen what they earned
+_MOST_SAVED = 4  # times as much may be left over from better times
+View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, from the tensor's first element on
+Views: TypeAlias = "tuple[View | None, View | None]"  # of a product's matrices; None: the tensor itself
 
 
 def check_of(tensors: Sequence[Any]) -> Check | None:
@@ -57,11 +62,6 @@ def watched() -> bool:
     return any(type(_mode(place)) is not DeviceContext for place in range(modes()))
 
 
-SECONDS = 1e-6  # of a look at a call that stays torch's: half of it in a loop, up to three times in a model
-LOOKS = 256  # until it is seen what they earned
-_MOST_SAVED = 4  # times as much may be left over from better times
-
-
 class Looks:
     """Counts looks at calls that stay torch's. `take` counts one; it raises IndexError where `settle` is due.
 
@@ -85,10 +85,6 @@ class Looks:
             self._give_up()
         self._saved = min(max(self._saved - price, 0.0), _MOST_SAVED * price)
         self._left[:] = [None] * LOOKS
-
-
-View: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # sizes and strides, from the tensor's first element on
-Views: TypeAlias = "tuple[View | None, View | None]"  # of a product's matrices; None: the tensor itself
 
 
 def viewed(a: Any, b: Any, views: Views) -> tuple[Any, Any]:

@@ -23,6 +23,10 @@ _FOLLOWING = 3  # operators of torch's for each call of a kernel: a layer like B
 _CALLS = 20  # that are enqueued one after the other: far fewer than a GPU's queue holds
 _CACHE = 256 << 20  # more than the last-level cache of any GPU so far
 Timer: TypeAlias = "Callable[[Callable[[], Any]], float]"
+_GRAIN = 1 << 15  # elements that torch gives each thread at least
+_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
+# Subclasses have their own meaning of every call.
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -174,9 +178,6 @@ def _on_gpu(device: Any) -> Timer:
     return seconds
 
 
-_GRAIN = 1 << 15  # elements that torch gives each thread at least
-
-
 def several() -> bool:
     """Whether torch computes with several threads."""
     return bool(torch.get_num_threads() > 1)
@@ -192,11 +193,6 @@ def work() -> Callable[[], object]:
     """A short operator that torch computes with all its threads."""
     numbers = torch.zeros(_GRAIN * torch.get_num_threads())
     return lambda: numbers.add_(1.0)
-
-
-_MOVED = 64 << 20  # bytes of a tensor that is copied for a race
-# Subclasses have their own meaning of every call.
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def elsewhere(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -18,6 +18,9 @@ THRESHOLD = 0.5
 # The chance of any finding at all where nothing relates to the time: this for correlations, and this for knobs.
 LEVEL = 0.01
 MOST = 4000  # trials; of more, a random choice is taken
+_MOST_NAMED = 3  # numbers and knobs that a summary names
+_CURVED = 0.1  # by so much a rank correlation exceeds a linear one where the relation is a curve
+_LEAST_SHARE = 0.01  # of the differences in time
 
 
 @dataclass(frozen=True)
@@ -112,15 +115,10 @@ def rows_of(reading: Reading) -> list[Row]:
     ]
 
 
-_MOST = 3  # numbers and knobs that a summary names
-_CURVED = 0.1  # by so much a rank correlation exceeds a linear one where the relation is a curve
-_LEAST_SHARE = 0.01  # of the differences in time
-
-
 def summary(report: Report) -> str:
     """What explains the time, in one sentence: the strongest number of each group, then the knobs."""
     parts = [_number(one) for one in _named(report)]
-    knobs = [one for one in report.important if one.share >= _LEAST_SHARE][:_MOST]
+    knobs = [one for one in report.important if one.share >= _LEAST_SHARE][:_MOST_NAMED]
     if knobs:
         parts.append(", ".join(_knob(one, first=i == 0) for i, one in enumerate(knobs)))
     if parts:
@@ -138,7 +136,7 @@ def _named(report: Report) -> list[Relation]:
     for one in report.findings:
         if one.group not in (TIME, "knob"):
             strongest.setdefault(one.group, one)
-    return list(strongest.values())[:_MOST]
+    return list(strongest.values())[:_MOST_NAMED]
 
 
 def _number(one: Relation) -> str:

@@ -24,6 +24,9 @@ PAUSE = 0.3  # seconds between two looks
 _REST = 4.0  # times as long as a look took, at least: it takes a fifth of a core at most
 _AFTER_ERROR = 10.0  # seconds
 _ALIVE = 15.0  # seconds after which a silent stream says that it is there
+BEGIN = "retry: 1000\n\n"  # milliseconds, after which a browser connects again
+HERE = ": \n\n"  # says nothing
+_MOST_RECENT = 15  # trials of a study that the list of studies begins with
 
 
 class Hub:
@@ -171,11 +174,6 @@ class Hub:
             self._open -= Counter([name] if name else [])
             if not self._viewers and not self.ended:
                 self._someone.clear()
-
-
-BEGIN = "retry: 1000\n\n"  # milliseconds, after which a browser connects again
-HERE = ": \n\n"  # says nothing
-_MOST_RECENT = 15  # trials of a study that the list of studies begins with
 
 
 def event(kind: str, data: str, number: str | None = None) -> str:

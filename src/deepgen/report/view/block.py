@@ -22,6 +22,11 @@ from deepgen.report.view.text import WIDTH, cut, printable
 from deepgen.tuning.progress import Progress
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 
+_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=*#@"
+_WIDEST = 48
+EVERY = 0.25  # seconds between updates
+_BLOCK = '<pre style="white-space:pre;line-height:normal;font-family:monospace">{code}</pre>'
+
 
 def render(title: str, progress: Progress) -> RenderableType:
     state = f"{progress.phase} {clock(progress.elapsed)}"
@@ -74,10 +79,6 @@ def _best(progress: Progress) -> str:
     return f"{rate_text(fast)} ({seconds_text(progress.best_seconds)}{bound_text(fast)})"
 
 
-_BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=*#@"
-_WIDEST = 48
-
-
 @dataclass(frozen=True)
 class Spark:
     """Speed over trials, from the first correct one to `done`; `improved` is that of Progress."""
@@ -106,10 +107,6 @@ def spark(improved: Sequence[tuple[int, float]], done: int, room: int, signs: st
     if high == low:
         return signs[-1] * count
     return "".join(signs[round((speed - low) / (high - low) * (len(signs) - 1))] for speed in speeds)
-
-
-EVERY = 0.25  # seconds between updates
-_BLOCK = '<pre style="white-space:pre;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 @contextmanager
