@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from deepgen import settings
-from deepgen.frontends.cli import requests
+from deepgen.frontends.cli import options, requests
 from deepgen.frontends.cli.main import main
 from deepgen.run.measure.base import Policy
 from deepgen.tuning import Study
@@ -36,7 +36,7 @@ from fuzz_examples import CLUSTER, OLDER, RECORDED, RESULT, SETTINGS, TUNING
 
 DATA = Path(__file__).parents[1] / "data"
 _WORDS = ("gemm", "MNK=64", "--target", "sim", "--seed", "1")
-_NO_OPTIONS = dict.fromkeys(("target", "space_strategy", *requests.OF_A_RUN))
+_NO_OPTIONS = dict.fromkeys(("target", "space_strategy", *options.OF_A_RUN))
 
 
 @dataclass(frozen=True)

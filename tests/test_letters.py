@@ -43,8 +43,6 @@ EXCEPTIONS = {
     "operators/__init__.py": {"Gemm", "deepgen.operators.gemm", "gemm", "'gemm'"},
     "toolchains/process.py": {"'C'"},  # a locale
     "toolchains/programs.py": {"'C'"},
-    "frontends/cli/doctor.py": {"'N'"},  # a number to be filled in
-    "frontends/cli/output.py": {"'B'"},  # bytes
     "run/measure/bench.py": {"'B'"},
     "run/call/arrays.py": {".layout"},  # torch's word for dense or sparse
     "targets/cpu.py": {"'C'"},  # a type variable

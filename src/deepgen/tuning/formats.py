@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,19 +78,12 @@ class MeasuredConfig:
     correct: bool
     ms: float | None
     torch_ms: float | None
+    gflops: float | None = None  # None where the config does not name the problem's sizes
 
     @property
     def speedup(self) -> float | None:
         """Over torch."""
         return self.torch_ms / self.ms if self.ms and self.torch_ms else None
-
-    @property
-    def gflops(self) -> float | None:
-        """None where the config does not name the problem's sizes."""
-        sizes = [self.config.get(f"{axis}_SIZE") for axis in "MNK"] + [self.config.get("BATCH_SIZE", 1)]
-        if self.ms is None or not all(type(size) is int and size > 0 for size in sizes):
-            return None
-        return 2.0 * prod(size for size in sizes if isinstance(size, int)) / self.ms / 1e6
 
     def to_json(self) -> JsonObject:
         from deepgen.space.definition import value_to_json

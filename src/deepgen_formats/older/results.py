@@ -87,12 +87,17 @@ def _result(entry: Any, where: str) -> MeasuredConfig:
     correct = entry.get("correct")
     if not isinstance(correct, bool):
         raise BadInput(f"key 'correct' is {_shown(correct)}", where=where, allowed="true or false")
-    return MeasuredConfig(
-        config={str(key): _value(key, value, where) for key, value in config.items()},
-        correct=correct,
-        ms=_milliseconds("kcgMs", entry.get("kcgMs"), where, needed=True) if correct else None,
-        torch_ms=_milliseconds("torchMs", entry.get("torchMs"), where, needed=False),
-    )
+    values = {str(key): _value(key, value, where) for key, value in config.items()}
+    ms = _milliseconds("kcgMs", entry.get("kcgMs"), where, needed=True) if correct else None
+    torch_ms = _milliseconds("torchMs", entry.get("torchMs"), where, needed=False)
+    return MeasuredConfig(values, correct, ms, torch_ms, _gflops(values, ms))
+
+
+def _gflops(config: Config, ms: float | None) -> float | None:
+    sizes = [config.get(f"{axis}_SIZE") for axis in "MNK"] + [config.get("BATCH_SIZE", 1)]
+    if ms is None or not all(type(size) is int and size > 0 for size in sizes):
+        return None
+    return 2.0 * math.prod(size for size in sizes if isinstance(size, int)) / ms / 1e6
 
 
 def _milliseconds(key: str, value: Any, where: str, *, needed: bool) -> float | None:

@@ -95,9 +95,9 @@ def _clocks(clocks: list[dict[str, Any]]) -> None:
     for device in clocks:
         _commands(device["device"], device["lock"], device["undo"])
     # The commands for GPUs are worth knowing where the GPU is elsewhere, with words to be filled in.
-    for kind, commands in (("nvidia", nvidia_commands("N", "MHZ")), ("amd", amd_commands("cardN", "LEVEL"))):
+    for kind, commands, words in (("nvidia", nvidia_commands, "N MHZ"), ("amd", amd_commands, "cardN LEVEL")):
         if not any(device["device"].startswith(kind) for device in clocks):
-            _commands(f"{kind}, none here", *commands)
+            _commands(f"{kind}, none here", *commands(*words.split()))
 
 
 def _commands(title: str, lock: list[str] | tuple[str, ...], undo: list[str] | tuple[str, ...]) -> None:

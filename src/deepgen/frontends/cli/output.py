@@ -106,8 +106,8 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 def bytes_text(size: int) -> str:
     value = float(size)
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("", "Ki", "Mi"):
         if value < 1024:
-            return f"{value:.4g} {unit}"
+            return f"{value:.4g} {unit}B"
         value /= 1024
     return f"{value:.4g} GiB"
