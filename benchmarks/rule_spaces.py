@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from deepgen.space.relax import Partial
-from deepgen.space.solver import Solver
+from deepgen.space.solver import SolverEngine
 from harness import parser, peak_mebibytes, plain, run_main, save, table
 from rule_space_cases import cases
 
@@ -53,7 +53,7 @@ def measure(name: str) -> Row:
     configs = space.sample(SAMPLES, 1)
     seconds, busy = time.perf_counter() - wall, time.process_time() - busy
     engine = space._ready()[0]
-    size = None if isinstance(engine, Solver) else space.size()
+    size = None if isinstance(engine, SolverEngine) else space.size()
     return Row(
         space=name,
         knobs=len(space.knobs),
@@ -62,7 +62,11 @@ def measure(name: str) -> Row:
         count=None if size is None else size.count,
         exact=size is not None and size.exact,
         relative_error=None if size is None else size.error,
-        method="solver" if isinstance(engine, Solver) else "rejection" if isinstance(engine, Partial) else "diagram",
+        method="solver"
+        if isinstance(engine, SolverEngine)
+        else "rejection"
+        if isinstance(engine, Partial)
+        else "diagram",
         accepted=size.count / space.ranks if size is not None else None,
         uniform=space.uniform,
         valid_samples=sum(space.explain(c) == [] for c in configs),

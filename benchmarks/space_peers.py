@@ -91,14 +91,14 @@ def _joined(functions: list[Callable[..., Any]], own: str) -> Callable[..., bool
 
 
 def cp_sat(case: Case) -> int:
-    from deepgen.space.solver import Solver
+    from deepgen.space.solver import SolverEngine
 
     space = Space(case.name)
     for name, values in case.domains.items():
         space.knob(name, values)
     for text in case.conditions:
         space.require(parse(text), text)
-    return len(Solver(case.name, space.knobs, space.requirements, "benchmark").all_rows())
+    return len(SolverEngine(case.name, space.knobs, space.requirements, "benchmark").all_rows())
 
 
 def builders() -> tuple[dict[str, Builder], list[str]]:

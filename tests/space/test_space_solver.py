@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepgen.space import Space, ceil_div, maximum, product, where
-from deepgen.space.solver import Solver, TooWideToCount
+from deepgen.space.solver import SolverEngine, TooWideToCount
 from deepgen.vocabulary import Missing
 
 
@@ -63,7 +63,7 @@ def test_the_solver_agrees_with_the_diagram() -> None:
     pytest.importorskip("ortools")
     space = wide(memory=1 << 30).restrict({f"k{i}": [1, 2, 5] for i in range(8)})
     assert space.uniform
-    solver = Solver("small", space.knobs, space.requirements, "test")
+    solver = SolverEngine("small", space.knobs, space.requirements, "test")
     assert len(solver.all_rows()) == space.count()
     assert not solver.empty()
     config = space.at(0)
@@ -82,7 +82,7 @@ def test_the_solver_takes_products_of_many_factors() -> None:
     for axis in axes:
         space.require(product(axis) == 2**12, f"the levels of {axis[0]} multiply to the extent")
     space.require(product([f for axis in axes for f in axis[1:]]) <= 2**20, "tiles fit")
-    solver = Solver("long products", space.knobs, space.requirements, "test")
+    solver = SolverEngine("long products", space.knobs, space.requirements, "test")
     assert all(solver.contains(row) for row in solver.drawn_rows(2, np.random.default_rng(0)).tolist())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from deepgen.baselines.base import Baseline, Choosing, NewResult
 from deepgen.operators import Operator
 from deepgen.targets import Target
-from deepgen.vocabulary.finding import Source
+from deepgen.vocabulary.finding import CodeSource
 from deepgen.vocabulary.registry import Registry
 
 BASELINES: Registry[Callable[[], Baseline]] = Registry(
@@ -32,7 +32,7 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
 )
 
 
-Own = Mapping[str, Source]  # baselines of a user's own by their names, and how they are found
+Own = Mapping[str, CodeSource]  # baselines of a user's own by their names, and how they are found
 
 
 def find(operator: Operator, target: Target, own: Own | None = None) -> list[str]:

@@ -26,16 +26,15 @@ from deepgen.vocabulary.lazy import lazy
 if TYPE_CHECKING:
     from deepgen.space.definition import Knob
     from deepgen.space.engine import Size
-    from deepgen.space.reasons import Broken, Removal
+    from deepgen.space.reasons import Removal, Violation
     from deepgen.space.space import Space
 
 # Imported when first used: expressions alone, of which signatures are made, need no numpy.
 __getattr__, __dir__ = lazy(
-    __name__, {".definition": "Knob", ".engine": "Size", ".reasons": "Broken Removal", ".space": "Space"}
+    __name__, {".definition": "Knob", ".engine": "Size", ".reasons": "Removal Violation", ".space": "Space"}
 )
 
 __all__ = [
-    "Broken",
     "Config",
     "Expr",
     "Knob",
@@ -44,6 +43,7 @@ __all__ = [
     "Size",
     "Space",
     "Value",
+    "Violation",
     "all_of",
     "any_of",
     "ceil_div",

@@ -55,7 +55,7 @@ class Size:
         return f"about {Decimal(self.count):.3g} (within {2 * self.error:.0%})"
 
 
-class Engine(Protocol):
+class SpaceEngine(Protocol):
     """Questions about valid rows. A row has, for each knob, the place of its value. `rows` takes valid ranks only."""
 
     @property

@@ -86,7 +86,7 @@ class Planner:
 
 
 @dataclass(frozen=True)
-class Block:
+class KnobBlock:
     """Knobs that belong together, and single knobs that are tied to these alone."""
 
     core: list[int]
@@ -97,7 +97,7 @@ class Block:
         return sum(1 << i for i in (*self.core, *self.tied))
 
 
-def _blocks(groups: list[list[int]], scopes: list[int]) -> list[Block]:
+def _blocks(groups: list[list[int]], scopes: list[int]) -> list[KnobBlock]:
     masks = [sum(1 << i for i in group) for group in groups]
     tied: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
@@ -109,7 +109,7 @@ def _blocks(groups: list[list[int]], scopes: list[int]) -> list[Block]:
         if len(group) == 1 and len(homes) == 1 and len(groups[homes[0]]) > 1:
             tied.setdefault(homes[0], []).append(group[0])
     placed = {i for single in tied.values() for i in single}
-    return [Block(g, tied.get(p, [])) for p, g in enumerate(groups) if not (len(g) == 1 and g[0] in placed)]
+    return [KnobBlock(g, tied.get(p, [])) for p, g in enumerate(groups) if not (len(g) == 1 and g[0] in placed)]
 
 
 class _Search:
@@ -166,7 +166,7 @@ class _Search:
                 best, bound = order
         return best
 
-    def by_blocks(self, blocks: list[Block]) -> list[int]:
+    def by_blocks(self, blocks: list[KnobBlock]) -> list[int]:
         """An order that takes whole blocks: the best found by moving blocks, from several random orders of them."""
 
         def cost(order: list[int]) -> float:

@@ -12,7 +12,7 @@ from deepgen.space.expr import Expr, Requirement, Value, walk
 
 
 @dataclass(frozen=True)
-class Broken:
+class Violation:
     """A requirement that a config breaks, and the values that broke it."""
 
     name: str
@@ -30,27 +30,29 @@ class Removal:
 
 def explain(
     knobs: Sequence[Knob], derived: Mapping[str, Expr], requirements: Sequence[Requirement], config: Mapping[str, Value]
-) -> list[Broken]:
+) -> list[Violation]:
     """What is wrong with a config: its knobs and their values first, the requirements if those are in order."""
     names = {k.name for k in knobs}
-    broken = [Broken(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in names]
+    broken = [Violation(f"there is no knob {n}", {n: v}) for n, v in config.items() if n not in names]
     for knob in knobs:
         broken.extend(_misplaced(knob, config))
     if broken:
         return broken
-    return [Broken(r.name, _values_of(r.expr, derived, config)) for r in requirements if not holds(r.expr, config)]
+    return [Violation(r.name, _values_of(r.expr, derived, config)) for r in requirements if not holds(r.expr, config)]
 
 
-def _misplaced(knob: Knob, config: Mapping[str, Value]) -> list[Broken]:
+def _misplaced(knob: Knob, config: Mapping[str, Value]) -> list[Violation]:
     value = config.get(knob.name)
     exists = knob.when is None or _sure(evaluate(knob.when, config))
     if value is None:
-        return [Broken(f"knob {knob.name} has no value", {})] if exists and not knob.optional else []
+        return [Violation(f"knob {knob.name} has no value", {})] if exists and not knob.optional else []
     results = []
     if value not in knob.values:
-        results.append(Broken(f"knob {knob.name} takes only {', '.join(map(repr, knob.values))}", {knob.name: value}))
+        results.append(
+            Violation(f"knob {knob.name} takes only {', '.join(map(repr, knob.values))}", {knob.name: value})
+        )
     if not exists:
-        results.append(Broken(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
+        results.append(Violation(f"knob {knob.name} exists only when {knob.when}", {knob.name: value}))
     return results
 
 

@@ -45,7 +45,7 @@ def relax(knobs: Sequence[Knob], requirements: Sequence[Requirement], memory: in
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RelaxedPart:
     """Knobs that requirements tie together, and their diagram."""
 
     names: list[str]
@@ -56,7 +56,7 @@ class _Part:
 class _Relaxation:
     def __init__(self, compiler: Compiler) -> None:
         self.compiler, self.nodes = compiler, compiler.nodes
-        self.done: list[_Part] = []
+        self.done: list[_RelaxedPart] = []
 
     def run(self, requirements: Sequence[Requirement]) -> Relaxed:
         compiler = self.compiler
@@ -95,14 +95,14 @@ class _Relaxation:
         self.done = [*(p for p in self.done if p not in joined), merged]
         return True
 
-    def _compiled(self, names: list[str], own: list[Constraint]) -> _Part:
+    def _compiled(self, names: list[str], own: list[Constraint]) -> _RelaxedPart:
         compiler = self.compiler
         allowed = {n: compiler.allowed[n] for n in names}
         compiler.on.budget.left = compiler.work / _SHARE
         used = compiler.used
         try:
             order = quick_order(self.nodes, allowed, [c.expr for c in own], _STARTS)
-            return _Part(names, own, compiler.chain(order, own, used + compiler.memory // _SHARE))
+            return _RelaxedPart(names, own, compiler.chain(order, own, used + compiler.memory // _SHARE))
         finally:
             compiler.used = used
 

@@ -29,7 +29,7 @@ _LARGEST = 1 << 60
 _SECONDS = 30.0
 
 
-class Solver:
+class SolverEngine:
     """Answers what a search can answer. Not uniform, but the same for the same seed."""
 
     uniform = False
@@ -88,10 +88,10 @@ class Solver:
         return exists and all(holds(r.expr, config) for r in self.requirements)
 
     def empty(self) -> bool:
-        return self._solve(_Model(self), seed=0) is None
+        return self._solve(_SolverModel(self), seed=0) is None
 
     def drawn_rows(self, n: int, rng: np.random.Generator) -> npt.NDArray[Any]:
-        model = _Model(self)
+        model = _SolverModel(self)
         drawn = []
         for _ in range(n):
             model.aim(rng)
@@ -100,7 +100,7 @@ class Solver:
 
     def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
         """All rows, in the order in which the solver finds them: each one found is forbidden from then on."""
-        model = _Model(self)
+        model = _SolverModel(self)
         count = 0
         while (row := self._solve(model, seed=0)) is not None:
             model.forbid(row)
@@ -120,7 +120,7 @@ class Solver:
             def on_solution_callback(self) -> None:
                 self.rows.append([self.Value(p) for p in self.places])
 
-        model = _Model(self)
+        model = _SolverModel(self)
         collect = Collect(model.places)
         solver = self.cp.CpSolver()
         solver.parameters.enumerate_all_solutions = True
@@ -142,14 +142,14 @@ class Solver:
         for i, knob in enumerate(self.knobs):
             for place in range(len(knob.values)):
                 if place != row[i]:
-                    model = _Model(self)
+                    model = _SolverModel(self)
                     model.fix(i, place)
                     model.stay_near(row)
                     nearest = self._solve(model, seed=0)
                     results += [] if nearest is None else [nearest]
         return results
 
-    def _solve(self, model: _Model, seed: int) -> list[int] | None:
+    def _solve(self, model: _SolverModel, seed: int) -> list[int] | None:
         solver = self.cp.CpSolver()
         solver.parameters.num_workers = 1  # several would race, and the same seed would give different configs
         solver.parameters.random_seed = seed
@@ -170,10 +170,10 @@ def holds_surely(condition: Expr, config: dict[str, Any]) -> bool:
     return truth is not ABSENT and truth is not UNDEFINED and bool(truth)
 
 
-class _Model:
+class _SolverModel:
     """The space as CP-SAT sees it: an integer for each knob's place, and constraints."""
 
-    def __init__(self, of: Solver) -> None:
+    def __init__(self, of: SolverEngine) -> None:
         self.model = of.cp.CpModel()
         self.knobs = of.knobs
         self.places = [self.model.NewIntVar(0, k.places - 1, k.name) for k in of.knobs]

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from deepgen.space.arrays import evaluate_many
 from deepgen.space.declared import Declared
-from deepgen.space.engine import DEFAULT_MEMORY, Engine, Size, TooWideToCount
+from deepgen.space.engine import DEFAULT_MEMORY, Size, SpaceEngine, TooWideToCount
 from deepgen.space.evaluate import ABSENT, UNDEFINED
 from deepgen.space.expr import Config, Value
-from deepgen.space.reasons import Broken, Removal, derived_values, explain, smallest_conflict
+from deepgen.space.reasons import Removal, Violation, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows
 from deepgen.vocabulary import BadInput
 
@@ -29,7 +29,7 @@ class Space(Declared):
         """`memory` bounds, in bytes, what compiling may use."""
         super().__init__(name, memory)
         self._lock = Lock()
-        self._compiled: tuple[Engine, Rows] | None = None
+        self._compiled: tuple[SpaceEngine, Rows] | None = None
         self._orders: Sequence[Sequence[str]] = ()
 
     def _changed(self) -> None:
@@ -37,7 +37,7 @@ class Space(Declared):
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> tuple[Engine, Rows]:
+    def _ready(self) -> tuple[SpaceEngine, Rows]:
         """The engine, built at the first question."""
         ready = self._compiled
         if ready is None:
@@ -144,7 +144,7 @@ class Space(Declared):
             return rows.configs(engine.rows(self.sample_ranks(n, seed, distinct=True)))
         return rows.configs(engine.drawn_rows(n, np.random.default_rng(seed)))
 
-    def _check_not_empty(self, engine: Engine, n: int) -> None:
+    def _check_not_empty(self, engine: SpaceEngine, n: int) -> None:
         if n and engine.empty():
             raise BadInput(f"space {self.name!r} is empty: no config meets {'; '.join(self.why_empty())}")
 
@@ -195,7 +195,7 @@ class Space(Declared):
 
     # Explaining -------------------------------------------------------------------------------------------------------
 
-    def explain(self, config: Mapping[str, Value]) -> list[Broken]:
+    def explain(self, config: Mapping[str, Value]) -> list[Violation]:
         """Every requirement that the config breaks, with the values that broke it; empty for a valid config."""
         return explain(self.knobs, self._derived, self._requirements, config)
 

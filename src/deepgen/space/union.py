@@ -16,7 +16,7 @@ import numpy.typing as npt
 from deepgen.space.compile import compile_space
 from deepgen.space.definition import Knob
 from deepgen.space.diagram import Diagram, uniform_below
-from deepgen.space.engine import Engine, Size, TooWide
+from deepgen.space.engine import Size, SpaceEngine, TooWide
 from deepgen.space.expr import Requirement
 from deepgen.space.layers import Ints
 from deepgen.space.nodes import Nodes
@@ -218,7 +218,7 @@ def open_engine(
     memory: int,
     orders: Sequence[Sequence[str]] = (),
     by: str | None = None,
-) -> Engine:
+) -> SpaceEngine:
     """`by` is the knob whose values are alternatives, each with an engine of its own."""
     try:
         if by is None:
@@ -229,9 +229,9 @@ def open_engine(
             result.append(Alternative(mark, _without_solver(name, own, requirements, memory, own_orders), places))
         return Union(tuple(result), [k.name for k in knobs].index(by))
     except TooWide as error:
-        from deepgen.space.solver import Solver
+        from deepgen.space.solver import SolverEngine
 
-        return Solver(name, knobs, requirements, str(error))
+        return SolverEngine(name, knobs, requirements, str(error))
 
 
 def _without_solver(
@@ -249,7 +249,7 @@ _MOST = 1 << 14  # rows that are drawn for one that is valid
 
 
 @dataclass(frozen=True)
-class _Part:
+class _DrawnPart:
     diagram: Diagram
     engine: Diagram | Partial
     alternative: Alternative | None = None
@@ -283,7 +283,7 @@ def draw_within(engine: Diagram | Partial | Union, allowed: Allowed, rng: np.ran
     return None
 
 
-def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_Part]:
+def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_DrawnPart]:
     """What is left of each alternative, or of the space where it has none."""
     if isinstance(engine, Union):
         parts: list[tuple[Diagram | Partial, Allowed, Alternative | None]] = [
@@ -294,4 +294,4 @@ def _parts(engine: Diagram | Partial | Union, allowed: Allowed) -> Iterator[_Par
     for own, places, alternative in parts:
         narrowed = (own.diagram if isinstance(own, Partial) else own).within(places)
         if narrowed is not None:
-            yield _Part(narrowed, own, alternative)
+            yield _DrawnPart(narrowed, own, alternative)

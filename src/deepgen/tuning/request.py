@@ -24,7 +24,7 @@ from deepgen.tuning.progress import Goals
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest
-from deepgen.vocabulary.finding import NAME, CodeRef, Source, source_of
+from deepgen.vocabulary.finding import NAME, CodeRef, CodeSource, source_of
 
 STUDIES = Path("deepgen-studies")
 BASELINE = "baseline "  # prefix of its name in a study's record of code
@@ -123,7 +123,7 @@ class StudyPlan:
     starts: tuple[Mapping[str, Any], ...]
     definition: JsonObject
     folder: Path
-    sources: Mapping[str, Source] = field(default_factory=dict)  # of code that is not deepgen's own
+    sources: Mapping[str, CodeSource] = field(default_factory=dict)  # of code that is not deepgen's own
     after: Path | None = None  # the earlier study whose kernels have changed since, and which this one learns from
 
     def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
@@ -145,9 +145,9 @@ def task_of(request: Request) -> Task:
     return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own, counters)
 
 
-def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, Source]:
+def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, CodeSource]:
     """Baselines of the user's own by their names, and how a worker finds them."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, CodeSource] = {}
     for one in classes:
         name = getattr(one, "name", None)
         if not isinstance(one, type) or not isinstance(name, str):
@@ -237,21 +237,21 @@ def _facts(operator: Operator) -> JsonObject:
     return {key: value for key, value in record(operator).data.items() if key != "operator"}
 
 
-def code_of(request: Request, generator: Generator) -> dict[str, Source]:
+def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
     """Where code from outside deepgen is found again."""
     operator = request.operator
-    out: dict[str, Source] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
+    out: dict[str, CodeSource] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
     if isinstance(request.strategy, type):
         source = source_of(request.strategy)
         out |= {} if source is None else {"strategy": source}
     if not is_built_in(operator):
         named = operator.name in OPERATORS and OPERATORS.get(operator.name) is type(operator)
-        source = Source(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
+        source = CodeSource(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
         out |= {} if source is None else {"operator": source}
     own = generator.name in generators.FAMILIES.own and generators.FAMILIES.get(generator.name) is type(generator)
     if not own and getattr(generator, "recipe", None) is None:
         named = generator.name in generators.FAMILIES and type(generators.by_name(generator.name)) is type(generator)
-        source = Source(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
+        source = CodeSource(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
         out |= {} if source is None else {"generator": source}
     return out
 

@@ -53,7 +53,7 @@ class CodeRef:
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeSource:
     """A reference together with the file that it stands for, where there is one."""
 
     ref: CodeRef
@@ -64,8 +64,8 @@ class Source:
         return {"ref": self.ref.to_json(), "file": None if self.file is None else str(self.file.absolute())}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Source:
-        return Source(CodeRef.from_json(data["ref"]), None if data["file"] is None else Path(data["file"]))
+    def from_json(data: Mapping[str, Any]) -> CodeSource:
+        return CodeSource(CodeRef.from_json(data["ref"]), None if data["file"] is None else Path(data["file"]))
 
     def load(self) -> Any:
         """The object itself, from where it was found."""
@@ -76,7 +76,7 @@ class Source:
         return value
 
 
-def source_of(thing: type) -> Source | None:
+def source_of(thing: type) -> CodeSource | None:
     """Where a class of the user's own comes from; None where nothing keeps it, as in an interactive session."""
     module = sys.modules.get(thing.__module__)
     path = Path(getattr(module, "__file__", None) or "")
@@ -84,11 +84,11 @@ def source_of(thing: type) -> Source | None:
         return None
     digest = _sha256(path.read_bytes())
     if _installed(path) and thing.__module__ != "__main__":
-        return Source(CodeRef(MODULE, f"{thing.__module__}:{thing.__qualname__}", digest), path)
-    return Source(CodeRef(FILE, f"{path.name}:{thing.__qualname__}", digest), path)
+        return CodeSource(CodeRef(MODULE, f"{thing.__module__}:{thing.__qualname__}", digest), path)
+    return CodeSource(CodeRef(FILE, f"{path.name}:{thing.__qualname__}", digest), path)
 
 
-def keep(sources: Mapping[str, Source], folder: Path) -> None:
+def keep(sources: Mapping[str, CodeSource], folder: Path) -> None:
     """Copy the files of a study's code into it."""
     for source in sources.values():
         if source.ref.by == FILE and source.file is not None:

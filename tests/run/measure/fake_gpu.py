@@ -95,7 +95,7 @@ def build_driver(folder: Path) -> Path | None:
 
 @contextmanager
 def supervised(
-    operator: Gemm, folder: Path, own: Mapping[str, finding.Source] | None = None, **helpers: Helper
+    operator: Gemm, folder: Path, own: Mapping[str, finding.CodeSource] | None = None, **helpers: Helper
 ) -> Iterator[Supervisor]:
     """A supervisor whose worker finds the fake driver in the folder. Skips the test where either cannot be built.
 

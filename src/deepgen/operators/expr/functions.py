@@ -6,7 +6,7 @@ from typing import Any
 
 from deepgen.operators.expr.elements import Element, ReduceAxis, binary, combined, pair, unary
 from deepgen.operators.expr.facts import Facts
-from deepgen.operators.expr.lift import Reduction
+from deepgen.operators.expr.lift import LiftedReduction
 from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, Value, walk
 from deepgen.vocabulary.errors import BadInput
 
@@ -106,7 +106,7 @@ def _reduction(op: str, value: Any, axes: tuple[Any, ...]) -> Element:
     over = tuple(axis.axis for axis in axes)
     if len({axis.name for axis in over}) < len(over):
         raise BadInput(f"dg.{op} over one axis twice", allowed="each once")
-    return combined(Reduction(op, value.value, over), value)
+    return combined(LiftedReduction(op, value.value, over), value)
 
 
 def _depends(condition: Value) -> bool:

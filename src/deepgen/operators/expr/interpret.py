@@ -32,7 +32,7 @@ from deepgen.operators.expr.nodes import (
     Unary,
     Value,
 )
-from deepgen.operators.expr.reductions import REDUCTIONS, Reduction, multiplied, norms, scanned
+from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, multiplied, norms, scanned
 from deepgen.operators.expr.rounding import NONE, Numbers
 from deepgen.vocabulary.dtypes import dtype
 
@@ -41,7 +41,7 @@ _FACTOR_POINTS = 1 << 22  # of each factor of a product
 
 
 @dataclass(frozen=True)
-class Block:
+class ElementBlock:
     """Part of a stage's points: where each axis starts, how far it goes, and which dimension of arrays is its own."""
 
     axes: tuple[Axis, ...]
@@ -103,12 +103,12 @@ def _stage(stage: Stage, done: Computed) -> Numbers:
     return Numbers(values, error if error.ndim and error.any() else NONE)
 
 
-def _reduced(stage: Stage, part: Block, done: Computed) -> Numbers:
+def _reduced(stage: Stage, part: ElementBlock, done: Computed) -> Numbers:
     """A reduction for some elements, over some of its points at a time."""
-    reduction: Reduction = REDUCTIONS[str(stage.reduce)](stage.dtype)
+    reduction: Reducer = REDUCTIONS[str(stage.reduce)](stage.dtype)
     dimensions = tuple(range(len(stage.axes), len(stage.axes) + len(stage.reduced)))
     for over in blocks(stage.reduced, max(1, _POINTS // prod(part.shape))):
-        points = Block((*part.axes, *over.axes), (*part.start, *over.start), (*part.stop, *over.stop))
+        points = ElementBlock((*part.axes, *over.axes), (*part.start, *over.start), (*part.stop, *over.stop))
         reduction.add(_broadcast(evaluate(stage.value, points, done), points.shape), dimensions)
     return reduction.finished(prod(axis.extent for axis in stage.reduced))
 
@@ -122,7 +122,9 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
     reduced = tuple(axis.extent for axis in stage.reduced)
     absolute, relative = rounding.sum_share(product.products, sums, tuple(map(dtype, product.formats)))
     for part in _product_blocks(product):
-        points = Block((*stage.axes, *stage.reduced), (*part.start, *(0 for _ in reduced)), (*part.stop, *reduced))
+        points = ElementBlock(
+            (*stage.axes, *stage.reduced), (*part.start, *(0 for _ in reduced)), (*part.stop, *reduced)
+        )
         left, right = (_factor(one, points, done) for one in (product.left, product.right))
         product_of = multiplied(left.values, right.values, points.shape, len(stage.axes))
         values[part.slices] = product_of
@@ -141,7 +143,7 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
     return Numbers(values, error)
 
 
-def _factor(factor: Factor, points: Block, done: Computed) -> Numbers:
+def _factor(factor: Factor, points: ElementBlock, done: Computed) -> Numbers:
     """A factor over the points that it depends on; a padded one is a view of its tensor with zeros around."""
     if not factor.padded:
         return evaluate(factor.value, points, done)
@@ -161,7 +163,7 @@ def _factor(factor: Factor, points: Block, done: Computed) -> Numbers:
     return rounding.cast(numbers, read.dtype, factor.value.dtype) if factor.value.dtype != read.dtype else numbers
 
 
-def _product_blocks(sums: Contraction) -> Iterator[Block]:
+def _product_blocks(sums: Contraction) -> Iterator[ElementBlock]:
     """Parts of a product whose factors are not too large: an axis of the largest is halved until they are not."""
     stage = sums.stage
     shape = [axis.extent for axis in stage.axes]
@@ -182,7 +184,7 @@ def _product_blocks(sums: Contraction) -> Iterator[Block]:
     yield from _parts(stage.axes, shape)
 
 
-def blocks(axes: tuple[Axis, ...], most: int, whole: tuple[int, ...] = ()) -> Iterator[Block]:
+def blocks(axes: tuple[Axis, ...], most: int, whole: tuple[int, ...] = ()) -> Iterator[ElementBlock]:
     """Parts of at most so many points, but for the axes that must stay whole."""
     shape = [axis.extent for axis in axes]
     for place, extent in enumerate(shape):
@@ -191,13 +193,13 @@ def blocks(axes: tuple[Axis, ...], most: int, whole: tuple[int, ...] = ()) -> It
     yield from _parts(axes, shape)
 
 
-def _parts(axes: tuple[Axis, ...], shape: list[int]) -> Iterator[Block]:
+def _parts(axes: tuple[Axis, ...], shape: list[int]) -> Iterator[ElementBlock]:
     for start in product(*(range(0, axis.extent, step) for axis, step in zip(axes, shape, strict=True))):
         stop = tuple(min(axis.extent, a + step) for axis, a, step in zip(axes, start, shape, strict=True))
-        yield Block(axes, start, stop)
+        yield ElementBlock(axes, start, stop)
 
 
-def evaluate(value: Value, points: Block, done: Computed) -> Numbers:
+def evaluate(value: Value, points: ElementBlock, done: Computed) -> Numbers:
     """A value at some points, as arrays whose dimensions are those of the block: 1 where they do not depend on it."""
 
     def of(node: Value) -> Numbers:
@@ -224,7 +226,7 @@ def evaluate(value: Value, points: Block, done: Computed) -> Numbers:
     return rounding.select(of(value.condition), of(value.then), of(value.otherwise))
 
 
-def _read(read: Read, points: Block, done: Computed) -> Numbers:
+def _read(read: Read, points: ElementBlock, done: Computed) -> Numbers:
     """A view where the indices allow it. Places outside of the tensor are read elsewhere: a guard drops them."""
     source = done.held[read.tensor]
     shape = done.expression.shape_of(read.tensor)
@@ -242,7 +244,7 @@ def _read(read: Read, points: Block, done: Computed) -> Numbers:
     return Numbers(source.values[places], NONE if source.exact else source.error[places])
 
 
-def _places(index: Index, points: Block) -> Array:
+def _places(index: Index, points: ElementBlock) -> Array:
     total = np.full((1,) * len(points.axes), index.constant, np.int64)
     for atom, times in index.terms:
         if isinstance(atom, Iter):
@@ -257,7 +259,7 @@ def _places(index: Index, points: Block) -> Array:
     return total
 
 
-def _viewed(source: Array, indices: tuple[Index, ...], points: Block) -> Array:
+def _viewed(source: Array, indices: tuple[Index, ...], points: ElementBlock) -> Array:
     """The elements at affine indices that are all inside, without copying any."""
     shape, strides, first = [1] * len(points.axes), [0] * len(points.axes), []
     for dimension, index in enumerate(indices):

@@ -12,7 +12,7 @@ from deepgen.operators.expr.nodes import Axis, Place, Read, Stage, Value, childr
 
 
 @dataclass(frozen=True)
-class Reduction:
+class LiftedReduction:
     """A reduction within a value. Only while an expression is written: in a finished one a stage holds it."""
 
     op: str
@@ -34,13 +34,13 @@ class _Lifting:
 
     def lifted(self, value: Any, around: Sequence[Axis]) -> Value:
         """The value with reads in place of its reductions; `around`: the axes that may be used there."""
-        if isinstance(value, Reduction):
+        if isinstance(value, LiftedReduction):
             inner = self.lifted(value.value, (*around, *value.axes))
             return self._read(value, inner, around)
         below = children(value)
         return with_children(value, [self.lifted(child, around) for child in below]) if below else value
 
-    def _read(self, reduction: Reduction, inner: Value, around: Sequence[Axis]) -> Value:
+    def _read(self, reduction: LiftedReduction, inner: Value, around: Sequence[Axis]) -> Value:
         """A stage over those axes around it that the reduction depends on, and a read of it."""
         bound = {axis.name for axis in reduction.axes}
         used = _iterators(inner) - bound
@@ -67,7 +67,7 @@ def stages_of(
 ) -> list[Stage]:
     """The stage of a value, after those of the reductions inside it. `scan`: which reduction, along which dimension."""
     lifting = _Lifting(name, {name, *sources})
-    if scan is None and isinstance(value, Reduction):
+    if scan is None and isinstance(value, LiftedReduction):
         inner = lifting.lifted(value.value, (*axes, *value.axes))
         stage = _named(name, axes, inner, value.op, value.axes)
     else:

@@ -12,7 +12,7 @@ from deepgen.operators.expr.rounding import NONE, Numbers, of_format, sum_share
 from deepgen.operators.products import tiny_step
 
 
-class Reduction(Protocol):
+class Reducer(Protocol):
     def add(self, terms: Numbers, dimensions: tuple[int, ...]) -> None:
         """Take in some of the terms, which lie along the last dimensions."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from deepgen.operators.base import Array, Work
 from deepgen.operators.expr.contraction import contraction, parts
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.interpret import Block, Computed, evaluate
+from deepgen.operators.expr.interpret import Computed, ElementBlock, evaluate
 from deepgen.operators.expr.nodes import (
     Axis,
     Binary,
@@ -165,8 +165,8 @@ def _tied(groups: list[_Group], names: frozenset[str], by: _Group) -> list[_Grou
     return [*(group for group in groups if group not in met), one]
 
 
-def _whole(axes: tuple[Axis, ...]) -> Block:
-    return Block(axes, tuple(0 for _ in axes), tuple(axis.extent for axis in axes))
+def _whole(axes: tuple[Axis, ...]) -> ElementBlock:
+    return ElementBlock(axes, tuple(0 for _ in axes), tuple(axis.extent for axis in axes))
 
 
 def _of_indices(condition: Value) -> bool:

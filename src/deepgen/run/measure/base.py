@@ -12,7 +12,7 @@ from deepgen.operators import Operator, is_built_in, record
 from deepgen.run.counters.base import Counted
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
-from deepgen.vocabulary.finding import Source
+from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
     from deepgen.toolchains import Cache
@@ -51,7 +51,7 @@ class Task:
     policy: Policy = field(default_factory=Policy)
     also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
-    own_baselines: Mapping[str, Source] = field(default_factory=dict)  # of the user's own, on this machine only
+    own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # of the user's own, on this machine only
     counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
 
     @property
@@ -91,7 +91,7 @@ class Task:
             policy=Policy(**data["policy"]),
             also=tuple(map(operators.from_json, data.get("also", ()))),
             neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
-            own_baselines={name: Source.from_json(row) for name, row in data.get("own_baselines", {}).items()},
+            own_baselines={name: CodeSource.from_json(row) for name, row in data.get("own_baselines", {}).items()},
             counters=tuple(data.get("counters", ())),
         )
 
