@@ -16,11 +16,34 @@ from typing import Any, ClassVar, TypeAlias, Union
 import pytest
 
 import deepgen
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Measurement, Source, Step, TensorArg, codec
+from deepgen import targets
+from deepgen.libraries.entry import Entry, Rival, Timed, Times
+from deepgen.operators import Param, Signature, softmax
+from deepgen.tuning.bundles.results import TrialResult
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Measurement, Source, Step, TensorArg, Verdict, codec
 from deepgen.vocabulary.codec import Malformed, Serializable, coded, from_json, to_json
 
+_SOFTMAX = softmax(4, 8)
+_PARAMS = (
+    Param("a", "input", "f32", ("n", 4), range=(0, "n"), align=16),
+    Param("y", "output", "f32", ("n",), aliases=("a",)),
+)
+_RIVALS = [Rival(0.5), Rival(1e-6, 1.5, (1.25, 2.0))]
+_TIMED = Timed(_SOFTMAX, 0.5, (0.25, 1.0), {"torch": _RIVALS[0]})
+_ENTRY = Entry(
+    targets.resolve("x86:avx2"), True, None, False, "c_softmax", {"threads": 4}, "id", "hash", (("n > 1", "n is big"),),
+    (_TIMED,), 12.5, None, {"study": "s"},
+)  # fmt: skip
 # Of classes whose values cannot be drawn from their fields' types alone: some values.
-EXAMPLES: dict[type, list[Any]] = {}
+EXAMPLES: dict[type, list[Any]] = {
+    Param: [*_PARAMS],
+    Signature: [Signature(_PARAMS), Signature(_PARAMS[:1], {"T": "f16"})],
+    Rival: _RIVALS,
+    Timed: [_TIMED],
+    Entry: [_ENTRY],
+    Times: [Times(_SOFTMAX, "cpu", True, 4, {"id": 0.5}, {"torch": 0.25}, ("torch",))],
+    TrialResult: [TrialResult(3, "id", Measurement(Verdict.CORRECT, samples=(0.5,)), {"registers": 4})],
+}
 
 
 def _serializable() -> list[type]:

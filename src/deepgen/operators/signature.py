@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
 from deepgen.space.parse import parse
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.dtypes import DType, dtype
 from deepgen.vocabulary.errors import BadInput
-from deepgen.vocabulary.json import JsonObject
 
 # A size: a number, a symbol such as "rows", or an expression over symbols such as "(H + 2 * pad - k) // stride + 1".
 Size: TypeAlias = "int | str"
@@ -25,11 +25,12 @@ STRIDES = {
     ANY: "strided in any way",
 }
 
+_OMITTED = coded(omit=True)  # old files stay readable when fields are added
 _parsed = lru_cache(maxsize=1024)(parse)
 
 
 @dataclass(frozen=True)
-class Param:
+class Param(Serializable):
     """One parameter: a tensor that is read, written or both, or a run-time scalar.
 
     `dtype` is a format's name or a variable of the signature. `range`: the least and greatest value that an input may
@@ -39,14 +40,16 @@ class Param:
     name: str
     role: str
     dtype: str
-    shape: tuple[Size, ...] = ()
-    optional: bool = False  # a call may leave it out, or give None
-    range: tuple[Size | float, Size | float] | None = None
-    strides: str = DENSE
-    align: int = 0  # bytes; its address is a multiple of it; 0: the size of an element
-    broadcast: bool = False  # a size of 1 stands for any, and leading dimensions may be missing
-    aliases: tuple[str, ...] = ()  # inputs whose memory an output may share
-    checked: bool = True  # False: its content after a run is not checked
+    shape: tuple[Size, ...] = field(default=(), metadata=_OMITTED)
+    optional: bool = field(default=False, metadata=_OMITTED)  # a call may leave it out, or give None
+    range: tuple[Size | float, Size | float] | None = field(default=None, metadata=_OMITTED)
+    strides: str = field(default=DENSE, metadata=_OMITTED)
+    # Bytes; its address is a multiple of it; 0: the size of an element.
+    align: int = field(default=0, metadata=_OMITTED)
+    # A size of 1 stands for any, and leading dimensions may be missing.
+    broadcast: bool = field(default=False, metadata=_OMITTED)
+    aliases: tuple[str, ...] = field(default=(), metadata=_OMITTED)  # inputs whose memory an output may share
+    checked: bool = field(default=True, metadata=_OMITTED)  # False: its content after a run is not checked
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -67,20 +70,6 @@ class Param:
     @property
     def written(self) -> bool:
         return self.role in (OUTPUT, INOUT)
-
-    def to_json(self) -> JsonObject:
-        """Only what differs from the defaults: old files stay readable when fields are added."""
-        plain = {f: v for f, v in asdict(self).items() if v != getattr(_PLAIN, f)}
-        changed: JsonObject = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
-        return {"name": self.name, "role": self.role, "dtype": self.dtype, **changed}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Param:
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return Param(**values)
-
-
-_PLAIN = Param("", INPUT, "")
 
 
 @dataclass(frozen=True)
@@ -126,7 +115,7 @@ class Solved:
 
 
 @dataclass(frozen=True)
-class Signature:
+class Signature(Serializable):
     """Parameters in the order of a call. `dtypes` gives each dtype variable its format in this operator."""
 
     params: tuple[Param, ...]
@@ -214,13 +203,6 @@ class Signature:
                 )
         elif stored(facts.dtype) != stored(param.dtype):
             raise BadInput(f"{param.name} is {facts.dtype} {_shape(facts)}", allowed=stored(param.dtype))
-
-    def to_json(self) -> JsonObject:
-        return {"params": [p.to_json() for p in self.params], "dtypes": dict(self.dtypes)}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Signature:
-        return Signature(tuple(Param.from_json(p) for p in data["params"]), dict(data["dtypes"]))
 
 
 def number(size: Size | float, sizes: Mapping[str, int | float]) -> int:
