@@ -9,7 +9,7 @@ from deepgen.kernels import refusals
 from deepgen.kernels.base import BringsFamily, Generator, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
-from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:

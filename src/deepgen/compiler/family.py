@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.kernels.base import Rank
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
-from deepgen.targets import Cpu, Target
-from deepgen.targets.gpu import Gpu, Hip
+from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import BadInput, Kernel
 
 if TYPE_CHECKING:

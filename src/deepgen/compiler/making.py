@@ -24,8 +24,7 @@ from deepgen.compiler.text.gpu import kernel as gpu_kernel
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space
-from deepgen.targets import Cpu, Target
-from deepgen.targets.gpu import Gpu, Hip
+from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import Kernel
 
 _Lowered: TypeAlias = "Function | Program"

@@ -8,7 +8,7 @@ from deepgen.kernels.base import Generator
 from deepgen.operators import Operator, words_of
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets import Target
-from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary import BadInput
 
 _OF_EXPRESSIONS = "rules"  # the family that serves any of them
 _LARGEST = 2**63 - 1  # bytes: what addresses and 64-bit indices can tell apart

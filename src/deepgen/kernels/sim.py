@@ -48,12 +48,4 @@ class SimTiles:
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return {
-            "BLOCK_M": 64,
-            "BLOCK_N": 64,
-            "BLOCK_K": 16,
-            "THREAD_M": 4,
-            "THREAD_N": 4,
-            "STAGES": 2,
-            "SWIZZLE": 0,
-        }
+        return {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 16, "THREAD_M": 4, "THREAD_N": 4, "STAGES": 2, "SWIZZLE": 0}

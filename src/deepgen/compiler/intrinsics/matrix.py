@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from deepgen.operators.expr.index import Index
-from deepgen.targets.gpu import Cuda, Gpu
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Cuda, Gpu
+from deepgen.vocabulary import BadInput, dtype
 
 LINE_BYTES = 128  # of shared memory, as products of four warps read it
 

@@ -11,7 +11,7 @@ from deepgen.compiler.passes.ir import Alloc, Buffer, For, Function, If, Stmt, S
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 
 def place_guards(function: Function) -> Function:

@@ -10,7 +10,7 @@ from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, Stmt,
 from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Read, reads, with_reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _MOST_VARIABLES = 256
 

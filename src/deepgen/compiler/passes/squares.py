@@ -18,7 +18,7 @@ from deepgen.compiler.schedule.state import low_and_span
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Read
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _KINDS = (SERIAL, UNROLL, VECTOR)  # of the loops: along a row, over the rows, within a unit
 

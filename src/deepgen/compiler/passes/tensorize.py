@@ -11,8 +11,7 @@ from deepgen.compiler.passes.ir import Alloc, Call, For, Function, Seq, Stmt, St
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Read, Value
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import BadInput, dtype
 
 
 def tensorize(function: Function) -> Function:

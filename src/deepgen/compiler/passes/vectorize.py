@@ -25,7 +25,7 @@ from deepgen.compiler.passes.simplify import simplified
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _DONE_AT_ONCE = (VECTOR, *DOTS, *TILES)
 _MOST_PIECES = 16  # that follow each other in the text; more are a loop

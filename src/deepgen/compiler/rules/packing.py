@@ -91,13 +91,7 @@ def only_for(draft: Draft, producer: Stage) -> bool:
 
 
 def stage_groups(
-    draft: Draft,
-    tensor: str,
-    sums: Stage,
-    consumer: Stage,
-    block: str,
-    vectors: Vectors,
-    tile: RegisterTile,
+    draft: Draft, tensor: str, sums: Stage, consumer: Stage, block: str, vectors: Vectors, tile: RegisterTile
 ) -> None:
     """A copy of a tensor, or a stage that only the sums read, in groups along the axis that the instruction sums over.
 

@@ -13,7 +13,7 @@ from deepgen.compiler.intrinsics.tiles import Instruction
 from deepgen.compiler.rules.draft import Draft
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.targets import Cpu
-from deepgen.vocabulary.errors import DeepgenError
+from deepgen.vocabulary import DeepgenError
 from deepgen.vocabulary.registry import Registry
 
 _MOST_ROUNDS = 1000

@@ -51,14 +51,7 @@ _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as 
 
 
 def register_tile(
-    cpu: Cpu,
-    rows: int,
-    columns: int,
-    lanes: int,
-    *,
-    packed: bool = False,
-    loose: bool = False,
-    excess: bool = False,
+    cpu: Cpu, rows: int, columns: int, lanes: int, *, packed: bool = False, loose: bool = False, excess: bool = False
 ) -> tuple[float, int, int]:
     """Rows and vectors of the tile that covers so many rows and columns in the least time, and that time.
 

@@ -25,7 +25,7 @@ from deepgen.operators.expr.nodes import (
     with_children,
     with_reads,
 )
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 
 def identity(op: str, of: str) -> Const:

@@ -12,8 +12,7 @@ from deepgen.compiler.text.c_file import file_text
 from deepgen.compiler.text.c_statements import definitions
 from deepgen.compiler.text.c_values import Names
 from deepgen.kernels.shared import sources
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
 
 _HEADERS = ("numbers.h", "vector_math.h")
 

@@ -15,7 +15,7 @@ from deepgen.compiler.text import c_vectors
 from deepgen.compiler.text.c_values import PRODUCTS, Text, constant
 from deepgen.compiler.text.c_vectors import conversion_function, formats
 from deepgen.operators.expr.nodes import Const
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
 _MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}

@@ -9,20 +9,7 @@ from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.squares import square_of
 from deepgen.compiler.intrinsics.tiles import TILES, Block
 from deepgen.compiler.passes.build import combined
-from deepgen.compiler.passes.ir import (
-    Alloc,
-    Buffer,
-    Call,
-    Fence,
-    For,
-    Function,
-    If,
-    Seq,
-    Stmt,
-    Store,
-    children,
-    walk,
-)
+from deepgen.compiler.passes.ir import Alloc, Buffer, Call, Fence, For, Function, If, Seq, Stmt, Store, children, walk
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import Scan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR

@@ -24,8 +24,7 @@ from deepgen.operators.expr.nodes import (
     Value,
     reads,
 )
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import BadInput, dtype
 
 STORED = ("f16", "bf16")  # whose arithmetic is that of f32
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")

@@ -15,8 +15,7 @@ from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
 from deepgen.kernels.shared import dialect_sources, sources
 from deepgen.operators.expr.nodes import Binary, Expression, Unary
 from deepgen.operators.expr.nodes import walk as walk_value
-from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
 _SCANS, _PRODUCTS, _GATHERS, _OVERLAPS = "lane_scans.h", "own_products.h", "gathers.h", "overlaps.h"

@@ -18,7 +18,7 @@ from deepgen.compiler.text.c_values import Names, arithmetic, narrowed
 from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Read, Select, Value, children, reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for

@@ -13,7 +13,7 @@ from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.c_values import STORED, Scope, Text, arithmetic
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import Const, Read, Select, Value
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes that one instruction moves
 _WIDE = 1 << 31  # from so many elements on, offsets have 64 bits

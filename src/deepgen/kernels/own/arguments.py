@@ -14,7 +14,7 @@ import numpy.typing as npt
 from deepgen.operators.base import drawn
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Param, Size, Tensor
 from deepgen.vocabulary import BadInput, DType, JsonObject
-from deepgen.vocabulary.dtypes import dtype as dtype_of
+from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.dtypes import narrow
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -9,14 +9,7 @@ from pathlib import Path
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.vocabulary import BadInput, Source, foreign
 
-LANGUAGES = {
-    ".c": "c",
-    ".cc": "c++",
-    ".cpp": "c++",
-    ".cxx": "c++",
-    ".cu": "cuda",
-    ".hip": "hip",
-}
+LANGUAGES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++", ".cu": "cuda", ".hip": "hip"}
 SUFFIXES = {"c": ".c", "c++": ".cpp", "cuda": ".cu", "hip": ".hip"}
 MOST_FILES, MOST_BYTES = 2000, 32 << 20  # that one kernel may consist of
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.M)

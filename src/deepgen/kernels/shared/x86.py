@@ -99,11 +99,7 @@ def operand_macros(gemm: Gemm, swap: bool) -> dict[str, int]:
 
 def finish_macros(gemm: Gemm) -> dict[str, int]:
     """What finish.h does to sums."""
-    return {
-        "BIAS": int(gemm.bias),
-        "SCALES": _SCALES[gemm.scales],
-        "ACTIVATION": _ACTIVATIONS[gemm.activation],
-    }
+    return {"BIAS": int(gemm.bias), "SCALES": _SCALES[gemm.scales], "ACTIVATION": _ACTIVATIONS[gemm.activation]}
 
 
 def partitions(gemm: Gemm) -> list[str]:

@@ -23,7 +23,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.operators.expr.nodes import reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _ALIGN = 128  # bytes: a row of all banks
 _ALIGN_WIDE = 1024  # what matrix units read themselves: eight such rows

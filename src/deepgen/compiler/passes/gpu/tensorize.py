@@ -19,8 +19,7 @@ from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, substituted
-from deepgen.vocabulary import BadInput
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import BadInput, dtype
 
 LOAD, LOAD_TRANSPOSED = "load_matrices", "load_matrices_turned"
 LOAD_OWN, LOAD_EACH = "load_own", "load_each"

@@ -11,7 +11,7 @@ from deepgen.compiler.rules.padding import guard
 from deepgen.compiler.rules.tensorize import alone, rounded
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage, reads, substituted
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 _LONG = 64  # columns that are worth a block of their own
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from deepgen.compiler.rules.template import Extent
 from deepgen.space import Value
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 _CLOCK = 1.7e9
 _BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocessor

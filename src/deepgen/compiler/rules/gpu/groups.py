@@ -11,7 +11,7 @@ from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
 from deepgen.operators.expr.index import Quotient, Remainder
 from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads, with_reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _LONGEST = 4096  # of rows that a block keeps in shared memory
 HELD = 2048  # of rows that a warp keeps in registers

@@ -10,7 +10,7 @@ from deepgen.compiler.rules.draft import Tuned
 from deepgen.compiler.rules.gpu.counts import seconds
 from deepgen.compiler.rules.sketch import Sketch, space_of
 from deepgen.space import Space, Value
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 _LOOKED_AT = 150  # configs that are drawn
 _KEPT = 6  # from which to go on, one knob at a time

@@ -13,8 +13,8 @@ from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, reads, substituted, with_reads
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 _LARGE = 1 << 20  # elements: what has fewer is cut finer, so that there are blocks for many multiprocessors
 _PLACES = 64  # of the other dimensions that a block has, about

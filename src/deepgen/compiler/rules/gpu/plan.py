@@ -15,7 +15,7 @@ from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Expression
 from deepgen.space import Expr, Requirement, Value
 from deepgen.space.expr import knob_ref
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 WIDEST = 16  # bytes that a thread loads or stores at once
 

@@ -9,7 +9,7 @@ from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, to
 from deepgen.compiler.rules.template import Extent, covered, text
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _MOST_THREADS = 1024
 

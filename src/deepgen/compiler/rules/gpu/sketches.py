@@ -41,7 +41,7 @@ from deepgen.compiler.rules.rewrites import with_joined
 from deepgen.compiler.rules.sketch import Sketch, space_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 _MOST = 8  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction

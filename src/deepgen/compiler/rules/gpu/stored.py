@@ -14,7 +14,7 @@ from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Stage, reads
 from deepgen.space import divides
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 SPARE = 4096  # bytes of shared memory for alignment
 _BANKS = 16  # bytes by which rows that lanes write are apart

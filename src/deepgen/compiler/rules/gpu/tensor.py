@@ -22,7 +22,7 @@ from deepgen.compiler.rules.template import Extent, covered, least, text
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Read, Stage
 from deepgen.space import divides
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _CHUNKS = (16, 32, 64, 128, 256)  # bytes along what is summed over, between two barriers
 _WIDE_CHUNKS = (2, 4)

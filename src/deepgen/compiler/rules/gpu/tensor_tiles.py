@@ -13,7 +13,7 @@ from deepgen.compiler.rules.gpu.stored import SPARE
 from deepgen.compiler.rules.template import Extent, covered
 from deepgen.operators.expr.nodes import Axis, Stage
 from deepgen.space import divides
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu
 
 _TILES = (1, 2, 4, 8)  # products along a side of a warp's tile
 _WARPS = (1, 2, 4, 8)

@@ -11,7 +11,7 @@ from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, re
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _MOST_INNER = 8
 _MOST_HELD = 96  # registers for what a thread adds up
@@ -158,13 +158,7 @@ def result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, 
 
 
 def _copied(
-    plan: Plan,
-    sums: Stage,
-    read: Read,
-    extents: dict[str, Extent],
-    loop: str,
-    threads: Extent,
-    kept: frozenset[str],
+    plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loop: str, threads: Extent, kept: frozenset[str]
 ) -> Extent:
     name, axes = f"{read.tensor}.shared", [f"a{n}" for n in range(len(read.indices))]
     if read.tensor in kept:

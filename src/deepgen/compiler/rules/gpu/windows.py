@@ -19,7 +19,7 @@ from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted, with_reads
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import dtype
 
 _MOST_TAPS = 49
 _MOST_HELD = 176  # numbers of a thread

@@ -12,8 +12,7 @@ from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space, ceil_div, divides
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, dtype
 
 _RESERVED = 40  # registers for addresses and counters
 _MOST_LOADS = 16  # of a thread, for one tile: they are unrolled

@@ -10,8 +10,8 @@ from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES, WIDEST, aligned_by
 from deepgen.kernels.gemm.mma_gemm.lower import along_k, spread
 from deepgen.kernels.gemm.mma_gemm.space import RESERVED, mma_space
 from deepgen.operators import Gemm
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 
 class _Tile(NamedTuple):

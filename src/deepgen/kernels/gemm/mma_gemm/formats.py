@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.targets import Cuda, Gpu, Target
-from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg, dtype
 
 Requirement = tuple[str, str]
 WIDEST = 16  # bytes of one load, copy or store

@@ -8,8 +8,7 @@ from typing import Any
 
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.operators import Gemm
-from deepgen.vocabulary import Arg, LaunchPlan, Size, Step
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, LaunchPlan, Size, Step, dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
 _REDUCERS = 256  # threads of a block of the second step, as in share.h

@@ -8,8 +8,8 @@ from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES
 from deepgen.kernels.gemm.mma_gemm.lower import along_k, spread
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 RESERVED = 44  # registers for addresses, counters and copies under way
 _LEAST_SLICE = 128  # elements of K; below it adding parts up costs more than it gains

@@ -11,8 +11,7 @@ from deepgen.kernels.gemm.simt_gemm.space import simt_space
 from deepgen.kernels.shared import gpu_kernel, language_of, served, source_text
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
-from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu
+from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import Kernel, Source
 
 _SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST, simt_space
 from deepgen.operators import Gemm
-from deepgen.targets.gpu import Gpu, Hip
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu, Hip
+from deepgen.vocabulary import dtype
 
 
 class _Tile(NamedTuple):

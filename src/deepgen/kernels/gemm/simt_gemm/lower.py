@@ -8,8 +8,7 @@ from math import gcd
 from typing import Any
 
 from deepgen.operators import Gemm
-from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
 _WIDEST = 16  # bytes of one load or store
@@ -131,12 +130,9 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"
     slot = lowered.threads * c["TM"] * c["TN"] * dtype(gemm.acc).bytes
     splits = c.get("SPLITS", 1)
-    grid = {
-        "none": tiles,
-        "step": f"{tiles} * {splits}",
-        "last": f"{tiles} * {splits}",
-        "stream": c.get("BLOCKS", 1),
-    }[c["FIXUP"]]
+    grid = {"none": tiles, "step": f"{tiles} * {splits}", "last": f"{tiles} * {splits}", "stream": c.get("BLOCKS", 1)}[
+        c["FIXUP"]
+    ]
     partial = {
         "step": f"{splits * dtype(gemm.acc).bytes} * M * N * batch",
         "last": f"{tiles} * {splits * slot}",

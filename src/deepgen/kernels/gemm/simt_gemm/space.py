@@ -6,8 +6,8 @@ from math import ceil
 
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes of one load or store
 _RESERVED = 40  # registers for addresses, counters and loads under way

@@ -10,8 +10,8 @@ from deepgen.kernels.gemm.mma_gemm.formats import WIDEST
 from deepgen.kernels.gemm.skinny_gemm.lower import BLOCK_BYTES, Sides, sides
 from deepgen.kernels.gemm.skinny_gemm.space import registers, skinny_space
 from deepgen.operators import Gemm
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 _LAUNCH_SECONDS = 3e-6
 _ON_ITS_WAY = 40e3  # bytes that a multiprocessor must have asked for, to have its share of the bandwidth
@@ -99,8 +99,6 @@ def _resident(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> int:
     line = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES + 64
     shared = max(2 * side.padded * line, added) + gpu.shared_reserved
     most = min(
-        gpu.registers_per_sm // (min(needed, 255) * threads),
-        gpu.threads_per_sm // threads,
-        gpu.shared_per_sm // shared,
+        gpu.registers_per_sm // (min(needed, 255) * threads), gpu.threads_per_sm // threads, gpu.shared_per_sm // shared
     )
     return max(n for n in (1, 2, 3, 4, 6, 8) if n <= max(1, most))

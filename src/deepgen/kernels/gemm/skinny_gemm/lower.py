@@ -9,8 +9,7 @@ from typing import Any
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.lower import along_k
 from deepgen.operators import Gemm
-from deepgen.vocabulary import Arg, LaunchPlan, Step
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary import Arg, LaunchPlan, Step, dtype
 
 BLOCK_BYTES = 64  # of K, that four lanes share
 

@@ -8,8 +8,8 @@ from deepgen.kernels.gemm.mma_gemm.formats import WIDEST, widened
 from deepgen.kernels.gemm.skinny_gemm.lower import BLOCK_BYTES, sides
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, implies, maximum, where
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 Count = TypeVar("Count", int, Expr)
 

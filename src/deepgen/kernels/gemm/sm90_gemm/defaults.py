@@ -18,8 +18,8 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
 )
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.operators import Gemm
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 _COLUMNS = (256, 224, 208, 192, 176, 168, 160, 144, 128, 112, 96, 88, 72, 64, 48, 32, 16, 8)

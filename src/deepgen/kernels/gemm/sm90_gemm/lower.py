@@ -18,8 +18,8 @@ from deepgen.vocabulary import (
     TensorArg,
     TensorMapSpec,
     WorkspaceArg,
+    dtype,
 )
-from deepgen.vocabulary.dtypes import dtype
 
 ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide as the swizzle
 LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of

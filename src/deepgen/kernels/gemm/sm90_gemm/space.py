@@ -16,8 +16,8 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
-from deepgen.targets.gpu import Gpu
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
 
 _RESERVED = 36  # registers for addresses, counters and numbers on their way
 _FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags

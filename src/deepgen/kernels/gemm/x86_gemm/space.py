@@ -119,8 +119,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
         "the next strip of A is asked for while one stays, in place, in rows that run along K",
     )
     s.require(
-        implies(next_block, (outer == "b") & (pack_b != "panel")),
-        "the next block of B is asked for where one stays",
+        implies(next_block, (outer == "b") & (pack_b != "panel")), "the next block of B is asked for where one stays"
     )
     s.require(
         implies(next_strip | next_block, following == "none"),

@@ -8,8 +8,7 @@ from typing import Any
 from deepgen.kernels.shared import c_kernel, served, thread_counts
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space
-from deepgen.targets import Target
-from deepgen.targets.cpu import Cpu
+from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 _SOURCES = ("softmax.c", "numbers.h", "cpu_pool.h", "x86_pool.h", "x86_call.h")

@@ -8,10 +8,8 @@ from typing import Any
 from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Operator, Softmax
 from deepgen.space import Space, all_of, any_of, ceil_div, divides, implies
-from deepgen.targets import Target
-from deepgen.targets.gpu import Gpu, Hip
-from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.targets import Gpu, Hip, Target
+from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, dtype
 
 WIDEST = 16  # bytes of one load or store
 _TEAMS = (8, 16, 32, 64, 128, 256, 512, 1024)
