@@ -162,13 +162,19 @@ def _status(tool: Tool, configured: str) -> ToolStatus:
 
 
 def _tried(compiler: CCompiler) -> str:
-    """The version of a compiler that did build something: one without headers or linker tells its version too."""
+    """The version of a compiler that did build something: one without headers or linker tells its version too.
+
+    Those of zig come with it, and before it links for a processor it compiles a C library, which takes seconds.
+    """
     target = next((common(k, 1) for k in PROCESSORS if k.machine == compiler.machine), None)
     if target is None:
         raise BadInput(f"{compiler.path} builds for {compiler.machine}", allowed="processors that deepgen knows")
     kernel = Kernel("tried", "c", (Source("tried.c", _SMALLEST),), (), LaunchPlan(()))
     with tempfile.TemporaryDirectory() as folder, Group() as group:
-        compiler.build(kernel, target, Path(folder), BuildLimits(), group)
+        if compiler.name == "zig":
+            compiler.assembly(kernel, target, Path(folder))
+        else:
+            compiler.build(kernel, target, Path(folder), BuildLimits(), group)
     return compiler.version
 
 
