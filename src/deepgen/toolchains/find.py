@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
 from deepgen.targets.cpu import common
-from deepgen.toolchains import find_gpu, find_riscv, programs
+from deepgen.toolchains import find_gpu, programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
 from deepgen.toolchains.compilers import disassembly, riscv
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang, zig
@@ -29,7 +29,7 @@ C_COMPILERS = (
     Tool("zig", "building C kernels for any processor, on any machine", "Install it with `pip install ziglang`."),
 )
 OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
-TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *find_riscv.TOOLS, *find_gpu.TOOLS)}
+TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *riscv.TOOLS, *find_gpu.TOOLS)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
     assert isinstance(target, Cpu), "only processors have kernels in C"
     if isinstance(target, Riscv):
-        return find_riscv.riscv_for(target, paths, _zig_cache())
+        return riscv.riscv_for(target, paths, _zig_cache())
     others = []
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in paths):
         path = programs.named(tool.name, paths[tool.name]) if tool.name in paths else programs.search(tool.name)
