@@ -287,6 +287,6 @@ def test_a_slow_start_does_not_cost_a_race_its_rounds(monkeypatch: pytest.Monkey
             return [Measurement(Verdict.CORRECT, "", (1.0,) * rounds) for _ in contenders]
 
     monkeypatch.setattr(racing, "_ROUNDS", 20)
-    monkeypatch.setattr("deepgen.libraries.racing.time.monotonic", lambda: now)
+    monkeypatch.setattr("deepgen.run.measure.race.time.monotonic", lambda: now)
     [measured] = racing.compared(cast(Any, Runner()), [Contender("kernel")])
     assert len(measured.samples) == 20

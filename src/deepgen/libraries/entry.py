@@ -5,9 +5,9 @@ kernels and baselines side by side at one shape. Pure data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
+from math import inf
 from typing import Any
 
 from deepgen import operators, targets
@@ -15,79 +15,67 @@ from deepgen.operators import Operator
 from deepgen.operators.named.base import Named
 from deepgen.run.call import plans
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, JsonObject, digest
+from deepgen.vocabulary import BadInput, digest
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.json import Json
 
 Requirements = tuple[tuple[str, str], ...]
 
 
+def _positive(value: Any) -> float:
+    """A time or a rate out of a file."""
+    if type(value) not in (int, float) or not 0.0 < value < inf:
+        raise ValueError(f"{value!r:.40} is not a time")
+    return float(value)
+
+
+_POSITIVE = coded(read=_positive)
+_RATE = coded(read=lambda value: None if value is None else _positive(value))
+_TIMES = coded(read=lambda values: {str(name): _positive(value) for name, value in values.items()})
+_OPERATOR = coded(read=operators.from_json, write=lambda operator: operator.to_json())
+
+
 @dataclass(frozen=True)
-class Rival:
+class Rival(Serializable):
     """A baseline at the shape of an entry: its time, and how many times longer than ours it took."""
 
-    seconds: float
+    seconds: float = field(metadata=_POSITIVE)
     ratio: float | None = None
     interval: tuple[float, float] | None = None
 
-    def to_json(self) -> JsonObject:
-        interval: Json = None if self.interval is None else list(self.interval)
-        return {"seconds": self.seconds, "ratio": self.ratio, "interval": interval}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Rival:
-        ratio, interval = data["ratio"], data["interval"]
-        return Rival(
-            seconds(data["seconds"]),
-            None if ratio is None else float(ratio),
-            None if interval is None else (float(interval[0]), float(interval[1])),
-        )
-
 
 @dataclass(frozen=True)
-class Timed:
+class Timed(Serializable):
     """A shape that a kernel was timed at, beside baselines."""
 
-    operator: Operator
-    seconds: float
-    interval: tuple[float, float]  # of the median
+    operator: Operator = field(metadata=_OPERATOR)
+    seconds: float = field(metadata=_POSITIVE)
+    # Of the median.
+    interval: tuple[float, float] = field(metadata=coded(read=lambda pair: (_positive(pair[0]), _positive(pair[1]))))
     baselines: Mapping[str, Rival]
-
-    def to_json(self) -> JsonObject:
-        return {
-            "operator": self.operator.to_json(),
-            "seconds": self.seconds,
-            "interval": list(self.interval),
-            "baselines": {name: rival.to_json() for name, rival in self.baselines.items()},
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Timed:
-        low, high = data["interval"]
-        return Timed(
-            operators.from_json(data["operator"]),
-            seconds(data["seconds"]),
-            (seconds(low), seconds(high)),
-            {str(name): Rival.from_json(row) for name, row in data["baselines"].items()},
-        )
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Serializable):
     """The winner of a study."""
 
-    target: Target
+    target: Target = field(metadata=coded(read=targets.from_json, write=lambda target: target.to_json()))
     cold: bool  # whether caches were cold when it was timed
     threads: int | None  # that kernels and baselines were limited to
     general: bool  # whether it serves other shapes than those that it was timed at
     family: str
     config: Mapping[str, Any]
-    kernel_id: str
+    kernel_id: str = field(metadata=coded(key="kernel"))
     binary: str  # SHA-256
-    requires: Requirements  # what a shape must satisfy, and in words
+    requires: tuple[tuple[str, str], ...]  # what a shape must satisfy, and in words
     timed: tuple[Timed, ...]  # at least one
-    peak_gflops: float | None
-    bandwidth: float | None
+    peak_gflops: float | None = field(metadata=_RATE)
+    bandwidth: float | None = field(metadata=_RATE)
     provenance: Mapping[str, Json]  # the study, its trial and rounds, the machine's conditions, versions, the time
+
+    def __post_init__(self) -> None:
+        if not self.timed:
+            raise ValueError("it was timed at no shape")
 
     @property
     def operator(self) -> Operator:
@@ -121,44 +109,6 @@ class Entry:
                 return words
         return None
 
-    def to_json(self) -> JsonObject:
-        return {
-            "target": self.target.to_json(),
-            "cold": self.cold,
-            "threads": self.threads,
-            "general": self.general,
-            "family": self.family,
-            "config": dict(self.config),
-            "kernel": self.kernel_id,
-            "binary": self.binary,
-            "requires": [list(pair) for pair in self.requires],
-            "timed": [timed.to_json() for timed in self.timed],
-            "peak_gflops": self.peak_gflops,
-            "bandwidth": self.bandwidth,
-            "provenance": dict(self.provenance),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Entry:
-        timed = tuple(map(Timed.from_json, data["timed"]))
-        if not timed:
-            raise ValueError("it was timed at no shape")
-        return Entry(
-            target=targets.from_json(data["target"]),
-            cold=bool(data["cold"]),
-            threads=None if data["threads"] is None else int(data["threads"]),
-            general=bool(data["general"]),
-            family=str(data["family"]),
-            config=dict(data["config"]),
-            kernel_id=str(data["kernel"]),
-            binary=str(data["binary"]),
-            requires=tuple((str(expression), str(words)) for expression, words in data["requires"]),
-            timed=timed,
-            peak_gflops=_rate(data["peak_gflops"]),
-            bandwidth=_rate(data["bandwidth"]),
-            provenance=dict(data["provenance"]),
-        )
-
 
 def is_resized(like: Operator, wanted: Operator) -> bool:
     """Whether one is the other in another shape, so that a kernel for one may serve the other."""
@@ -176,20 +126,16 @@ def is_related(like: Operator, wanted: Operator) -> bool:
     return named and {**like.to_json(), **wanted.sizes()} == wanted.to_json()
 
 
-def _rate(value: Any) -> float | None:
-    return None if value is None else seconds(value)
-
-
 @dataclass(frozen=True)
-class Times:
+class Times(Serializable):
     """Medians of one comparison. Kernels are named by their ids, so that they hold for these kernels alone."""
 
-    operator: Operator
+    operator: Operator = field(metadata=_OPERATOR)
     device: str  # the kind of device
     cold: bool
     threads: int | None
-    kernels: Mapping[str, float]
-    baselines: Mapping[str, float]
+    kernels: Mapping[str, float] = field(metadata=_TIMES)
+    baselines: Mapping[str, float] = field(metadata=_TIMES)
     ties: tuple[str, ...] = ()  # baselines that the fastest kernel is not significantly slower than
     not_made: str | None = None  # why no kernel was made for this shape, where one was to be
 
@@ -201,35 +147,3 @@ class Times:
     @property
     def name(self) -> str:
         return f"{self.operator.slug()}-{digest([self.operator.to_json(), *self.conditions], 8)}"
-
-    def to_json(self) -> JsonObject:
-        return {
-            "operator": self.operator.to_json(),
-            "device": self.device,
-            "cold": self.cold,
-            "threads": self.threads,
-            "kernels": dict(self.kernels),
-            "baselines": dict(self.baselines),
-            "ties": list(self.ties),
-            "not_made": self.not_made,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Times:
-        return Times(
-            operators.from_json(data["operator"]),
-            str(data["device"]),
-            bool(data["cold"]),
-            None if data["threads"] is None else int(data["threads"]),
-            {str(name): seconds(value) for name, value in data["kernels"].items()},
-            {str(name): seconds(value) for name, value in data["baselines"].items()},
-            tuple(map(str, data.get("ties", ()))),
-            None if (why := data.get("not_made")) is None else str(why),
-        )
-
-
-def seconds(value: Any) -> float:
-    """A time or a rate out of a file."""
-    if type(value) not in (int, float) or not isfinite(value) or value <= 0:
-        raise ValueError(f"{value!r:.40} is not a time")
-    return float(value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 
 from deepgen import baselines, targets
 from deepgen.libraries.entry import Entry, Times, is_resized
@@ -13,7 +13,7 @@ from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.run.measure import open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
-from deepgen.run.measure.race import paired_ratio
+from deepgen.run.measure.race import RaceResult, paired_ratio, race
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.tuning.finals import finals_inputs
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement
@@ -101,19 +101,25 @@ def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int | 
     `rounds`: at most, where not as many as usual. What a round takes is seen in the second few: the first load
     everything, the frameworks of baselines among it.
     """
-    out = runner.compare(contenders, _FEWEST_ROUNDS, 0)
-    more = _FEWEST_ROUNDS
-    for seed in (1, 2):
-        able = [place for place, one in enumerate(out) if one.ok]
-        if not able or more < 1:
-            break
-        started = time.monotonic()
-        again = runner.compare([contenders[place] for place in able], more, seed)
-        for place, then in zip(able, again, strict=True):
-            out[place] = replace(then, samples=(*out[place].samples, *then.samples)) if then.ok else then
-        fitting = int(_RACE_SECONDS * more / (time.monotonic() - started))
-        more = min(rounds or _ROUNDS, fitting) - 2 * _FEWEST_ROUNDS
-    return out
+    measured: dict[str, Measurement] = {}
+    by_name, seeds = {one.name: one for one in contenders}, count()
+
+    def time_rounds(names: Sequence[str], rounds: int, start: int) -> Mapping[str, Sequence[float]]:
+        results = runner.compare([by_name[name] for name in names], rounds, next(seeds))
+        able = {name: one for name, one in zip(names, results, strict=True) if one.ok}
+        for name, one in zip(names, results, strict=True):
+            before = measured[name].samples if name in able and name in measured else ()
+            measured[name] = replace(one, samples=(*before, *one.samples))
+        return {name: one.samples for name, one in able.items()}
+
+    def more(result: RaceResult[str]) -> int:
+        if len(result.seconds) == 1:
+            return _FEWEST_ROUNDS
+        fitting = int(_RACE_SECONDS * _FEWEST_ROUNDS / result.seconds[1])
+        return min(rounds or _ROUNDS, fitting) - 2 * _FEWEST_ROUNDS if len(result.seconds) == 2 else 0
+
+    race(by_name, time_rounds, _FEWEST_ROUNDS, more)
+    return [measured[one.name] for one in contenders]
 
 
 def contender_of(library: Library, entry: Entry) -> Contender:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,7 +23,7 @@ from deepgen import baselines
 from deepgen.operators import Operator
 from deepgen.operators.signature import OUTPUT
 from deepgen.run.measure.gpu_device import DeviceTensor
-from deepgen.run.measure.race import paired_ratio
+from deepgen.run.measure.race import interleaved, paired_ratio, race
 from deepgen.targets import host
 from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import DeepgenError, Json, JsonObject
@@ -96,12 +97,12 @@ def _rounds(calls: Mapping[str, Callable[[], object]], clock: Clock, rounds: int
     for name, call in calls.items():
         call()
         counts[name] = min(_MOST_CALLS, 1 + int(_SAMPLE_SECONDS / clock(call, 1)))
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    rng = np.random.default_rng(0)
-    for _ in range(rounds):
-        for name in rng.permutation(list(calls)):
-            samples[str(name)].append(clock(calls[name], counts[name]) / counts[name])
-    return samples
+    timers = {name: partial(_sample, clock, call, counts[name]) for name, call in calls.items()}
+    return race(calls, interleaved(timers, 0), rounds).samples
+
+
+def _sample(clock: Clock, call: Callable[[], object], count: int) -> float:
+    return clock(call, count) / count
 
 
 def _row(name: str, samples: Mapping[str, Sequence[float]]) -> JsonObject:

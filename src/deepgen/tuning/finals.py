@@ -13,7 +13,7 @@ from typing import Any
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Contender, Task
-from deepgen.run.measure.race import TIE, Ratio, paired_ratio
+from deepgen.run.measure.race import TIE, RaceResult, Ratio, paired_ratio, race
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.progress import Clock
@@ -287,34 +287,39 @@ def run_race(
     A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
     many are begun as the time that is left allows at the pace so far.
     """
-    samples: dict[str, list[float]] = {c.name: [] for c in contenders}
     conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}
-    started = time.monotonic()
-    rounds, chunk = 0, first
-    while chunk > 0:
-        present = [c for c in contenders if c.name in samples]
-        for one, measured in zip(present, session.compare(present, chunk, seed + rounds), strict=True):
+    by_name = {one.name: one for one in contenders}
+
+    def time_rounds(names: Sequence[str], rounds: int, start: int) -> Mapping[str, Sequence[float]]:
+        timed = {}
+        results = session.compare([by_name[name] for name in names], rounds, seed + start)
+        for name, measured in zip(names, results, strict=True):
             if measured.verdict is not Verdict.CORRECT or not measured.samples:
-                lost[one.name] = measured
-                del samples[one.name]
+                lost[name] = measured
                 continue
-            samples[one.name].extend(measured.samples)
-            conditions.append({"name": one.name, "rounds_from": rounds, **measured.conditions})
-        rounds += chunk
-        racing = [name for name in rivals if name in samples]
-        if not racing:
-            return None, lost
-        leader = min(racing, key=lambda name: median(samples[name]))
-        ratios = {name: paired_ratio(samples[name], samples[leader]) for name in samples}
-        elapsed = time.monotonic() - started
-        settled = rounds >= CHUNK and _narrow_enough([ratios[name] for name in racing], rounds)
-        clear = all(ratios[name].width <= SHOWN_WIDTH for name in shown if name in ratios)
-        if settled and (clear or rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
-            break
-        fitting = int((max_seconds - elapsed) * rounds / elapsed) if elapsed else CHUNK
-        chunk = min(CHUNK, fitting, NOISY_ROUNDS - rounds)
-    return Race(samples, ratios, leader, conditions), lost
+            timed[name] = measured.samples
+            conditions.append({"name": name, "rounds_from": start, **measured.conditions})
+        return timed
+
+    def more(result: RaceResult[str]) -> int:
+        leader = result.leader(rivals)
+        if leader is None:
+            return 0
+        elapsed = sum(result.seconds)
+        racing = [result.ratio(name, leader) for name in rivals if name in result.samples]
+        settled = result.rounds >= CHUNK and _narrow_enough(racing, result.rounds)
+        clear = all(result.ratio(name, leader).width <= SHOWN_WIDTH for name in shown if name in result.samples)
+        if settled and (clear or result.rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
+            return 0
+        return min(CHUNK, result.fitting(max_seconds) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
+
+    result = race(by_name, time_rounds, first, more)
+    leader = result.leader(rivals)
+    if leader is None:
+        return None, lost
+    ratios = {name: result.ratio(name, leader) for name in result.samples}
+    return Race(result.samples, ratios, leader, conditions), lost
 
 
 def _narrow_enough(ratios: Sequence[Ratio], rounds: int) -> bool:

@@ -136,7 +136,7 @@ def forge(rows: list[dict[str, Any]], chosen: Callable[[dict[str, Any]], bool]) 
     """Times that no device has."""
     for row in rows:
         if "trial" in row and chosen(row):
-            row.get("measurement", row).update(samples=[1e-12] * 5, seconds=1e-12)
+            row.get("measurement", row).update(samples=[1e-12] * 5, **({"seconds": 1e-12} if "seconds" in row else {}))
 
 
 def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tuple[Study, Path]) -> None:

@@ -99,7 +99,7 @@ def travelling(target: Target) -> dict[str, bytes]:
             continue
         seen.add(module)
         path = root.joinpath(*module.split("."))
-        if path.is_dir():
+        if (path / "__init__.py").is_file():
             path = path / "__init__.py"
         elif path.with_suffix(".py").is_file():
             path = path.with_suffix(".py")

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.tuning.bundles.archive import FORMAT
-from deepgen.tuning.study.finals import Finals
+from deepgen.tuning.study.finals import MOST_SECONDS, Finals
 from deepgen.vocabulary import BadInput, Json, JsonObject, Measurement, foreign
+from deepgen.vocabulary.codec import Serializable
 
 MOST_BYTES = 256 << 20  # thousands of trials with all their samples
 _HEAD = ("format", "bundle", "study", "device")
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class TrialResult(Serializable):
     """How one trial of the bundle ended."""
 
     trial: int
@@ -26,13 +27,11 @@ class TrialResult:
     measurement: Measurement
     facts: Mapping[str, Json]  # build statistics from the toolchain
 
-    def to_json(self) -> JsonObject:
-        return {
-            "trial": self.trial,
-            "kernel_id": self.kernel_id,
-            "measurement": self.measurement.to_json(),
-            "facts": dict(self.facts),
-        }
+    def __post_init__(self) -> None:
+        measured = self.measurement
+        timed = all(isinstance(s, float) and 0.0 < s < MOST_SECONDS for s in measured.samples)
+        if not timed or (measured.ok and not measured.samples):
+            raise ValueError("samples")
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,14 @@ def read(path: Path) -> Results:
         for line in rest:
             number += 1
             if "finals" in line:
-                finals = Finals.from_json(line["finals"], f"{where}: line {number}: finals")
+                finals = dict(line["finals"])
             else:
-                result = _result(line)
+                result = TrialResult.from_json(line)
                 trials.setdefault(result.trial, result)
-    except BadInput:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"line {number} is not a result of a bundle", where=where) from error
-    return Results(head, trials, finals, len(text))
+    raced = None if finals is None else Finals.from_json(finals, f"{where}: finals")
+    return Results(head, trials, raced, len(text))
 
 
 class Writer:
@@ -100,13 +98,3 @@ class Writer:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _result(line: Mapping[str, Any]) -> TrialResult:
-    measured = Measurement.from_json(line["measurement"])
-    timed = all(isinstance(s, float) and 0.0 < s < 1e9 for s in measured.samples)
-    if not timed or (measured.ok and not measured.samples):
-        raise ValueError("samples")
-    if type(line["trial"]) is not int or not isinstance(line["kernel_id"], str) or not isinstance(line["facts"], dict):
-        raise TypeError("trial")
-    return TrialResult(line["trial"], line["kernel_id"], measured, line["facts"])

@@ -8,7 +8,7 @@ Where earlier studies have something to say, the first configs are theirs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from deepgen.tuning.search.pool import Design, Pool, draw_pool
 from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
 from deepgen.tuning.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
+from deepgen.vocabulary.codec import Serializable
 
 DESIGN = 8  # configs far apart, before the model speaks,
 INFORMED = 6  # or this many that earlier studies rate highly
@@ -279,7 +280,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Serializable):
     """Small: the pool and the guide's posteriors are made again, only what took long to learn is kept."""
 
     starts: int  # of the configs not proposed yet: how many starts are left,
@@ -294,24 +295,6 @@ class Checkpoint:
     next_renewal: int
     next_fit: int
     planned: tuple[int, ...]
-
-    def to_json(self) -> JsonObject:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Checkpoint:
-        """ValueError where this is no checkpoint."""
-        values: dict[str, Any] = {}
-        for name, annotation in Checkpoint.__annotations__.items():
-            value = data.get(name)
-            wanted = {"int": int, "bool": bool, "tuple[int, ...]": int, "tuple[float, ...]": float}[annotation]
-            several = annotation.startswith("tuple")
-            if several and not isinstance(value, list):
-                raise ValueError(f"{name} is not a list")
-            if any(type(v) is not wanted for v in (value if several else [value])):  # type: ignore[union-attr]
-                raise ValueError(f"{name} is not of type {wanted.__name__}")
-            values[name] = tuple(value) if several else value  # type: ignore[arg-type]
-        return Checkpoint(**values)
 
     def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
         """Whether it can be of a search in a space of `count` configs of such proposals and lessons."""
