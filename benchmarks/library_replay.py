@@ -26,7 +26,7 @@ from deepgen import generators, targets
 from deepgen.libraries import Entry, Timed
 from deepgen.libraries.choice import decide
 from deepgen.libraries.entry import Rival, Times
-from deepgen.libraries.store import Content
+from deepgen.libraries.store import LibraryContent
 from deepgen.operators import Gemm
 from deepgen.targets import Target
 from gemm_results import read
@@ -118,7 +118,7 @@ def replayed(race: Race, entries: Sequence[Entry], others: Sequence[Race]) -> di
     target = entries[0].target
     times = [Times(o.operator, *entries[0].conditions, o.kernels, o.baselines) for o in others]
     results = decide(
-        Content({e.name: e for e in all_of}, {}, tuple(times)), race.operator, target, tuple(race.baselines)
+        LibraryContent({e.name: e for e in all_of}, {}, tuple(times)), race.operator, target, tuple(race.baselines)
     )
     served = race.baselines[results.vendor or ""] if results.entry is None else race.kernels[results.entry.kernel_id]
     best = min((race.kernels[entry.kernel_id] for entry in able), default=float("inf"))

@@ -28,7 +28,7 @@ from statistics import mean
 from typing import Any
 
 from deepgen.tuning.search.base import Past, parse_options
-from deepgen.tuning.search.recorded import Contest, Recorded, interval, read, replay
+from deepgen.tuning.search.recorded import Contest, RecordedSpace, interval, read, replay
 from harness import Options, parser, run_main
 
 BUDGETS = (25, 50, 100, 200)
@@ -75,7 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> Options:
     return words.options(argv)
 
 
-def _contest(word: str, spaces: Sequence[Recorded], seeds: int, kept: Path | None = None) -> dict[str, Any]:
+def _contest(word: str, spaces: Sequence[RecordedSpace], seeds: int, kept: Path | None = None) -> dict[str, Any]:
     """The curves of a strategy on all spaces, as means and 95% intervals over seeds."""
     name, *options = word.replace(TRANSFER, "").split(":")
     curves: dict[str, list[list[float]]] = {}
@@ -102,7 +102,7 @@ def _contest(word: str, spaces: Sequence[Recorded], seeds: int, kept: Path | Non
     }
 
 
-def _run(space: Recorded, contest: Contest, seed: int, kept: Path | None) -> tuple[list[float], float]:
+def _run(space: RecordedSpace, contest: Contest, seed: int, kept: Path | None) -> tuple[list[float], float]:
     """The scores of one run, and the processor time that it took."""
     if kept is not None and kept.exists():
         earlier = json.loads(kept.read_text(encoding="utf-8"))
@@ -118,7 +118,7 @@ def _run(space: Recorded, contest: Contest, seed: int, kept: Path | None) -> tup
     return scores, seconds
 
 
-def _partners(space: Recorded, spaces: Sequence[Recorded]) -> list[Past]:
+def _partners(space: RecordedSpace, spaces: Sequence[RecordedSpace]) -> list[Past]:
     """The other recordings with exactly the same knobs."""
     knobs = {k.name for k in space.space.knobs}
     return [s.past for s in spaces if s.name != space.name and {k.name for k in s.space.knobs} == knobs]

@@ -78,7 +78,7 @@ def measure(strategy: str, trials: int) -> list[Bin]:
     clocks: list[Clocked] = []
     make = search.make
 
-    def clocked(strategy: str | search.Kind, setting: Setting) -> Strategy:
+    def clocked(strategy: str | search.StrategyKind, setting: Setting) -> Strategy:
         clocks.append(Clocked(make(strategy, setting)))
         return clocks[-1]
 

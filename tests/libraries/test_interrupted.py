@@ -12,12 +12,12 @@ import deepgen as dg
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Library
 from deepgen.libraries.c import export as exporting
-from deepgen.libraries.store import Store
+from deepgen.libraries.store import LibraryStore
 
 
 def test_several_processes_make_one_library(tmp_path: Path) -> None:
     def change(place: int) -> None:
-        store = Store(tmp_path / str(place // 8))
+        store = LibraryStore(tmp_path / str(place // 8))
         with store.changing():
             store.read()
 

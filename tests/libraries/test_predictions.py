@@ -22,7 +22,7 @@ from deepgen.libraries import Entry, Library, Timed, predict
 from deepgen.libraries.c.export import export
 from deepgen.libraries.choice import decide, model_of
 from deepgen.libraries.entry import Rival, Times
-from deepgen.libraries.store import Content
+from deepgen.libraries.store import LibraryContent
 from deepgen.operators import Gemm
 from deepgen.tuning.speed import bound
 from deepgen.tuning.study.winner import sha256
@@ -70,7 +70,7 @@ def test_a_lead_that_nothing_confirms_must_be_large(suite: list[Entry]) -> None:
     def served(lead: float) -> bool:
         timed = [replace(e.timed[0], baselines={"cublaslt": Rival(lead * e.seconds)}) for e in here]
         told = {e.name: replace(e, timed=(t,)) for e, t in zip(here, timed, strict=True)}
-        return decide(Content(told, {}, ()), operator, H200, ("cublaslt",)).entry is not None
+        return decide(LibraryContent(told, {}, ()), operator, H200, ("cublaslt",)).entry is not None
 
     assert not served(1.2) and served(1.9)
 

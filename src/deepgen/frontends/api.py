@@ -26,7 +26,7 @@ from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.request import STUDIES, on_threads
-from deepgen.tuning.search import DEFAULT, Kind
+from deepgen.tuning.search import DEFAULT, StrategyKind
 from deepgen.vocabulary import BadInput
 
 
@@ -37,7 +37,7 @@ def tune(
     trials: int = 200,
     time_budget: float | None = None,
     seed: int = 0,
-    strategy: str | Kind = DEFAULT,
+    strategy: str | StrategyKind = DEFAULT,
     options: Mapping[str, Any] | None = None,
     transfer: bool = True,
     learn_from: Sequence[str | Path] = (),

@@ -11,7 +11,7 @@ from deepgen import baselines, generators
 from deepgen.kernels.base import Modelled
 from deepgen.libraries import predict
 from deepgen.libraries.entry import Entry, is_related, is_resized
-from deepgen.libraries.store import Content
+from deepgen.libraries.store import LibraryContent
 from deepgen.operators import Operator, TensorFacts
 from deepgen.operators.signature import dense_strides
 from deepgen.run.call.arguments import Arguments
@@ -67,7 +67,7 @@ class Choice:
         return self.loading(self)
 
 
-def choose(content: Content, operator: Operator, target: Target, among: Sequence[str] | None = None) -> Choice:
+def choose(content: LibraryContent, operator: Operator, target: Target, among: Sequence[str] | None = None) -> Choice:
     """The fastest, as measured at this shape or predicted from those that were tuned.
 
     `among`: the baselines that may serve instead; None: all that can run.
@@ -81,7 +81,7 @@ def choose(content: Content, operator: Operator, target: Target, among: Sequence
     )
 
 
-def decide(content: Content, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
+def decide(content: LibraryContent, operator: Operator, target: Target, able: Sequence[str]) -> Choice:
     """The same, where these baselines can run."""
     alike = _alike(content, operator)
     here = comparable(content, operator, target)
@@ -141,17 +141,17 @@ def decide(content: Content, operator: Operator, target: Target, able: Sequence[
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 
 
-def comparable(content: Content, operator: Operator, target: Target) -> list[Entry]:
+def comparable(content: LibraryContent, operator: Operator, target: Target) -> list[Entry]:
     """The kernels of an operator, in any shape, that run on a target and whose times can be compared."""
     return _like_conditions([entry for entry in _alike(content, operator) if entry.target.runs_on(target)], target)
 
 
-def _alike(content: Content, operator: Operator) -> list[Entry]:
+def _alike(content: LibraryContent, operator: Operator) -> list[Entry]:
     """The kernels of an operator in any shape, on any target."""
     return [entry for entry in content.entries.values() if any(is_resized(t.operator, operator) for t in entry.timed)]
 
 
-def related(content: Content, operator: Operator) -> list[Entry]:
+def related(content: LibraryContent, operator: Operator) -> list[Entry]:
     """The kernels of an operator in other shapes, each of which serves its own shape only."""
     return [entry for entry in content.entries.values() if is_related(entry.operator, operator)]
 
@@ -224,7 +224,7 @@ def conditions_text(entry: Entry) -> str:
 
 
 def _without_ours(
-    content: Content,
+    content: LibraryContent,
     operator: Operator,
     target: Target,
     alike: Sequence[Entry],

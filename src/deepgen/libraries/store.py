@@ -30,7 +30,7 @@ _WAIT_SECONDS, _GLANCE_SECONDS = 10.0, 0.1  # for another process that changes t
 
 
 @dataclass(frozen=True)
-class Content:
+class LibraryContent:
     """What a library holds; what is damaged is named, with what is wrong with it."""
 
     entries: Mapping[str, Entry]
@@ -38,7 +38,7 @@ class Content:
     times: tuple[Times, ...]
 
 
-class Store:
+class LibraryStore:
     """The folder of a library."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class Store:
             self._mend()
             yield
 
-    def read(self) -> Content:
+    def read(self) -> LibraryContent:
         self.check_format()
         entries, damaged = {}, {}
         for folder in self._inside(ENTRIES):
@@ -101,7 +101,7 @@ class Store:
                     times.append(Times.from_json(foreign.read_json(path, most=_MOST_ENTRY, plain=True)))
             except DeepgenError as error:
                 damaged[f"{TIMES}/{path.name}"] = str(error)
-        return Content(entries, damaged, tuple(times))
+        return LibraryContent(entries, damaged, tuple(times))
 
     def stored(self, entry: Entry, *, trusted: bool) -> Stored:
         """The kernel of an entry with its binary, which is checked first. Raises DeepgenError, in words."""
@@ -118,7 +118,7 @@ class Store:
         write_winner(folder, kernel, artifact, json.dumps(entry.to_json(), indent=1))
         self._put(entry.name)
 
-    def copy(self, name: str, other: Store) -> None:
+    def copy(self, name: str, other: LibraryStore) -> None:
         """An entry of another library as it is; its signature holds for whoever wrote it."""
         fresh = self.folder / ENTRIES / f"{name}{_NEW}"
         shutil.rmtree(fresh, ignore_errors=True)

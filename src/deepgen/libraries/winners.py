@@ -12,7 +12,7 @@ from deepgen import targets
 from deepgen.libraries.adding import entry_of, general_of
 from deepgen.libraries.choice import Called, Choice, VendorKernel, choose
 from deepgen.libraries.entry import Entry, Times
-from deepgen.libraries.store import ENTRIES, Content, Store
+from deepgen.libraries.store import ENTRIES, LibraryContent, LibraryStore
 from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
@@ -46,7 +46,7 @@ class Library:
             raise BadInput(f"dispatch is {dispatch!r}", allowed=f"{PREDICT!r} or {MEASURE!r}")
         self.folder, self.trusted, self.dispatch = Path(folder), trust, dispatch
         self.served: Counter[str] = Counter()  # choices so far: exact, neighbour, vendor or none
-        self._store = Store(self.folder)
+        self._store = LibraryStore(self.folder)
         self._content = self._store.read()
         self._measured: dict[str, Times] = {}  # by this process, where the folder may not be changed, too
         self._choices: dict[tuple[Operator, str | Target | None, tuple[str, ...] | None], Choice] = {}
@@ -109,7 +109,7 @@ class Library:
         """Files that cannot be used, and why."""
         return self._content.damaged
 
-    def content(self) -> Content:
+    def content(self) -> LibraryContent:
         return self._content
 
     def prune(self, names: tuple[str, ...] = (), *, dry_run: bool = False) -> tuple[Pruned, ...]:
@@ -187,7 +187,7 @@ class Library:
         return self.folder / ENTRIES / entry.name
 
     @property
-    def store(self) -> Store:
+    def store(self) -> LibraryStore:
         return self._store
 
     def reload(self) -> None:
@@ -216,7 +216,7 @@ class Library:
         return VendorKernel(chosen.vendor, chosen.operator, chosen.target)
 
     @staticmethod
-    def _became(entry: Entry, content: Content) -> str:
+    def _became(entry: Entry, content: LibraryContent) -> str:
         existing = content.entries.get(entry.name)
         if existing is None:
             return ADDED

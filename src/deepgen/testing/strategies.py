@@ -16,7 +16,7 @@ from deepgen.space import Space
 from deepgen.targets import Sim
 from deepgen.targets.sim import fault, true_seconds
 from deepgen.tuning import search
-from deepgen.tuning.search import Kind, Setting, Strategy
+from deepgen.tuning.search import Setting, Strategy, StrategyKind
 from deepgen.tuning.search.base import Restorable
 from deepgen.vocabulary import Measurement, Missing, Trial, Verdict
 
@@ -90,31 +90,31 @@ def drive(strategy: Strategy, space: Space, asks: list[int], first: int = 0) -> 
 class StrategySuite:
     """Tests of strategies. A subclass gives some: names, or classes."""
 
-    strategies: ClassVar[Sequence[str | Kind]]
+    strategies: ClassVar[Sequence[str | StrategyKind]]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "strategy_kind" in metafunc.fixturenames:
             metafunc.parametrize("strategy_kind", self.strategies, ids=search.name_of)
 
-    def test_proposals_are_valid_and_never_repeated(self, strategy_kind: str | Kind) -> None:
+    def test_proposals_are_valid_and_never_repeated(self, strategy_kind: str | StrategyKind) -> None:
         space = sim_space()
         proposed = drive(search.make(strategy_kind, Setting(space, seed=1)), space, [1, 7, 32, 60])
         assert len(proposed) == 100
         assert all(space.contains(c) for c in proposed)
         assert len({space.rank(c) for c in proposed}) == 100
 
-    def test_knobs_of_every_kind_are_searched(self, strategy_kind: str | Kind) -> None:
+    def test_knobs_of_every_kind_are_searched(self, strategy_kind: str | StrategyKind) -> None:
         space = odd_space()
         proposed = drive(search.make(strategy_kind, Setting(space, seed=1)), space, [3] * 20)
         assert all(space.contains(c) for c in proposed)
         assert len({space.rank(c) for c in proposed}) == len(proposed) == 60
 
-    def test_the_same_seed_gives_the_same_search(self, strategy_kind: str | Kind) -> None:
+    def test_the_same_seed_gives_the_same_search(self, strategy_kind: str | StrategyKind) -> None:
         space = sim_space()
         runs = [drive(search.make(strategy_kind, Setting(space, seed=3)), space, [8] * 6) for _ in range(2)]
         assert runs[0] == runs[1]
 
-    def test_a_small_space_is_exhausted_and_then_nothing_more_comes(self, strategy_kind: str | Kind) -> None:
+    def test_a_small_space_is_exhausted_and_then_nothing_more_comes(self, strategy_kind: str | StrategyKind) -> None:
         space = small_space()
         strategy = search.make(strategy_kind, Setting(space, seed=2))
         proposed = drive(strategy, space, [7] * 20)
@@ -132,7 +132,7 @@ class StrategySuite:
         seed=st.integers(0, 9), moves=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=3, max_size=9)
     )
     def test_a_search_resumed_after_any_event_goes_on_the_same(
-        self, strategy_kind: str | Kind, seed: int, moves: list[tuple[int, int]]
+        self, strategy_kind: str | StrategyKind, seed: int, moves: list[tuple[int, int]]
     ) -> None:
         """Asks and tells in any rhythm, as studies record them: after any prefix the next proposals are the same."""
         space = small_space()
@@ -173,14 +173,14 @@ class StrategySuite:
                 else:
                     assert again.ask(what[0]) == what[1]
 
-    def test_several_asks_before_any_tell(self, strategy_kind: str | Kind) -> None:
+    def test_several_asks_before_any_tell(self, strategy_kind: str | StrategyKind) -> None:
         space = sim_space()
         strategy = search.make(strategy_kind, Setting(space, seed=6))
         batches = [strategy.ask(5) for _ in range(4)]
         ranks = [space.rank(c) for batch in batches for c in batch]
         assert len(ranks) == len(set(ranks)) == 20
 
-    def test_failures_are_information_not_errors(self, strategy_kind: str | Kind) -> None:
+    def test_failures_are_information_not_errors(self, strategy_kind: str | StrategyKind) -> None:
         space = small_space()
         strategy = search.make(strategy_kind, Setting(space, seed=7))
         for number, config in enumerate(strategy.ask(10)):

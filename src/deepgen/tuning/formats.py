@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
     from deepgen.space.expr import Config
     from deepgen.tuning.study.study import Study
-    from deepgen.tuning.work import Work
+    from deepgen.tuning.work import RecordedWork
 
 SUFFIXES = (".toml", ".json")
 
@@ -50,7 +50,7 @@ class TuningFile:
     operators: tuple[Operator, ...] = ()  # one study each, or all in one
     one_kernel: bool = False  # one kernel for all of them
     kernel: OwnKernel | None = None  # in place of operators: words and options may say more of it
-    work: Work | None = None  # in place of operators: what a model computes
+    work: RecordedWork | None = None  # in place of operators: what a model computes
     generator: Generator | None = None  # with a space of its own, for the only operator
     target: str | None = None
     family: str | None = None

@@ -40,7 +40,7 @@ class Request:
     trials: int = 200
     time_budget: float | None = None  # seconds of this run, finals included; None: until the trials are done
     seed: int = 0
-    strategy: str | search.Kind = search.DEFAULT  # a name, or a strategy of your own
+    strategy: str | search.StrategyKind = search.DEFAULT  # a name, or a strategy of your own
     options: Mapping[str, Any] = field(default_factory=dict)  # of the strategy
     transfer: bool = True  # learn from earlier studies of the same generator in the same folder
     learn_from: tuple[Path, ...] = ()  # recordings of the same kernel: T4 files, caches of Kernel Tuner

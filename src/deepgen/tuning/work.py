@@ -27,7 +27,7 @@ _LITTLE = 0.02  # of an operator's time is hoped for wherever the bound seems to
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordedPart:
     """An operator that was run, how often, and the seconds of all its runs. Others have a name only."""
 
     what: Operator | str
@@ -39,20 +39,20 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Work:
+class RecordedWork:
     """All that was recorded, what took longest first."""
 
     target: str  # the name of where it ran, such as cpu
-    parts: tuple[Part, ...]
+    parts: tuple[RecordedPart, ...]
 
     @property
     def seconds(self) -> float:
         return sum(part.seconds for part in self.parts)
 
-    def share(self, part: Part) -> float:
+    def share(self, part: RecordedPart) -> float:
         return part.seconds / self.seconds if self.seconds else 0.0
 
-    def tunable(self) -> tuple[Part, ...]:
+    def tunable(self) -> tuple[RecordedPart, ...]:
         return tuple(part for part in self.parts if isinstance(part.what, Operator))
 
     def gain(self, operator: Operator, target: Target) -> float:
@@ -103,23 +103,23 @@ class Work:
         )
 
 
-def ordered(target: str, parts: Sequence[Part]) -> Work:
-    return Work(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))))
+def ordered(target: str, parts: Sequence[RecordedPart]) -> RecordedWork:
+    return RecordedWork(target, tuple(sorted(parts, key=lambda part: (-part.seconds, part.describe()))))
 
 
-def from_json(data: Mapping[str, Any], where: str) -> Work:
+def from_json(data: Mapping[str, Any], where: str) -> RecordedWork:
     if data.get("format") != FORMAT:
         raise BadInput(f"its format is {data.get('format')!r:.60}", where=where, allowed=FORMAT)
     with foreign.shaped(where, "is not what deepgen.torch.record writes"):
         return ordered(str(data["target"]), [_part(row) for row in data["operators"]])
 
 
-def _part(row: Mapping[str, Any]) -> Part:
+def _part(row: Mapping[str, Any]) -> RecordedPart:
     what: Operator | str = operators.from_json(row["operator"]) if "operator" in row else str(row["name"])
     count, seconds = row["count"], row["seconds"]
     if type(count) is not int or count < 1 or type(seconds) not in (int, float) or not isfinite(seconds) or seconds < 0:
         raise ValueError(f"count is {count!r:.40} and seconds is {seconds!r:.40}")
-    return Part(what, count, float(seconds))
+    return RecordedPart(what, count, float(seconds))
 
 
 def _arithmetic(operator: Operator) -> str:

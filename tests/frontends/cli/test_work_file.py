@@ -17,11 +17,11 @@ from deepgen.frontends.cli import session
 from deepgen.operators import gemm
 from deepgen.operators.named.base import operator as named
 from deepgen.tuning import Request, work
-from deepgen.tuning.work import SHORT_SECONDS, Part, divided, ordered
+from deepgen.tuning.work import SHORT_SECONDS, RecordedPart, divided, ordered
 from deepgen.vocabulary import BadInput
 
 LARGE, SMALL = gemm(64, 64, 64), gemm(8, 8, 8)
-WORK = ordered("sim", [Part("aten::add", 4, 0.2), Part(SMALL, 2, 0.1), Part(LARGE, 1, 0.7)])
+WORK = ordered("sim", [RecordedPart("aten::add", 4, 0.2), RecordedPart(SMALL, 2, 0.1), RecordedPart(LARGE, 1, 0.7)])
 
 
 @given(
@@ -120,14 +120,17 @@ def test_what_may_be_gained_is_less_where_the_device_is_used_well() -> None:
     h200 = targets.resolve("cuda:sm_90a")
     near, far = gemm(4096, 4096, 4096, dtype="bf16"), gemm(2048, 4096, 4096, dtype="bf16")
     seconds = near.work().flops / (h200.peak("bf16") or 1.0) / 1e9 / 0.8
-    recorded = ordered("cuda:native", [Part(near, 1, seconds), Part(far, 1, seconds)])
+    recorded = ordered("cuda:native", [RecordedPart(near, 1, seconds), RecordedPart(far, 1, seconds)])
     assert recorded.gain(near, h200) < 0.1 * recorded.gain(far, h200)
 
 
 def test_what_is_as_short_as_a_launch_may_gain_little() -> None:
     """Small sums of a model's were once tuned before large ones: 2 us beside 0.1 us that their bytes take."""
     h200, sums = targets.resolve("cuda:sm_90a"), named("elementwise", rows=16, cols=4096, dtype="bf16")
-    short, long = (ordered("cuda:native", [Part(sums, 1, us * 1e-6), Part("aten::mm", 1, 1e-3)]) for us in (2.4, 8.0))
+    short, long = (
+        ordered("cuda:native", [RecordedPart(sums, 1, us * 1e-6), RecordedPart("aten::mm", 1, 1e-3)])
+        for us in (2.4, 8.0)
+    )
     assert short.gain(sums, h200) < 0.0001 and long.gain(sums, h200) > 0.004
 
 
@@ -158,7 +161,7 @@ def test_operators_that_no_family_serves_are_named_and_the_others_tuned(
 ) -> None:
     """With no time for all of them, those that may gain least are left out."""
     integers = gemm(8, 8, 8, dtype="i8")
-    ordered("cpu", [*WORK.parts, Part(integers, 1, 0.3)]).save(project / "work.json")
+    ordered("cpu", [*WORK.parts, RecordedPart(integers, 1, 0.3)]).save(project / "work.json")
     words = ("--trials", "2", "--baseline", "numpy", "--time-budget", "25", "--family", "c_gemm")
     said = deepgen("tune", "work.json", *words, "--json")
     assert said.code == 0, said.err
@@ -172,6 +175,6 @@ def test_operators_that_no_family_serves_are_named_and_the_others_tuned(
 
 
 def test_a_file_without_anything_to_tune_is_refused(deepgen: Callable[..., Any], project: Path) -> None:
-    ordered("cpu", [Part("aten::add", 1, 0.1)]).save(project / "work.json")
+    ordered("cpu", [RecordedPart("aten::add", 1, 0.1)]).save(project / "work.json")
     said = deepgen("tune", "work.json")
     assert said.code == 2 and "no operator in it can be tuned" in said.err

@@ -56,7 +56,7 @@ def test_every_kernel_has_its_verdict_and_the_right_ones_race(
     assert all("H200" in str(r.measurement.conditions["device"]) for r in found.trials.values())
     assert found.trials[0].measurement.conditions["reference"] == "device"
     assert found.finals is not None
-    assert {row["trial"]: row["default"] for row in found.finals["finalists"]} == {0: False, 4: True}
+    assert {row.trial: row.default for row in found.finals.finalists} == {0: False, 4: True}
 
 
 def test_another_card_is_told_by_its_name(

@@ -236,8 +236,8 @@ def test_the_default_races_in_every_bundle_as_it_does_at_home(tmp_path: Path) ->
         assert there is not None and here is not None
         assert {row.trial: row.default for row in there.finalists} == {row.trial: row.default for row in here.finalists}
         assert [row.trial for row in there.finalists if row.default] == [0]
-        assert (there["winner"], there["ties"]) == (here["winner"], here["ties"])
-        assert there["tie_broken_by"] == here["tie_broken_by"]
+        assert (there.winner, there.ties) == (here.winner, here.ties)
+        assert there.tie_broken_by == here.tie_broken_by
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from deepgen.tuning.search import Setting, Strategy, make
 from deepgen.tuning.search import model as model_module
 from deepgen.tuning.search.base import Restorable
-from deepgen.tuning.search.recorded import Recorded
+from deepgen.tuning.search.recorded import RecordedSpace
 from deepgen.vocabulary import Measurement, Trial, Verdict
 
 ASKS = [3, 1, 4, 2, 16, 20, 1, 3] * 3
@@ -22,12 +22,12 @@ def soon_late(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(model_module, name, value)
 
 
-def trial(recorded: Recorded, number: int, config: dict[str, Any]) -> Trial:
+def trial(recorded: RecordedSpace, number: int, config: dict[str, Any]) -> Trial:
     measured = Measurement(Verdict.NOT_RUN, "slow") if number % 11 == 10 else recorded.measure(config)
     return Trial(number, recorded.space.rank(config), config, "", measured)
 
 
-def test_a_long_search_goes_on_from_its_state_as_if_it_had_not_ended(recorded: Recorded) -> None:
+def test_a_long_search_goes_on_from_its_state_as_if_it_had_not_ended(recorded: RecordedSpace) -> None:
     setting = Setting(recorded.space, seed=4)
     strategy = make("model", setting)
     ranks: list[int] = []
@@ -54,7 +54,7 @@ def test_a_long_search_goes_on_from_its_state_as_if_it_had_not_ended(recorded: R
     "change",
     [{"heard": []}, {"heard": [10**6]}, {"general": [0.0]}, {"planned": [-1]}, {"first": "6"}, {"drawn": None}],
 )
-def test_a_state_that_cannot_be_its_own_is_refused(change: dict[str, Any], recorded: Recorded) -> None:
+def test_a_state_that_cannot_be_its_own_is_refused(change: dict[str, Any], recorded: RecordedSpace) -> None:
     setting = Setting(recorded.space, seed=4)
     strategy, again = make("model", setting), make("model", setting)
     assert isinstance(strategy, Restorable) and isinstance(again, Restorable)
@@ -65,7 +65,7 @@ def test_a_state_that_cannot_be_its_own_is_refused(change: dict[str, Any], recor
         again.restore(state, [recorded.space.rank(c) for c in given], trials)
 
 
-def drive(strategy: Strategy, recorded: Recorded, asks: list[int]) -> list[list[dict[str, Any]]]:
+def drive(strategy: Strategy, recorded: RecordedSpace, asks: list[int]) -> list[list[dict[str, Any]]]:
     """Each ask comes while the last three configs of the one before are still under way."""
     given: list[list[dict[str, Any]]] = []
     waiting: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def drive(strategy: Strategy, recorded: Recorded, asks: list[int]) -> list[list[
     return given
 
 
-def test_configs_that_are_chosen_ahead_are_new_and_the_same_again_after_every_prefix(recorded: Recorded) -> None:
+def test_configs_that_are_chosen_ahead_are_new_and_the_same_again_after_every_prefix(recorded: RecordedSpace) -> None:
     whole = drive(make("model", Setting(recorded.space, seed=4)), recorded, ASKS)
     ranks = [recorded.space.rank(c) for batch in whole for c in batch]
     assert len(ranks) == len(set(ranks)) == sum(ASKS)
@@ -88,12 +88,12 @@ def test_configs_that_are_chosen_ahead_are_new_and_the_same_again_after_every_pr
         assert again == whole[:end]
 
 
-def test_a_late_search_still_ends_at_the_best(recorded: Recorded) -> None:
+def test_a_late_search_still_ends_at_the_best(recorded: RecordedSpace) -> None:
     given = drive(make("model", Setting(recorded.space, seed=1)), recorded, [4] * 25)
     times = [recorded.measure(c).seconds for batch in given for c in batch]
     assert min(t for t in times if t is not None) <= 1.02 * recorded.best
 
 
-def test_a_space_is_searched_to_its_end(recorded: Recorded) -> None:
+def test_a_space_is_searched_to_its_end(recorded: RecordedSpace) -> None:
     given = drive(make("model", Setting(recorded.space, seed=2)), recorded, [50] * 20)
     assert sum(map(len, given)) == recorded.space.count()

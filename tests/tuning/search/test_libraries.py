@@ -6,7 +6,7 @@ import pytest
 
 from deepgen.tuning import search
 from deepgen.tuning.search import Setting, regressors
-from deepgen.tuning.search.recorded import Contest, Recorded, replay
+from deepgen.tuning.search.recorded import Contest, RecordedSpace, replay
 from deepgen.tuning.search.regressors import LIBRARIES
 from deepgen.vocabulary import BadInput, Missing
 
@@ -19,7 +19,7 @@ def library(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_every_library_is_better_than_chance_and_repeats_itself(recorded: Recorded, library: str) -> None:
+def test_every_library_is_better_than_chance_and_repeats_itself(recorded: RecordedSpace, library: str) -> None:
     contest = Contest("model", 25, {"library": library})
     guided = [replay(recorded, contest, seed)[-1] for seed in range(2)]
     chance = [replay(recorded, Contest("random", 25), seed)[-1] for seed in range(2)]
@@ -27,7 +27,7 @@ def test_every_library_is_better_than_chance_and_repeats_itself(recorded: Record
     assert replay(recorded, contest, 0)[-1] == guided[0]
 
 
-def test_batches_of_every_library_hold_no_config_twice(recorded: Recorded, library: str) -> None:
+def test_batches_of_every_library_hold_no_config_twice(recorded: RecordedSpace, library: str) -> None:
     strategy = search.make("model", Setting(recorded.space, options={"library": library}))
     ranks = [recorded.space.rank(c) for _ in range(3) for c in strategy.ask(9)]
     assert len(set(ranks)) == 27
@@ -35,7 +35,7 @@ def test_batches_of_every_library_hold_no_config_twice(recorded: Recorded, libra
 
 @pytest.mark.parametrize("strategy", ["model", "constrained_ga"])
 def test_a_library_that_is_missing_is_named_and_not_replaced(
-    recorded: Recorded, strategy: str, monkeypatch: pytest.MonkeyPatch
+    recorded: RecordedSpace, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(regressors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Missing, match="pip install scikit-learn"):
@@ -43,7 +43,7 @@ def test_a_library_that_is_missing_is_named_and_not_replaced(
     assert search.make(strategy, Setting(recorded.space)).ask(1)
 
 
-def test_a_study_records_all_options_with_the_library(recorded: Recorded) -> None:
+def test_a_study_records_all_options_with_the_library(recorded: RecordedSpace) -> None:
     assert search.settle("model", {}) == {"library": "numpy"}
     assert search.settle("evolution", {"population": 7})["population"] == 7
     with pytest.raises(BadInput, match="abacus"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recordings import made_up
 
-from deepgen.tuning.search.recorded import Recorded, from_trials, read
+from deepgen.tuning.search.recorded import RecordedSpace, from_trials, read
 from deepgen.vocabulary import BadInput, Verdict
 
 
@@ -91,7 +91,7 @@ def test_a_missing_file_is_said_in_a_sentence(tmp_path: Path) -> None:
         read(tmp_path / "nothing.json")
 
 
-def test_the_trials_of_a_study_are_a_recording(recorded: Recorded) -> None:
+def test_the_trials_of_a_study_are_a_recording(recorded: RecordedSpace) -> None:
     some = list(recorded.past.trials)[:50]
     again = from_trials("study", some)
     assert again.space.count() == 50

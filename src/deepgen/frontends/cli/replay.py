@@ -14,7 +14,7 @@ from deepgen.frontends.cli.output import labelled, print_json
 from deepgen.tuning import search
 from deepgen.tuning.search import recorded as recorded_spaces
 from deepgen.tuning.search.base import parse_options
-from deepgen.tuning.search.recorded import Contest, Recorded, interval
+from deepgen.tuning.search.recorded import Contest, RecordedSpace, interval
 
 RecordedSpace = Annotated[
     Path,
@@ -72,7 +72,7 @@ def replay(
     labelled("score", f"{mean(scores):.4f} ({low:.4f} to {high:.4f}) after {budget} evaluations, {repeats} runs")
 
 
-def read(path: Path) -> Recorded:
+def read(path: Path) -> RecordedSpace:
     """A recording, or the trials of a study, which may be named as for every other command."""
     if path.is_file():
         return recorded_spaces.read(path)

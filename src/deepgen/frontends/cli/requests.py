@@ -19,7 +19,7 @@ from deepgen.targets import Target
 from deepgen.tuning import Request, Study, formats
 from deepgen.tuning.formats import TuningFile
 from deepgen.tuning.request import generator_of, narrow, on_threads
-from deepgen.tuning.work import Work
+from deepgen.tuning.work import RecordedWork
 from deepgen.vocabulary.errors import BadInput
 
 OF_A_FILE = tuple(option.name for option in IN_FILES if option.name in OF_A_RUN)
@@ -128,7 +128,9 @@ def _from_file(
     return wanted
 
 
-def _from_work(work: Work, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy) -> list[Request]:
+def _from_work(
+    work: RecordedWork, where: str, options: Mapping[str, Any], settings: Settings, policy: Policy
+) -> list[Request]:
     """One for each operator that was recorded and that some family serves."""
     target = _target(options, work.target)
     chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}

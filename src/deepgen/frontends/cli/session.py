@@ -22,7 +22,7 @@ from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
 from deepgen.tuning.formats import write_results
 from deepgen.tuning.request import plan
-from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, Work, divided, is_short, short_ones
+from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing
 
 
@@ -152,7 +152,7 @@ def _how_to_go_on(study: Study, options: str) -> str:
 _AGAIN = 0.02  # of what a first study gains: what another one may
 
 
-def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:
+def gain_of(recorded: RecordedWork, folder: Path | None) -> Callable[[Request], float]:
     """What a study may gain of the model's time: little where the library that is filled has a kernel already."""
     from deepgen.libraries import library
 
@@ -166,7 +166,7 @@ def gain_of(recorded: Work, folder: Path | None) -> Callable[[Request], float]:
     return gain
 
 
-def filling(folder: Path | None, recorded: Work | None) -> list[Callable[[Study], None]]:
+def filling(folder: Path | None, recorded: RecordedWork | None) -> list[Callable[[Study], None]]:
     """What puts winners into a library: the one that is named, or the usual one for a model's."""
     if folder is None and recorded is None:
         return []

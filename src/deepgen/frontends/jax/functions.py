@@ -15,7 +15,7 @@ from deepgen import targets
 from deepgen.libraries import Library, NotServed
 from deepgen.libraries import library as opened
 from deepgen.libraries.c.export import Exported, export
-from deepgen.libraries.c.functions import Function
+from deepgen.libraries.c.functions import ExportedFunction
 from deepgen.operators import Operator
 from deepgen.operators.signature import TensorFacts
 from deepgen.toolchains import toolchain_for
@@ -33,7 +33,7 @@ _PREFIX = "deepgen_"
 class JaxFunction:
     """An operator in all shapes that its kernels serve, as a function on JAX's arrays; it can be traced."""
 
-    def __init__(self, function: Function, library: ctypes.CDLL, target: str) -> None:
+    def __init__(self, function: ExportedFunction, library: ctypes.CDLL, target: str) -> None:
         self.name = function.name.removeprefix(_PREFIX)
         self._function, self._library, self._target = function, library, target
         signature = function.operator.signature()
@@ -147,7 +147,7 @@ def jax_dtype(name: str) -> Any:
     return jax.numpy.dtype(_NAMES.get(name, dtype(name).storage))
 
 
-def _built(exported: Exported, able: list[Function]) -> Path:
+def _built(exported: Exported, able: list[ExportedFunction]) -> Path:
     """The shared library of the handlers, linked with the functions that they call."""
     (exported.folder / "src" / "handlers.c").write_text(source(exported.name, able))
     compiler = toolchain_for(targets.resolve("cpu"), "c")
@@ -191,7 +191,7 @@ static XLA_FFI_Error *failed(XLA_FFI_CallFrame *frame) {{
 """
 
 
-def unfit(function: Function) -> str | None:
+def unfit(function: ExportedFunction) -> str | None:
     """Why a function has no handler; None where it has one."""
     if function.on_gpu:
         return "it runs on a GPU"
@@ -201,16 +201,16 @@ def unfit(function: Function) -> str | None:
     return f"its arrays do not tell {missing[0]}" if missing else None
 
 
-def handler_name(function: Function) -> str:
+def handler_name(function: ExportedFunction) -> str:
     return f"{function.name}_xla"
 
 
-def source(name: str, functions: Sequence[Function]) -> str:
+def source(name: str, functions: Sequence[ExportedFunction]) -> str:
     """The C file; `name` is that of the exported library."""
     return "\n".join([_HEAD.format(name=name), *map(_handler, functions)])
 
 
-def _handler(function: Function) -> str:
+def _handler(function: ExportedFunction) -> str:
     buffers, arguments = [], []
     counts = {"args": 0, "rets": 0}
     for param in function.tensors:
@@ -232,7 +232,7 @@ XLA_FFI_Error *{handler_name(function)}(XLA_FFI_CallFrame *frame) {{
 """
 
 
-def _sizes(function: Function) -> str:
+def _sizes(function: ExportedFunction) -> str:
     """They are set: to dimensions, or where shapes are numbers to those of the kernel that takes such arrays."""
     if not function.sizes:
         return ""
@@ -251,7 +251,7 @@ def _sizes(function: Function) -> str:
     return "\n    ".join(lines)
 
 
-def _dimension(function: Function, size: str) -> str | None:
+def _dimension(function: ExportedFunction, size: str) -> str | None:
     """Where C finds a size: a dimension of some tensor."""
     for param in function.tensors:
         if size in param.shape:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepgen.frontends.torch.calls import ATEN, rms_norm
 from deepgen.operators import Operator
-from deepgen.tuning.work import Part, Work, ordered
+from deepgen.tuning.work import RecordedPart, RecordedWork, ordered
 from deepgen.vocabulary import DeepgenError
 
 _TAKEN_APART = (torch.rms_norm, torch.nn.functional.rms_norm)
@@ -28,15 +28,15 @@ class Recording:
     """What was recorded, once the block is left."""
 
     def __init__(self) -> None:
-        self._work: Work | None = None
+        self._work: RecordedWork | None = None
 
     @property
-    def work(self) -> Work:
+    def work(self) -> RecordedWork:
         if self._work is None:
             raise DeepgenError("the recording has not ended: leave the `with` block first")
         return self._work
 
-    def end(self, work: Work) -> None:
+    def end(self, work: RecordedWork) -> None:
         self._work = work
 
     def save(self, path: str | Path) -> None:
@@ -112,7 +112,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
         """What runs from now on is a part of this operator; None: of none."""
         self.within, self._parts = whole, 0
 
-    def work(self) -> Work:
+    def work(self) -> RecordedWork:
         totals: dict[Operator | str, tuple[int, float]] = {}
         if self._device != "cpu":
             torch.cuda.synchronize()
@@ -122,7 +122,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]
             seconds = took if isinstance(took, float) else max(0.0, _apart(*took) - nothing)
             count, total = totals.get(what, (0, 0.0))
             totals[what] = (count + calls, total + seconds)
-        return ordered(self._device, [Part(what, *row) for what, row in totals.items()])
+        return ordered(self._device, [RecordedPart(what, *row) for what, row in totals.items()])
 
     def _keep_ahead(self) -> None:
         """Let the host get ahead of the GPU: by half of each wait at least. What the GPU has to wait for would be timed

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from deepgen import __version__, targets
-from deepgen.libraries.c.functions import Function, NotInC, functions_of
+from deepgen.libraries.c.functions import ExportedFunction, NotInC, functions_of
 from deepgen.libraries.c.kernels import KernelText, kernel_text
 from deepgen.libraries.c.source import ABI_VERSION, header, source
 from deepgen.libraries.entry import Entry
@@ -39,7 +39,7 @@ class Exported:
 
     folder: Path
     name: str
-    functions: tuple[Function, ...]
+    functions: tuple[ExportedFunction, ...]
     library: Path
     skipped: Mapping[str, str]  # entries that are not part of it, and why
 
@@ -93,7 +93,7 @@ def _write(library: Library, entries: Sequence[Entry], folder: Path, name: str) 
     return Exported(folder, name, tuple(served), built, skipped)
 
 
-def _kernel(library: Library, function: Function, entry: Entry, place: int, kernels: Path) -> KernelText:
+def _kernel(library: Library, function: ExportedFunction, entry: Entry, place: int, kernels: Path) -> KernelText:
     stored = library.store.stored(entry, trusted=library.trusted)
     assert stored.binary is not None, "where it was changed, `stored` has said so"
     image = stored.binary.read_bytes() if function.on_gpu else None
@@ -104,7 +104,7 @@ def _kernel(library: Library, function: Function, entry: Entry, place: int, kern
 
 
 def _write_sources(
-    library: Library, folder: Path, name: str, functions: list[Function], texts: Mapping[str, KernelText]
+    library: Library, folder: Path, name: str, functions: list[ExportedFunction], texts: Mapping[str, KernelText]
 ) -> list[str]:
     """The header, the runtime, and a file for each kind of device; gives the names of these."""
     (folder / "include" / f"{name}.h").write_text(header(name, functions))

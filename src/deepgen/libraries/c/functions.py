@@ -58,7 +58,7 @@ class Stride:
 
 
 @dataclass(frozen=True)
-class Function:
+class ExportedFunction:
     """One function: an operator whose sizes are arguments, and the entries that serve it."""
 
     name: str
@@ -85,7 +85,7 @@ class Function:
         """Whether shapes are numbers, as those of expressions: each kernel serves the shape it was tuned for."""
         return not self._named
 
-    def at(self, entry: Entry) -> Function:
+    def at(self, entry: Entry) -> ExportedFunction:
         """The function as one of its kernels sees it."""
         return replace(self, operator=entry.operator) if self.fixed else self
 
@@ -136,7 +136,7 @@ class Function:
         return "(" + " * ".join(in_c(size, self.sized) for size in shape) + ")" if shape else "INT64_C(1)"
 
 
-def functions_of(entries: Iterable[Entry]) -> list[Function]:
+def functions_of(entries: Iterable[Entry]) -> list[ExportedFunction]:
     """Entries by what they compute, on processors and on each kind of GPU."""
     groups: list[list[Entry]] = []
     for entry in sorted(entries, key=lambda e: e.name):
@@ -146,13 +146,13 @@ def functions_of(entries: Iterable[Entry]) -> list[Function]:
                 break
         else:
             groups.append([entry])
-    named: dict[str, Function] = {}
+    named: dict[str, ExportedFunction] = {}
     for group in groups:
         kind, operator = _kind(group[0]), group[0].operator
         name = f"deepgen_{_name(operator)}" + ("" if kind == "cpu" else f"_{kind}")
         if name in named:
             name += f"_{digest(operator.to_json(), 6)}"
-        named[name] = Function(name, kind, operator, tuple(group))
+        named[name] = ExportedFunction(name, kind, operator, tuple(group))
     return list(named.values())
 
 

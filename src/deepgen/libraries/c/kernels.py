@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from deepgen.libraries.c.functions import Function, NotInC, in_c
+from deepgen.libraries.c.functions import ExportedFunction, NotInC, in_c
 from deepgen.libraries.c.models import model_text
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Param
@@ -37,7 +37,9 @@ class KernelText:
     modelled: bool  # whether its family's model is part of it
 
 
-def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, image: bytes | None) -> KernelText:
+def kernel_text(
+    function: ExportedFunction, entry: Entry, kernel: Kernel, place: int, image: bytes | None
+) -> KernelText:
     """`kernel`: as it is launched. `image`: its module, on a GPU. Raises NotInC."""
     function, plan = function.at(entry), kernel.plan
     if plan.constants:
@@ -72,7 +74,7 @@ def kernel_text(function: Function, entry: Entry, kernel: Kernel, place: int, im
     return KernelText(name, "\n".join(part for part in parts if part), model is not None)
 
 
-def _serves(function: Function, kernel: Kernel, name: str) -> str:
+def _serves(function: ExportedFunction, kernel: Kernel, name: str) -> str:
     """All requirements of the kernel, and dense tensors where it is not told of other strides."""
     named = plans.names_of(kernel.plan)
     conditions = [in_c(expression, function.scalars) for expression, _ in kernel.requirements]
@@ -117,7 +119,9 @@ def _image(image: bytes, name: str) -> str:
     return f"static const uint64_t {name}_image[] = {{\n    {body}\n}};\n{modules}"
 
 
-def _run(function: Function, plan: LaunchPlan, spaces: Sequence[Workspace], entries: Sequence[str], name: str) -> str:
+def _run(
+    function: ExportedFunction, plan: LaunchPlan, spaces: Sequence[Workspace], entries: Sequence[str], name: str
+) -> str:
     lines = ["(void)v, (void)t, (void)w, (void)stream;"]
     if function.on_gpu:
         lines += [
@@ -144,7 +148,7 @@ def _run(function: Function, plan: LaunchPlan, spaces: Sequence[Workspace], entr
     return f"static deepgen_status {name}_run({head}) {{\n    {body}\n}}"
 
 
-def _called(function: Function, step: Step, entry: int) -> list[str]:
+def _called(function: ExportedFunction, step: Step, entry: int) -> list[str]:
     """A call of a function of the kernel's shared library."""
     types, values = [], []
     for arg in step.args:
@@ -154,7 +158,7 @@ def _called(function: Function, step: Step, entry: int) -> list[str]:
     return [f"((void (*)({', '.join(types) or 'void'}))k->symbols[{entry}])({', '.join(values)});"]
 
 
-def _launched(function: Function, step: Step, entry: int) -> list[str]:
+def _launched(function: ExportedFunction, step: Step, entry: int) -> list[str]:
     """A launch: its arguments as variables, and an array of their addresses."""
     lines, names = [], []
     for place, arg in enumerate(step.args):
@@ -175,7 +179,7 @@ def _launched(function: Function, step: Step, entry: int) -> list[str]:
     return ["{", *(f"    {line}" for line in lines), "}"]
 
 
-def _argument(function: Function, arg: object) -> tuple[str, str]:
+def _argument(function: ExportedFunction, arg: object) -> tuple[str, str]:
     """The type and the value of an argument."""
     if isinstance(arg, TensorArg):
         return "void *", f"t[{[param.name for param in function.tensors].index(arg.tensor)}]"
@@ -186,7 +190,7 @@ def _argument(function: Function, arg: object) -> tuple[str, str]:
     raise NotInC("it takes a descriptor on a processor")
 
 
-def _descriptor(function: Function, arg: DescriptorArg, name: str) -> list[str]:
+def _descriptor(function: ExportedFunction, arg: DescriptorArg, name: str) -> list[str]:
     """A tensor map, encoded for this call."""
     if function.kind != "cuda":
         raise NotInC("it takes a tensor map, which only NVIDIA's GPUs have")

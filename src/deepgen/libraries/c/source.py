@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from deepgen.libraries.c.functions import Function, argument, ctype
+from deepgen.libraries.c.functions import ExportedFunction, argument, ctype
 from deepgen.libraries.c.kernels import KernelText
 from deepgen.libraries.c.tables import Table, tables_of, tables_text
-from deepgen.libraries.store import Content
+from deepgen.libraries.store import LibraryContent
 from deepgen.vocabulary.dtypes import dtype
 
 _GPU_ALIGN = 16  # kernels load up to 16 bytes at once
 
 
 def source(
-    name: str, functions: Sequence[Function], kernels: Mapping[str, KernelText], content: Content, *, main: bool
+    name: str,
+    functions: Sequence[ExportedFunction],
+    kernels: Mapping[str, KernelText],
+    content: LibraryContent,
+    *,
+    main: bool,
 ) -> str:
     """The C file of all functions of one kind. `kernels`: by the names of their entries; `main`: the first file."""
     kind = functions[0].kind
@@ -37,7 +42,7 @@ def source(
     return "\n".join(parts)
 
 
-def _definition(function: Function, tables: Sequence[Table]) -> str:
+def _definition(function: ExportedFunction, tables: Sequence[Table]) -> str:
     """The function itself, the query of its workspace, and whether it serves."""
     strides = [stride for param in function.tensors for stride in function.strides[param.name]]
     sizes = [argument(name) for name in function.sizes]
@@ -86,7 +91,7 @@ DEEPGEN_API deepgen_status {function.name}_served({", ".join(declared) or "void"
 """
 
 
-def _checks(function: Function) -> list[str]:
+def _checks(function: ExportedFunction) -> list[str]:
     """What the arguments must satisfy, whichever kernel is chosen. Where nothing is to be written all is done."""
     signature = function.operator.signature()
     nothing = " && ".join(f"{function.product(param.shape)} == 0" for param in function.tensors if param.written)
@@ -116,7 +121,7 @@ ABI_VERSION = 1
 STATUSES = ("OK", "NOT_SERVED", "BAD_ARGUMENT", "NO_WORKSPACE", "NOT_LOADED", "DEVICE_ERROR")
 
 
-def header(name: str, functions: Sequence[Function]) -> str:
+def header(name: str, functions: Sequence[ExportedFunction]) -> str:
     """Its text."""
     guard = f"{name.upper()}_H"
     codes = ",\n    ".join(f"DEEPGEN_{status} = {code}" for code, status in enumerate(STATUSES))
@@ -168,7 +173,7 @@ DEEPGEN_API void deepgen_set_parallel(deepgen_parallel parallel);
 """
 
 
-def arguments(function: Function) -> list[str]:
+def arguments(function: ExportedFunction) -> list[str]:
     """Sizes, then each tensor with its strides, run-time scalars, the workspace, and on GPUs a stream."""
     out = [f"int64_t {argument(name)}" for name in function.sizes]
     signature = function.operator.signature()
@@ -180,7 +185,7 @@ def arguments(function: Function) -> list[str]:
     return [*out, *(["void *stream"] if function.on_gpu else [])]
 
 
-def _declarations(function: Function) -> str:
+def _declarations(function: ExportedFunction) -> str:
     sizes = [f"int64_t {argument(name)}" for name in function.sizes]
     tuned = ", ".join(timed.operator.describe() for entry in function.entries for timed in entry.timed)
     return f"""// Tuned: {tuned}.

@@ -9,12 +9,12 @@ from math import inf, log
 from deepgen.baselines import vendor_model
 from deepgen.baselines.vendor_model import VendorModel
 from deepgen.libraries import predict
-from deepgen.libraries.c.functions import Function
+from deepgen.libraries.c.functions import ExportedFunction
 from deepgen.libraries.c.kernels import KernelText
 from deepgen.libraries.choice import choose, model_of
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.predict import Point
-from deepgen.libraries.store import Content
+from deepgen.libraries.store import LibraryContent
 from deepgen.operators.signature import INOUT
 from deepgen.vocabulary.dtypes import dtype
 
@@ -29,7 +29,7 @@ class Table:
     chosen: tuple[int, ...]  # at each point: the place of the kernel, or -1 for a vendor's library
 
 
-def tables_of(function: Function, kernels: Mapping[str, KernelText], content: Content) -> list[Table]:
+def tables_of(function: ExportedFunction, kernels: Mapping[str, KernelText], content: LibraryContent) -> list[Table]:
     """Of several devices, the one with the most instruction sets comes first."""
     by: dict[tuple[str, bool, int | None], list[Entry]] = {}
     for entry in function.entries:
@@ -39,7 +39,7 @@ def tables_of(function: Function, kernels: Mapping[str, KernelText], content: Co
     return [_table(function, rows, kernels, content) for rows in ordered]
 
 
-def tables_text(function: Function, tables: Sequence[Table]) -> str:
+def tables_text(function: ExportedFunction, tables: Sequence[Table]) -> str:
     """All tables of a function in C."""
     parts, rows = [], []
     for place, table in enumerate(tables):
@@ -77,7 +77,9 @@ def tables_text(function: Function, tables: Sequence[Table]) -> str:
     return "\n".join([*parts, _array(f"const group {function.name}_groups", rows)])
 
 
-def _table(function: Function, entries: Sequence[Entry], kernels: Mapping[str, KernelText], content: Content) -> Table:
+def _table(
+    function: ExportedFunction, entries: Sequence[Entry], kernels: Mapping[str, KernelText], content: LibraryContent
+) -> Table:
     own = function.operator.sizes()
     fixed = [name for name in own if name not in function.sizes]
     all_points = predict.points(entries, content.times)
@@ -92,7 +94,7 @@ def _array(declared: str, values: Iterable[str]) -> str:
     return f"static {declared}[] = {{{', '.join(values)}}};"
 
 
-def _vendor_model(function: Function, model: VendorModel, name: str) -> str:
+def _vendor_model(function: ExportedFunction, model: VendorModel, name: str) -> str:
     """The vendor's model as a function of sizes."""
     signature = function.operator.signature()
     bytes_of = [

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from deepgen import __version__
 from deepgen.libraries.c.export import NAME, Exported, check_folder, export
-from deepgen.libraries.c.functions import Function, NotInC
+from deepgen.libraries.c.functions import ExportedFunction, NotInC
 from deepgen.libraries.c.source import ABI_VERSION
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
@@ -76,7 +76,7 @@ def _metadata(name: str, tag: str) -> Mapping[str, bytes]:
     }
 
 
-def _function(function: Function) -> JsonObject:
+def _function(function: ExportedFunction) -> JsonObject:
     signature = function.operator.signature()
     tensors: list[Json] = [
         {

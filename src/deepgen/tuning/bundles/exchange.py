@@ -26,7 +26,6 @@ from deepgen.tuning.finals import finals_inputs
 from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
-from deepgen.tuning.study import arrivals
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.identity import open_journal
 from deepgen.tuning.study.journal import Journal
@@ -37,7 +36,7 @@ from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Json, Kernel, M
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBundle:
     """A bundle that was written."""
 
     archive: Path
@@ -62,7 +61,7 @@ def pack(
     *,
     engine: LocalEngine | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Packed:
+) -> PackedBundle:
     """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
     bundle_archive.check(archive)
     engine = engine or LocalEngine()
@@ -103,7 +102,7 @@ def pack(
             arrays=_arrays(task),
         )
         journal.note(f"packed {len(built)} trials into bundle {identity[:12]}")
-    return Packed(archive, planned.folder, identity, len(built), len(failed))
+    return PackedBundle(archive, planned.folder, identity, len(built), len(failed))
 
 
 def _arrays(task: Task) -> dict[str, bytes]:
@@ -242,13 +241,13 @@ def _check(
     """Refuse results that are incomplete, belong to another study, or contain impossible times."""
     try:
         for trial in fresh:
-            arrivals.check_measurement(trial.id, trial.measurement)
+            bundle_results.check_measurement(trial.id, trial.measurement)
         if finals is not None:
-            arrivals.check_finalists(finals, ended)
+            bundle_results.check_finalists(finals, ended)
         cold = study.definition["policy"]["cold"]
         least = floor(study.shapes, study.target, _peak(study, journal, engine), cold=cold)
-        arrivals.check_times(fresh, finals, least)
-    except arrivals.Flawed as flaw:
+        bundle_results.check_times(fresh, finals, least)
+    except bundle_results.Flawed as flaw:
         raise BadInput(str(flaw), where=str(path), allowed="nothing of it was merged") from flaw
 
 

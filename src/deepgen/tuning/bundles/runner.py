@@ -32,7 +32,7 @@ UNMEASURED = Measurement(Verdict.UNSTABLE, "not measured yet")
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedTrial:
     """A trial of the bundle. One with a measurement was measured before and takes part in the finals only."""
 
     trial: Trial
@@ -47,8 +47,8 @@ class Job:
     id: str
     manifest: Mapping[str, Any]
     task: Task
-    trials: tuple[Packed, ...]
-    earlier: tuple[Packed, ...]
+    trials: tuple[PackedTrial, ...]
+    earlier: tuple[PackedTrial, ...]
     helpers: Mapping[str, Helper]
     arrays: Path
 
@@ -114,12 +114,12 @@ def read(folder: Path) -> Job:
     return Job(identity, manifest, task, trials, earlier, placed, folder / ARRAYS)
 
 
-def _packed(row: Mapping[str, Any], folder: Path) -> Packed:
+def _packed(row: Mapping[str, Any], folder: Path) -> PackedTrial:
     artifact = Artifact.from_json({**row["artifact"], "binary": str(folder / row["artifact"]["binary"])})
     measured = row.get("measurement")
     measurement = Measurement.from_json(measured) if measured else UNMEASURED
     trial = Trial(row["id"], row["rank"], row["config"], artifact.kernel_id, measurement, row["facts"])
-    return Packed(trial, Kernel.from_json(row["kernel"]), artifact)
+    return PackedTrial(trial, Kernel.from_json(row["kernel"]), artifact)
 
 
 def _run(job: Job, path: Path) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.tuning.search.base import Kind, Past, Setting, Strategy, check_options
+from deepgen.tuning.search.base import Past, Setting, Strategy, StrategyKind, check_options
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.registry import Registry
 
-STRATEGIES: Registry[Kind] = Registry(
+STRATEGIES: Registry[StrategyKind] = Registry(
     "deepgen.strategies",
     "strategy",
     {
@@ -24,12 +24,12 @@ STRATEGIES: Registry[Kind] = Registry(
 DEFAULT = "model"
 
 
-def make(strategy: str | Kind, setting: Setting) -> Strategy:
+def make(strategy: str | StrategyKind, setting: Setting) -> Strategy:
     """The strategy, ready for its first ask."""
     return _kind(strategy)(setting)
 
 
-def name_of(strategy: str | Kind) -> str:
+def name_of(strategy: str | StrategyKind) -> str:
     """What a study calls its strategy."""
     if isinstance(strategy, str):
         return strategy
@@ -39,7 +39,7 @@ def name_of(strategy: str | Kind) -> str:
     return own
 
 
-def _kind(strategy: str | Kind) -> Kind:
+def _kind(strategy: str | StrategyKind) -> StrategyKind:
     if isinstance(strategy, str):
         return STRATEGIES.get(strategy)
     if not callable(strategy) or not isinstance(getattr(strategy, "OPTIONS", None), Mapping):
@@ -52,7 +52,7 @@ def check(name: str) -> None:
     STRATEGIES.get(name)
 
 
-def settle(strategy: str | Kind, options: Mapping[str, Any]) -> dict[str, Any]:
+def settle(strategy: str | StrategyKind, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with all defaults, to be recorded with a study: a later version's defaults do not change it.
 
     Also says at once what is wrong: an unknown option, a value of another type, a library that is not installed.
@@ -65,4 +65,4 @@ def settle(strategy: str | Kind, options: Mapping[str, Any]) -> dict[str, Any]:
     return settled
 
 
-__all__ = ["DEFAULT", "STRATEGIES", "Kind", "Past", "Setting", "Strategy", "check", "make", "name_of", "settle"]
+__all__ = ["DEFAULT", "STRATEGIES", "Past", "Setting", "Strategy", "StrategyKind", "check", "make", "name_of", "settle"]

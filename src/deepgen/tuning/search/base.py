@@ -114,7 +114,7 @@ class Fresh:
         return [self.space.at(rank) for rank in ranks]
 
 
-class Kind(Protocol):
+class StrategyKind(Protocol):
     """A kind of strategy: what it is made by, and its options with their defaults."""
 
     @property

@@ -54,7 +54,7 @@ class ConstrainedGA:
         self._fresh = Fresh(setting)
         self._encoding = Encoding(setting.space)
         self._regressor = make_regressor(self._options["library"], self._encoding, setting.seed)
-        self._solver = Solver(self._encoding)
+        self._solver = RestrictionSolver(self._encoding)
         self._rng = np.random.default_rng(setting.seed)
         self._lessons = Lessons()
         self._learned: list[Lesson] = []
@@ -155,7 +155,7 @@ def _roulette(predicted: Floats) -> Floats:
 _LISTED = 50_000  # the largest space that is held as a table
 
 
-class Solver:
+class RestrictionSolver:
     """Draws valid configs under restrictions, each a set of the places that a knob of the encoding may take."""
 
     def __init__(self, encoding: Encoding) -> None:

@@ -32,7 +32,7 @@ _MILLISECOND = 1e-3
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSpace:
     """A space as a list of points, and the measurement of each."""
 
     name: str
@@ -61,7 +61,7 @@ class Recorded:
         return Past(self.name, self.space, trials)
 
 
-def read(path: str | Path) -> Recorded:
+def read(path: str | Path) -> RecordedSpace:
     """A recording, packed or not: a cache file of Kernel Tuner, as the benchmark hub has them, or a T4 file."""
     file = Path(path)
     data = document(file)
@@ -87,18 +87,18 @@ def document(file: Path) -> Any:
     return foreign.parse(foreign.unpacked(raw, str(file)) if raw[:2] == b"\x1f\x8b" else raw, str(file))
 
 
-def from_trials(name: str, trials: Sequence[Trial]) -> Recorded:
+def from_trials(name: str, trials: Sequence[Trial]) -> RecordedSpace:
     """The trials of a study as a recording: its space is what was tried."""
     if not trials:
         raise BadInput(f"{name} has no ended trials to replay", allowed="a study with trials")
     return _from_pairs(name, ((trial.config, trial.measurement) for trial in trials))
 
 
-def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]]) -> Recorded:
+def _from_pairs(name: str, pairs: Iterable[tuple[Mapping[str, Any], Measurement]]) -> RecordedSpace:
     listed = list(pairs)
     space = Space.from_points(name, [config for config, _ in listed])
     names = [knob.name for knob in space.knobs]
-    return Recorded(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
+    return RecordedSpace(name, space, {tuple(c.get(n) for n in names): m for c, m in listed})
 
 
 def config_of(names: Sequence[str], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Contest:
     batch: int = 1
 
 
-def replay(recorded: Recorded, contest: Contest, seed: int) -> list[float]:
+def replay(recorded: RecordedSpace, contest: Contest, seed: int) -> list[float]:
     """The score after each evaluation: best possible time / best time found so far; 0 until one is found.
 
     A failed config is an evaluation too. A space that ends before the budget keeps its last score.

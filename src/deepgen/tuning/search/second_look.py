@@ -34,7 +34,7 @@ class SecondLook:
         self._best = math.inf
         self._next = _LEARN  # right trials at which it learns again
         self._learned = 0  # right trials that the model knows
-        self._model: _Model | None = None
+        self._model: _FactsModel | None = None
 
     def hear(self, trial: Trial) -> None:
         if trial.seconds is not None:
@@ -47,7 +47,7 @@ class SecondLook:
             self._learned, self._next = self._next, math.ceil(self._next * _GROWTH)
             self._model = None
         if self._learned and self._model is None:
-            self._model = _Model(self._encoding, self._trials[: self._learned][-_MOST:])
+            self._model = _FactsModel(self._encoding, self._trials[: self._learned][-_MOST:])
         if self._model is None or not self._model.facts:  # builds that tell nothing give no reason to leave a run out
             return [Opinion()] * len(ranks)
         return [Opinion(self._model, self._best, codes) for codes in self._encoding.codes(ranks)]
@@ -57,7 +57,7 @@ class SecondLook:
 class Opinion:
     """What was known of a config at one moment of a search; the same in every thread."""
 
-    model: _Model | None = None
+    model: _FactsModel | None = None
     best: float = math.inf
     codes: Ints | None = None
 
@@ -69,7 +69,7 @@ class Opinion:
         return mean - _SURE * deviation > math.log(CLEARLY_SLOWER * self.best)
 
 
-class _Model:
+class _FactsModel:
     """The logarithm of the time, learned from right trials."""
 
     def __init__(self, encoding: Encoding, trials: Sequence[Trial]) -> None:

@@ -113,7 +113,7 @@ class JournalFile:
         """A strange format number is damaged where the rows have today's; otherwise another deepgen wrote it."""
         from deepgen.tuning.study import salvage
 
-        if salvage.format_of(salvage.Content.of(self._path, self._hold)) == FORMAT:
+        if salvage.format_of(salvage.JournalBytes.of(self._path, self._hold)) == FORMAT:
             raise Damaged("format")
         raise JournalError(
             f"{self.folder} was made by another version of deepgen, or by another program: its journal has format "
@@ -134,7 +134,7 @@ class JournalFile:
             from deepgen.tuning.study import salvage
 
             [newest] = self._db.execute("SELECT COALESCE(MAX(seq), 0) FROM meta").fetchone()
-            if salvage.log_is_cut(salvage.Content.of(self._path, self._hold), newest):
+            if salvage.log_is_cut(salvage.JournalBytes.of(self._path, self._hold), newest):
                 raise Damaged("log")
 
     def _salvage(self) -> None:
@@ -144,7 +144,7 @@ class JournalFile:
         if hasattr(self, "_db"):
             self._db.close()
         try:
-            content = salvage.Content.of(self._path, self._hold)
+            content = salvage.JournalBytes.of(self._path, self._hold)
             left = salvage.salvage(content)
         except (Damaged, OSError) as error:
             raise JournalError(f"{self._path}: {_DAMAGED}") from error

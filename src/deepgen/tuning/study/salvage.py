@@ -107,19 +107,19 @@ class _Scanned:
 
 
 @dataclass(frozen=True)
-class Content:
+class JournalBytes:
     """The bytes of a journal: of the file, and of the write-ahead log beside it."""
 
     data: bytes
     log: bytes
 
     @staticmethod
-    def of(path: Path, hold: Hold) -> Content:
+    def of(path: Path, hold: Hold) -> JournalBytes:
         log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
-        return Content(hold.read(), log.read_bytes() if log.is_file() else b"")
+        return JournalBytes(hold.read(), log.read_bytes() if log.is_file() else b"")
 
 
-def salvage(content: Content) -> Salvaged:
+def salvage(content: JournalBytes) -> Salvaged:
     """Everything that can still be read; raises Damaged if that is nothing."""
     scanned = _Scanned()
     pages.scan(content.data, content.log, scanned.accept)
@@ -128,7 +128,7 @@ def salvage(content: Content) -> Salvaged:
     return _sorted_out(scanned)
 
 
-def format_of(content: Content) -> int | None:
+def format_of(content: JournalBytes) -> int | None:
     """The format recorded in the rows, whatever the file's header says; None if no such row is left."""
     scanned = _Scanned()
     pages.scan(content.data, content.log, scanned.accept)
@@ -136,7 +136,7 @@ def format_of(content: Content) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def log_is_cut(content: Content, newest: int) -> bool:
+def log_is_cut(content: JournalBytes, newest: int) -> bool:
     """Whether the write-ahead log holds commits that SQLite leaves out, because something before them is damaged.
 
     `newest` is the highest number in `meta` that SQLite shows. What was never committed does not count.
@@ -284,7 +284,7 @@ def _trials(numbers: Sequence[int]) -> str:
 # Files
 
 
-def repair(path: Path, content: Content, salvaged: Salvaged) -> None:
+def repair(path: Path, content: JournalBytes, salvaged: Salvaged) -> None:
     """Replace a damaged journal by a new one with the intact rows. The damaged file is kept beside it; a note says so.
 
     Once the new file has its name, any later writer completes a repair that was interrupted.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from deepgen.generators import Generator
     from deepgen.run.measure.base import Task
     from deepgen.space import Space
-    from deepgen.tuning.search import Kind
+    from deepgen.tuning.search import StrategyKind
     from deepgen.tuning.study.best import Best
     from deepgen.tuning.study.reading import Reading
 
@@ -194,13 +194,13 @@ class Study:
             raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=...)") from error
 
     @cached_property
-    def strategy(self) -> str | Kind:
+    def strategy(self) -> str | StrategyKind:
         """The name of its strategy, or the strategy of the user's own, its code found again."""
         ref = self._code("strategy")
         name: str = self.definition["strategy"]
         if ref is None or ref.by == finding.NAME:
             return name
-        strategy: Kind = self._loaded(ref, "strategy")
+        strategy: StrategyKind = self._loaded(ref, "strategy")
         return strategy
 
     @cached_property
