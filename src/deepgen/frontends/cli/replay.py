@@ -16,7 +16,7 @@ from deepgen.tuning.search import recorded as recorded_spaces
 from deepgen.tuning.search.base import parse_options
 from deepgen.tuning.search.recorded import Contest, RecordedSpace, interval
 
-RecordedSpace = Annotated[
+RecordingFile = Annotated[
     Path,
     typer.Argument(
         metavar="RECORDED", help="A recorded space (JSON, gzip or not), or a study's folder.", show_default=False
@@ -37,7 +37,7 @@ StrategyOption = Annotated[
 
 
 def replay(
-    recorded: RecordedSpace,
+    recorded: RecordingFile,
     strategy: Strategy = "model",
     budget: Budget = 100,
     repeats: Repeats = 10,
