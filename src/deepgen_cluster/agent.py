@@ -59,7 +59,7 @@ def answer(request: dict[str, Any]) -> None:
 
 def facts(code: str | None = None, build: list[str] = [], measure: list[str] = []) -> dict[str, Any]:  # noqa: B006
     """Facts about this host; with deepgen's code also its tools and devices, and whether it can serve these targets."""
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "hostname": socket.gethostname(),
         "folder": str(Path.cwd()),
         "writable": os.access(".", os.W_OK),
@@ -73,16 +73,16 @@ def facts(code: str | None = None, build: list[str] = [], measure: list[str] = [
         "targets": None,
         "problem": None,
     }
-    if code is not None and all(found["packages"].values()):
+    if code is not None and all(report["packages"].values()):
         with tempfile.TemporaryDirectory(prefix="deepgen-") as folder:
             _unpack(code, Path(folder))
             try:
-                found["doctor"] = json.loads(_python(folder, "deepgen", "doctor", "--json"))
+                report["doctor"] = json.loads(_python(folder, "deepgen", "doctor", "--json"))
                 wanted = json.dumps([build, measure])
-                found["targets"] = json.loads(_python(folder, "deepgen_cluster.probe", wanted))
+                report["targets"] = json.loads(_python(folder, "deepgen_cluster.probe", wanted))
             except (Refused, ValueError) as error:
-                found["problem"] = str(error)
-    return found
+                report["problem"] = str(error)
+    return report
 
 
 def probe(code: str, build: list[str], measure: list[str]) -> dict[str, Any]:
@@ -311,27 +311,27 @@ def _end(record: dict[str, Any]) -> int:
 def _marked(mark: str) -> dict[int, str]:
     """Every process that inherited the node's mark, whatever session or parent it has now."""
     wanted = f"{MARK}={mark}".encode()
-    found = {}
+    starts = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = _stat(int(entry.name))[1]
-    return {pid: started for pid, started in found.items() if started}
+                    starts[int(entry.name)] = _stat(int(entry.name))[1]
+    return {pid: started for pid, started in starts.items() if started}
 
 
 def _family(mark: str) -> dict[int, str]:
     """The marked processes and all that descends from them, marked or not."""
-    found = _marked(mark)
+    processes = _marked(mark)
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             children.setdefault(_stat(int(entry.name))[0], []).append(int(entry.name))
-    wave = list(found)
+    wave = list(processes)
     while wave:
-        wave = [child for pid in wave for child in children.get(pid, []) if child not in found]
-        found.update({pid: _stat(pid)[1] for pid in wave})
-    return {pid: started for pid, started in found.items() if started}
+        wave = [child for pid in wave for child in children.get(pid, []) if child not in processes]
+        processes.update({pid: _stat(pid)[1] for pid in wave})
+    return {pid: started for pid, started in processes.items() if started}
 
 
 def _stat(pid: int) -> tuple[int, str]:
@@ -369,12 +369,12 @@ def _file(name: str, suffix: str) -> Path:
 
 
 def _records() -> dict[str, dict[str, Any]]:
-    found = {}
+    records = {}
     for path in sorted((OWN / "cluster").glob(f"{socket.gethostname()}.*.json")):
         with contextlib.suppress(FileNotFoundError, ValueError):
             record = json.loads(path.read_text())
-            found[record["name"]] = record
-    return found
+            records[record["name"]] = record
+    return records
 
 
 def _write_private(path: Path, text: str) -> None:

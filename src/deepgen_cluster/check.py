@@ -95,7 +95,7 @@ def _report(cluster: Cluster, host: Host, outcome: Mapping[str, Any] | HostError
     if outcome["problem"]:
         problems.append(f"deepgen does not run there: {outcome['problem']}")
     for verdicts in (outcome["targets"] or {}).values():
-        problems += [f"{name}: {said['problem']}" for name, said in verdicts.items() if "problem" in said]
+        problems += [f"{name}: {verdict['problem']}" for name, verdict in verdicts.items() if "problem" in verdict]
     for group in cluster.groups:
         if group.tester == host and group.target.startswith("cuda") and outcome["doctor"]:
             problems += _absent(group.devices, outcome["doctor"]["devices"])

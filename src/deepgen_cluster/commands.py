@@ -74,12 +74,12 @@ def status(file: File, as_json: options.AsJson = False) -> None:
     from deepgen_cluster.output import node_json, print_nodes
 
     cluster, password = _read(file)
-    found = nodes.status(cluster, password)
+    states = nodes.status(cluster, password)
     if as_json:
-        print_json({"file": cluster.file, "nodes": [node_json(node) for node in found]})
+        print_json({"file": cluster.file, "nodes": [node_json(node) for node in states]})
     else:
-        print_nodes(found)
-    if not all(node.up for node in found):
+        print_nodes(states)
+    if not all(node.up for node in states):
         raise typer.Exit(1)
 
 
@@ -134,8 +134,8 @@ def run(
     cluster, _ = _read(file)
     current = settings.load()
     folder = RunFolder(study_folder or current.studies / file.stem)
-    given = {"trials": trials, "time_budget": time_budget, "strategy": strategy, "seed": seed}
-    definition = Definition(cluster, {k: v for k, v in given.items() if v is not None}, head, keep_up)
+    options_set = {"trials": trials, "time_budget": time_budget, "strategy": strategy, "seed": seed}
+    definition = Definition(cluster, {k: v for k, v in options_set.items() if v is not None}, head, keep_up)
     before = folder.definition()
     if folder.driver() is not None:
         note(f"{shown(folder.path)} is already running; its progress so far")

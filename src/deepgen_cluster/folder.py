@@ -245,10 +245,10 @@ class State:
 
 
 def _data_folder() -> Path:
-    found = user_folder("XDG_DATA_HOME", ".local/share")
-    if found is None:
+    folder = user_folder("XDG_DATA_HOME", ".local/share")
+    if folder is None:
         raise BadInput("there is no home folder to keep clusters in", allowed="set XDG_DATA_HOME")
-    return found
+    return folder
 
 
 def runs() -> Runs:

@@ -150,11 +150,11 @@ def _outcome(host: Host | None, code: int | None, out: str, err: str) -> Any:
     answers = [line for line in out.splitlines() if line.startswith(agent.ANSWER)]
     if answers:
         where = f"the answer of {host or 'this machine'}"
-        found = foreign.parse(answers[-1][len(agent.ANSWER) :], where)
-        if isinstance(found, dict) and "refused" in found:
-            raise HostError(host, str(found["refused"]))
+        answer = foreign.parse(answers[-1][len(agent.ANSWER) :], where)
+        if isinstance(answer, dict) and "refused" in answer:
+            raise HostError(host, str(answer["refused"]))
         with foreign.shaped(where, "is not one of deepgen's"):
-            return found["ok"]
+            return answer["ok"]
     if code == _NO_FOLDER and host:
         raise HostError(host, f"the folder {host.folder} is not there; make it: mkdir -p {shlex.quote(host.folder)}")
     if code == _NO_PYTHON and host:

@@ -174,14 +174,14 @@ async def _up(cluster: Cluster, password: Ask, head: str | None, force: bool, ho
 async def _head(state: State, ip: str, cluster: Cluster) -> Up:
     """The head that is up, or a new one; nodes of an older head do not belong to a new one."""
     here = Here(state.folder)
-    before, found = state.read(), (await here.call("status")).get(_HEAD)
+    before, running = state.read(), (await here.call("status")).get(_HEAD)
     # Hosts that an earlier version of the file named are kept until they are stopped.
-    known = tuple(dict.fromkeys((*(before.hosts if before else ()), *cluster.hosts)))
-    if before and found and found["up"] and found["cluster"] == before.cluster:
-        now = Up(before.cluster, before.address, known)
+    hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *cluster.hosts)))
+    if before and running and running["up"] and running["cluster"] == before.cluster:
+        now = Up(before.cluster, before.address, hosts)
         state.write(now)
         return now
-    now = Up(secrets.token_hex(8), f"{ip}:{_free_port()}", known)
+    now = Up(secrets.token_hex(8), f"{ip}:{_free_port()}", hosts)
     # Recorded before anything starts: whatever happens next, `down` knows where to look.
     state.write(now)
     most = max(node.builds + len(node.devices) for host in cluster.hosts for node in wanted(cluster, host))
@@ -245,30 +245,32 @@ async def _down(cluster: Cluster, password: Ask, force: bool) -> dict[Host | Non
     return ended
 
 
-def _foreign(found: Mapping[str, Any], cluster: Cluster, host: Host, state: State) -> list[str]:
+def _foreign(running: Mapping[str, Any], cluster: Cluster, host: Host, state: State) -> list[str]:
     """Nodes of others that are in the way."""
     ours = [node.name for node in wanted(cluster, host)]
     others = [
-        said["label"] for name, said in found.items() if name in ours and said["owner"] != state.owner and said["up"]
+        record["label"]
+        for name, record in running.items()
+        if name in ours and record["owner"] != state.owner and record["up"]
     ]
     return [
         f"a node that {label} started is up in {host.folder}; another folder would do, or --force" for label in others
     ]
 
 
-def _node(host: Host | None, roles: str, said: Mapping[str, Any] | None) -> Node:
-    if said is None:
+def _node(host: Host | None, roles: str, record: Mapping[str, Any] | None) -> Node:
+    if record is None:
         return Node(host, roles, up=False)
-    problem = None if said["up"] else "the node died; `deepgen cluster up` starts it again"
-    return Node(host, roles, said["up"], said["processes"], said["since"], problem)
+    problem = None if record["up"] else "the node died; `deepgen cluster up` starts it again"
+    return Node(host, roles, record["up"], record["processes"], record["since"], problem)
 
 
 def _address(seen: Mapping[Host, str]) -> str:
     addresses = {"127.0.0.1" if address.startswith("127.") else address for address in seen.values()}
     if len(addresses) > 1:
-        said = ", ".join(sorted(addresses))
+        listed = ", ".join(sorted(addresses))
         raise HostError(
-            None, f"the hosts see this machine as {said}; name an address that all of them can reach: --head ADDRESS"
+            None, f"the hosts see this machine as {listed}; name an address that all of them can reach: --head ADDRESS"
         )
     return addresses.pop()
 

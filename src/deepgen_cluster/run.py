@@ -32,8 +32,8 @@ def find(word: str, settings: Settings) -> RunFolder:
         if folder.definition() is not None:
             return folder
     runs = [p.name for p in settings.studies.glob("*") if RunFolder(p).definition() is not None]
-    known = ", ".join(sorted(runs)) or f"none in {shown(settings.studies)}"
-    raise BadInput(f"no cluster run {word!r}", allowed=f"runs: {known}")
+    names = ", ".join(sorted(runs)) or f"none in {shown(settings.studies)}"
+    raise BadInput(f"no cluster run {word!r}", allowed=f"runs: {names}")
 
 
 def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
@@ -49,9 +49,9 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
             start_new_session=True,
         )
     assert child.stdin is not None
-    known = [[vars(host), secret.reveal()] for host, secret in passwords.items()]
+    secrets = [[vars(host), secret.reveal()] for host, secret in passwords.items()]
     with child.stdin:
-        child.stdin.write(json.dumps(known).encode())
+        child.stdin.write(json.dumps(secrets).encode())
     while folder.driver() is None:
         if child.poll() is not None and folder.progress().state not in ENDED:
             last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -63,8 +63,8 @@ def start(folder: RunFolder, passwords: Mapping[Host, Secret]) -> None:
 
 def driver_main(path: Path, settings: Settings) -> None:
     """What the background process does."""
-    given = json.loads(sys.stdin.read() or "[]")
-    passwords = {Host(**host): Secret(word) for host, word in given}
+    secrets = json.loads(sys.stdin.read() or "[]")
+    passwords = {Host(**host): Secret(word) for host, word in secrets}
     folder = RunFolder(path)
     definition = folder.definition()
     options = definition.options if definition else {}
@@ -84,7 +84,7 @@ def driver_main(path: Path, settings: Settings) -> None:
 def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
     """Show a run until it ends. Ctrl-C stops the run, or, without `stops`, only the looking."""
     with stop_on_signals() as asked, watching(quiet=as_json) as show:
-        told = False
+        announced = False
         while (pid := folder.driver()) is not None:
             show(folder.progress())
             time.sleep(_GLANCE)
@@ -93,9 +93,9 @@ def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
                     f"the run continues in the background. Watch it with: deepgen cluster attach {shown(folder.path)}",
                     2,
                 )
-            if asked.event.is_set() and not told and pid:
+            if asked.event.is_set() and not announced and pid:
                 os.kill(pid, signal.SIGTERM)
-                told = True
+                announced = True
         progress = folder.progress()
         show(progress)
     if progress.state not in ENDED:
@@ -142,16 +142,16 @@ def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
 
     The background process has no terminal, so whatever a person must type is asked for here.
     """
-    known = dict(cluster.passwords)
-    if not known and Path(cluster.file).is_file():
-        known = dict(task_file.read(Path(cluster.file)).passwords)
-    missing = [host for host in cluster.hosts if host not in known and password_variable(host) not in os.environ]
+    secrets = dict(cluster.passwords)
+    if not secrets and Path(cluster.file).is_file():
+        secrets = dict(task_file.read(Path(cluster.file)).passwords)
+    missing = [host for host in cluster.hosts if host not in secrets and password_variable(host) not in os.environ]
     if sys.stdin is not None and sys.stdin.isatty():
-        ask = ssh.passwords(known)
+        ask = ssh.passwords(secrets)
         for host in ssh.wanting_passwords(missing):
             if (secret := ask(host)) is not None:
-                known[host] = secret
-    return known
+                secrets[host] = secret
+    return secrets
 
 
 def stop(folder: RunFolder) -> None:

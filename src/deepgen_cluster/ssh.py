@@ -39,15 +39,15 @@ def library() -> None:
         raise Missing("asyncssh", blocks="hosts of a cluster cannot be reached", remedy=remedy) from error
 
 
-def passwords(known: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:
+def passwords(recorded: Mapping[Host, Secret], *, prompt: bool = True) -> Ask:
     """Where a host's password comes from: the environment, the file, or the person at the terminal."""
     asked: dict[Host, Secret] = {}
 
     def ask(host: Host) -> Secret | None:
-        if given := os.environ.get(password_variable(host)):
-            return Secret(given)
-        if host in known:
-            return known[host]
+        if word := os.environ.get(password_variable(host)):
+            return Secret(word)
+        if host in recorded:
+            return recorded[host]
         if host not in asked and prompt and sys.stdin is not None and sys.stdin.isatty():
             asked[host] = Secret(getpass.getpass(f"Password of {host}: "))
         return asked.get(host)

@@ -95,7 +95,7 @@ class Table:
             raise BadInput(f"key {key!r} is {shown}", where=self.where, allowed=self.keys[key].allowed)
         return value
 
-    def given(self, *keys: str) -> dict[str, Any]:
+    def present(self, *keys: str) -> dict[str, Any]:
         """The keys that the file gives."""
         return {key: self.get(key) for key in keys if key in self.items}
 
@@ -172,8 +172,8 @@ def _tasks(compiler: Table) -> tuple[GroupTask, ...]:
     spaces = compiler.get("tuning_space_relative_paths") or (None,) * len(configs)
     if not len(configs) == len(prefixes) == len(spaces):
         counts = {"tuning_config_relative_paths": configs, "tuning_space_relative_paths": spaces}
-        said = ", ".join(f"{len(v)} in {k}" for k, v in {**counts, "perflog_prefix_list": prefixes}.items())
-        raise BadInput(f"the lists of tasks differ in length: {said}", where=compiler.where, allowed="one a task")
+        counted = ", ".join(f"{len(v)} in {k}" for k, v in {**counts, "perflog_prefix_list": prefixes}.items())
+        raise BadInput(f"the lists of tasks differ in length: {counted}", where=compiler.where, allowed="one a task")
     return tuple(GroupTask(c, p, s) for c, p, s in zip(configs, prefixes, spaces, strict=True))
 
 
@@ -273,8 +273,8 @@ def _group(entry: Mapping[str, Any], where: str, hosts: Mapping[str, Host]) -> W
         builder=host("build_host"),
         tester=host("measure_host"),
         tasks=tuple(GroupTask(t.need("config"), t.need("results"), t.get("space")) for t in tasks),
-        **table.given("jobs", "devices", "space_strategy", "samples", "keep_top"),
-        tuning=table.given(*_TUNING),
+        **table.present("jobs", "devices", "space_strategy", "samples", "keep_top"),
+        tuning=table.present(*_TUNING),
     )
 
 

@@ -48,9 +48,9 @@ async def _fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask)
     async with reach(group.builder, password) as machine:
 
         async def read(path: str) -> bytes | None:
-            found = await machine.call("read", path=path)
-            if found is not None:
-                return base64.b64decode(found)
+            content = await machine.call("read", path=path)
+            if content is not None:
+                return base64.b64decode(content)
             local = beside / path
             return local.read_bytes() if local.is_file() else None
 
@@ -70,11 +70,11 @@ async def _target(group: WorkGroup, password: Ask) -> Target:
     if kind == "sim":
         return targets.resolve(group.target)
     async with reach(group.tester, password) as machine:
-        said = (await machine.call("probe", code=own_code().name, build=[], measure=[group.target]))["measure"]
-    found = said[group.target]
-    if "problem" in found:
-        raise HostError(group.tester, found["problem"])
-    return targets.from_json(found["ok"])
+        answers = (await machine.call("probe", code=own_code().name, build=[], measure=[group.target]))["measure"]
+    answer = answers[group.target]
+    if "problem" in answer:
+        raise HostError(group.tester, answer["problem"])
+    return targets.from_json(answer["ok"])
 
 
 FINALISTS = 8  # of `keep_top` rows: finals are for choosing a winner, result files for reading
@@ -90,16 +90,16 @@ def requests_of(
     config.write_bytes(fetched.config)
     samples = {} if group.samples is None else {"min_samples": group.samples, "max_samples": group.samples}
     policy = Policy(timeout_seconds=settings.limits.run_seconds, **samples)  # type: ignore[arg-type]
-    said = {**group.tuning, **{name: value for name, value in options.items() if value is not None}}
+    tuning = {**group.tuning, **{name: value for name, value in options.items() if value is not None}}
     common: dict[str, Any] = {"target": fetched.target, "policy": policy, "out": out}
     common["keep_top"] = min(group.keep_top, FINALISTS)
     own = formats.read(config, group.space_strategy, fetched.name)
     if own.generator is not None:
-        return [Request(operator=own.operators[0], generator=_points(own, fetched, group), **common, **said)]
+        return [Request(operator=own.operators[0], generator=_points(own, fetched, group), **common, **tuning)]
     for name in ("trials", "time_budget", "seed", "strategy", "counters"):
         if getattr(own, name) is not None:
-            said.setdefault(name, getattr(own, name))
-    return [Request(operator=operator, domains=own.knobs, **common, **said) for operator in own.operators]
+            tuning.setdefault(name, getattr(own, name))
+    return [Request(operator=operator, domains=own.knobs, **common, **tuning) for operator in own.operators]
 
 
 def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> Generator | None:

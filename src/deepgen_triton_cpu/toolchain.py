@@ -58,8 +58,8 @@ class TritonCpu:
         """The C goes along: nobody needs Triton to build it again."""
         with tempfile.TemporaryDirectory() as folder, Group() as group:
             lowered = self._lowered(kernel, Path(folder), BuildLimits(), group)
-        made = self.compiler.recipe(lowered, target)
-        return made and replace(made, files={**made.files, **{one.name: one.text for one in lowered.sources}})
+        recipe = self.compiler.recipe(lowered, target)
+        return recipe and replace(recipe, files={**recipe.files, **{one.name: one.text for one in lowered.sources}})
 
     def _lowered(self, kernel: Kernel, folder: Path, limits: BuildLimits, group: Group) -> Kernel:
         """The kernel in C, with a launch that has scratch memory for each thread."""

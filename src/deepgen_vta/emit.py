@@ -49,8 +49,8 @@ class _Writer:
         threads = range(tiles.threads)
         for outside in range(outer):
             self._loads(OUTER, outside, outside, 0, 0)
-            for turn in range(inner // tiles.threads):
-                at = [(outside, turn * tiles.threads + t) for t in threads]
+            for iteration in range(inner // tiles.threads):
+                at = [(outside, iteration * tiles.threads + t) for t in threads]
                 places = [place if by_rows else place[::-1] for place in at]
                 for thread in threads:
                     self._loads(TILE, *places[thread], 0, thread)
@@ -121,15 +121,15 @@ def with_tokens(program: Program, target: Vta) -> tuple[Instruction, ...]:
     waited: dict[str, int] = defaultdict(lambda: -1)
     for number, instruction in enumerate(program.instructions):
         own = module(instruction)
-        found = [(access.buffer, access.places, access.writes) for access in accesses(program, instruction)]
+        touches = [(access.buffer, access.places, access.writes) for access in accesses(program, instruction)]
         for queue, (giver, taker) in QUEUES.items():
             if taker == own:
-                last = max(touched.last(giver, *access) for access in found)
+                last = max(touched.last(giver, *access) for access in touches)
                 if last > waited[queue]:
                     waited[queue] = last
                     marks[number][0].append(queue)
                     marks[last][1].append(queue)
-        for access in found:
+        for access in touches:
             touched.note(own, *access, number)
     return tuple(
         replace(one, waits=tuple(waits), signals=tuple(signals))

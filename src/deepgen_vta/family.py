@@ -33,12 +33,12 @@ class VtaRules:
         if not isinstance(target, Vta):
             return "it serves vta targets only"
         try:
-            found = product(operator.expression(), target) if isinstance(operator, HasExpression) else None
+            served = product(operator.expression(), target) if isinstance(operator, HasExpression) else None
         except BadInput as error:
             return str(error)
-        if found is None:
+        if served is None:
             return "it serves products of two i8 matrices with results in i32"
-        return f"it takes more than {MOST_INSTRUCTIONS} instructions" if _space(found, target).empty() else None
+        return f"it takes more than {MOST_INSTRUCTIONS} instructions" if _space(served, target).empty() else None
 
     def space(self, operator: Operator, target: Target) -> Space:
         return space(self.name, *_served(operator, target))
@@ -51,32 +51,32 @@ class VtaRules:
         return Kernel(self.name, "vta", (Source("program.json", text),), (), plan, implied=fixed)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        found, vta = _served(operator, target)
-        return default(_space(found, vta), found)
+        served, vta = _served(operator, target)
+        return default(_space(served, vta), served)
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
-        found, _ = _served(operator, target)
-        return nest(found, Tiles.of(config))
+        served, _ = _served(operator, target)
+        return nest(served, Tiles.of(config))
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         return listing(self._program(operator, target, config))
 
     def _program(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Program:
-        found, vta = _served(operator, target)
-        return emit(found, Tiles.of(config), vta)
+        served, vta = _served(operator, target)
+        return emit(served, Tiles.of(config), vta)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Product, Vta]:
     assert isinstance(operator, HasExpression) and isinstance(target, Vta), "ask refuses() first"
-    found = product(operator.expression(), target)
-    assert found is not None, "ask refuses() first"
-    return found, target
+    served = product(operator.expression(), target)
+    assert served is not None, "ask refuses() first"
+    return served, target
 
 
 @lru_cache(maxsize=16)
-def _space(found: Product, target: Vta) -> Space:
+def _space(served: Product, target: Vta) -> Space:
     """For looking only: whoever tunes gets one of their own."""
-    return space(VtaRules.name, found, target)
+    return space(VtaRules.name, served, target)
 
 
 def nest(product: Product, tiles: Tiles) -> str:

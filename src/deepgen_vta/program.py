@@ -92,7 +92,7 @@ class Gemm:
     signals: tuple[str, ...] = ()
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         return self.outer * self.inner * (self.last - self.first)
 
 
@@ -109,10 +109,10 @@ class Program:
     instructions: tuple[Instruction, ...]
 
     def image(self, tensor: str) -> Image:
-        found = next((image for image in self.images if image.tensor == tensor), None)
-        if found is None:
+        match = next((image for image in self.images if image.tensor == tensor), None)
+        if match is None:
             raise BadInput(f"image {tensor!r} is not declared", allowed=", ".join(i.tensor for i in self.images))
-        return found
+        return match
 
     def to_text(self) -> str:
         """As JSON, an instruction a line."""
@@ -133,16 +133,16 @@ class Program:
 def _instruction(row: list[Any]) -> Instruction:
     kind = _KINDS[row[0]]
     values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in row[1:]]
-    made = _checked(kind(*values))
-    if not set(made.waits + made.signals) <= set(QUEUES):
+    instruction = _checked(kind(*values))
+    if not set(instruction.waits + instruction.signals) <= set(QUEUES):
         raise ValueError(f"{row!r:.80}")
-    return made
+    return instruction
 
 
-def _checked(made: T) -> T:
+def _checked(parsed: T) -> T:
     """What was read, if every field is of its type and every number an address or a count."""
-    for field in fields(made):
-        value = getattr(made, field.name)
+    for field in fields(parsed):
+        value = getattr(parsed, field.name)
         if field.type in ("int", "str", "bool"):
             parts, kind = (value,), str(field.type)
         else:
@@ -152,9 +152,9 @@ def _checked(made: T) -> T:
                 raise ValueError(f"{field.name} is {value!r:.60}")
             if kind == "int":
                 _address(part)
-    if isinstance(made, Gemm) and len(made.steps) != 6:
-        raise ValueError(f"steps are {made.steps!r:.60}")
-    return made
+    if isinstance(parsed, Gemm) and len(parsed.steps) != 6:
+        raise ValueError(f"steps are {parsed.steps!r:.60}")
+    return parsed
 
 
 def _address(number: Any) -> int:
@@ -205,9 +205,9 @@ def _gemm_places(
     micro_ops: tuple[MicroOp, ...], outer: int, inner: int, steps: tuple[int, ...]
 ) -> tuple[Places, Places, Places]:
     moved = np.array(steps, np.int64).reshape(2, 3)
-    turns = np.arange(outer)[:, None, None, None] * moved[0] + np.arange(inner)[None, :, None, None] * moved[1]
-    found = (np.array(micro_ops, np.int64) + turns).reshape(-1, 3).T
-    return found[0], found[1], found[2]
+    offsets = np.arange(outer)[:, None, None, None] * moved[0] + np.arange(inner)[None, :, None, None] * moved[1]
+    addresses = (np.array(micro_ops, np.int64) + offsets).reshape(-1, 3).T
+    return addresses[0], addresses[1], addresses[2]
 
 
 def memory_places(instruction: Load | Store) -> Places:
@@ -217,8 +217,8 @@ def memory_places(instruction: Load | Store) -> Places:
     return places
 
 
-# What the simulator may be asked for: turns of all loops of a program, and of those of one instruction.
-_MOST_TURNS, _MOST_AT_ONCE = 1 << 24, 1 << 17
+# What the simulator may be asked for: iterations of all loops of a program, and of those of one instruction.
+_MOST_ITERATIONS, _MOST_AT_ONCE = 1 << 24, 1 << 17
 _MOST_ELEMENTS = 1 << 24  # of an image
 
 
@@ -229,17 +229,17 @@ def check(program: Program, target: Vta) -> None:
         if not 0 < image.size <= _MOST_ELEMENTS or sorted(image.axes) != [0, 1]:
             raise BadInput(f"image {image.tensor!r} has {image.rows} x {image.columns} elements")
         sizes[image.tensor] = image.size
-    turns = 0
+    iterations = 0
     for number, one in enumerate(program.instructions):
         where = f"instruction {number}"
         if isinstance(one, Gemm):
-            turns += one.turns
+            iterations += one.iterations
             inside = one.first < one.last <= len(program.micro_ops)
-            if not (inside and 0 < one.turns <= _MOST_AT_ONCE and turns <= _MOST_TURNS):
+            if not (inside and 0 < one.iterations <= _MOST_AT_ONCE and iterations <= _MOST_ITERATIONS):
                 raise BadInput("its loops or micro-ops are out of range", where=where)
         else:
-            known = one.image in sizes and getattr(one, "buffer", ACCUMULATOR) in BUFFERS
-            if not known or not 0 < one.rows * one.columns <= sizes[one.image]:
+            declared = one.image in sizes and getattr(one, "buffer", ACCUMULATOR) in BUFFERS
+            if not declared or not 0 < one.rows * one.columns <= sizes[one.image]:
                 raise BadInput(f"moves {one.rows} x {one.columns} elements of image {one.image!r}", where=where)
             if (getattr(one, "buffer", "") == MICRO_OP) != (one.image == MICRO_OPS):
                 raise BadInput(f"image {one.image!r} does not go to that buffer", where=where)
@@ -260,8 +260,8 @@ class Touched:
     def last(self, module: str, buffer: str, places: Places, writes: bool) -> int:
         """The last instruction that must come before one that reads or writes these places; -1: none."""
         kinds = (False, True) if writes else (True,)
-        found = (self._last.get((module, buffer, kind)) for kind in kinds)
-        return max((int(one[places].max()) for one in found if one is not None), default=-1)
+        latest = (self._last.get((module, buffer, kind)) for kind in kinds)
+        return max((int(one[places].max()) for one in latest if one is not None), default=-1)
 
     def note(self, module: str, buffer: str, places: Places, writes: bool, number: int) -> None:
         if (module, buffer, writes) not in self._last:
@@ -277,12 +277,12 @@ def listing(program: Program) -> str:
 def _line(number: int, one: Instruction) -> str:
     if isinstance(one, Gemm):
         what = "reset" if one.reset else "gemm"
-        told = f"{what} {one.outer} x {one.inner} x micro-ops {one.first}..{one.last - 1}"
+        text = f"{what} {one.outer} x {one.inner} x micro-ops {one.first}..{one.last - 1}"
     elif isinstance(one, Load):
-        told = f"load {one.image}[{one.start}: {one.rows} x {one.columns}] to {one.buffer}[{one.to}]"
+        text = f"load {one.image}[{one.start}: {one.rows} x {one.columns}] to {one.buffer}[{one.to}]"
     else:
-        told = f"store accumulator[{one.at}] to {one.image}[{one.start}: {one.rows} x {one.columns}]"
-    return f"{number:5} {module(one):8}{told}{_queues(' waits ', one.waits)}{_queues(' signals ', one.signals)}"
+        text = f"store accumulator[{one.at}] to {one.image}[{one.start}: {one.rows} x {one.columns}]"
+    return f"{number:5} {module(one):8}{text}{_queues(' waits ', one.waits)}{_queues(' signals ', one.signals)}"
 
 
 def _queues(word: str, queues: Sequence[str]) -> str:

@@ -98,12 +98,12 @@ class VtaRunner:
     def _wrong(self, program: Program, order: Timeline, seed: int, probe: str, shape: int) -> str | None:
         """What is wrong with the results, if anything is."""
         operator = self.task.shapes[shape]
-        given, want = self._drawn(seed, probe, shape)
-        found = execute(program, order, self._vta, given)
+        inputs, want = self._drawn(seed, probe, shape)
+        results = execute(program, order, self._vta, inputs)
         for tensor in operator.tensors():
-            if tensor.name in given:
+            if tensor.name in inputs:
                 continue
-            got = np.ascontiguousarray(found[tensor.name][tuple(map(slice, tensor.shape))])
+            got = np.ascontiguousarray(results[tensor.name][tuple(map(slice, tensor.shape))])
             answer = want[tensor.name]
             result = compare(got, answer, tensor.dtype, operator.tolerance(tensor.name, probe))
             if not result.ok:
@@ -112,5 +112,5 @@ class VtaRunner:
 
     def _draw(self, seed: int, probe: str, shape: int) -> tuple[Mapping[str, Array], Mapping[str, Answer]]:
         operator = self.task.shapes[shape]
-        given = operator.inputs(seed, probe)
-        return given, operator.reference(given)
+        inputs = operator.inputs(seed, probe)
+        return inputs, operator.reference(inputs)

@@ -82,7 +82,7 @@ def timeline(program: Program, target: Vta) -> Timeline:
         instruction = program.instructions[number]
         runs.append(Run(number, tuple(tokens[queue].popleft()[1] for queue in instruction.waits)))
         if isinstance(instruction, Gemm):
-            ends = begins + target.start_cycles + instruction.turns
+            ends = begins + target.start_cycles + instruction.iterations
         else:
             arrives = max(begins + target.start_cycles + target.memory_latency, bus)
             ends = bus = arrives + _beats(instruction, target)
@@ -128,9 +128,9 @@ Array = NDArray[Any]
 _UNWRITTEN = -0x21524111  # what buffers and results hold before anything is written there
 
 
-def execute(program: Program, order: Timeline, target: Vta, given: Mapping[str, Array]) -> dict[str, Array]:
+def execute(program: Program, order: Timeline, target: Vta, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The results, from the tensors that are given by name. The shapes of results are those of their images."""
-    memory = {image.tensor: _laid_out(image, target, given.get(image.tensor)) for image in program.images}
+    memory = {image.tensor: _laid_out(image, target, inputs.get(image.tensor)) for image in program.images}
     shapes = {INPUT: (target.rows, target.block), WEIGHT: (target.block, target.block)}
     buffers: dict[str, Array] = {
         name: np.full((target.depth(name), *shape), 0x55, np.int8) for name, shape in shapes.items()
@@ -176,8 +176,8 @@ def _laid_out(image: Image, target: Vta, matrix: Array | None) -> Array:
     assert matrix is not None, "inputs and weights are given"
     high, wide = element(image, target)
     whole = np.zeros((image.rows * high, image.columns * wide), np.int8)
-    turned = matrix.transpose(image.axes)
-    whole[: turned.shape[0], : turned.shape[1]] = turned
+    transposed = matrix.transpose(image.axes)
+    whole[: transposed.shape[0], : transposed.shape[1]] = transposed
     split = whole.reshape(image.rows, high, image.columns, wide)
     laid_out: Array = split.transpose(0, 2, 1, 3).reshape(image.size, high, wide)
     return laid_out

@@ -42,20 +42,20 @@ def product(expression: Expression, target: Vta) -> Product | None:
     if len(expression.outputs) != 1 or len(expression.tensors) != 2:
         return None
     output = expression.outputs[0]
-    found = plain_contraction(expression, output)
-    if found is None or found.formats != ("i8", "i8") or expression.stage(output).dtype != "i32":
+    contraction = plain_contraction(expression, output)
+    if contraction is None or contraction.formats != ("i8", "i8") or expression.stage(output).dtype != "i32":
         return None
-    stage = found.stage
+    stage = contraction.stage
     if any(isinstance(node, Select) for node in walk(stage.value)):  # padding, which images do not have
         return None
     if stage.dtype != "i32" or len(stage.axes) != 2 or len(stage.reduced) != 1:
         return None
     row, column, over = stage.axes[0], stage.axes[1], stage.reduced[0]
-    given = {one.name for one in expression.tensors}
-    reads = (found.left.read, found.right.read)
+    inputs = {one.name for one in expression.tensors}
+    reads = (contraction.left.read, contraction.right.read)
     for left, right in (reads, reads[::-1]):
         by_rows, by_columns = _axes(left, row.name, over.name), _axes(right, column.name, over.name)
-        if by_rows and by_columns and {left.tensor, right.tensor} == given:
+        if by_rows and by_columns and {left.tensor, right.tensor} == inputs:
             rows = -(-row.extent // target.rows)
             columns, depth = -(-column.extent // target.block), -(-over.extent // target.block)
             return Product(
@@ -99,63 +99,65 @@ class Tiles:
 
 
 def space(name: str, product: Product, target: Vta) -> Space:
-    made = Space(name)
-    rows = made.knob("TILE_ROWS", divisors(product.rows))
-    columns = made.knob("TILE_COLUMNS", divisors(product.columns))
-    depth = made.knob("TILE_SUM", divisors(product.depth))
-    threads = made.knob("VIRTUAL_THREADS", [1, 2])
-    outer = made.knob("OUTER", [ROWS, COLUMNS])
-    input_at, weight_at = (made.knob(f"{what}_AT", [SUM, TILE, OUTER]) for what in ("INPUT", "WEIGHT"))
+    tiling = Space(name)
+    rows = tiling.knob("TILE_ROWS", divisors(product.rows))
+    columns = tiling.knob("TILE_COLUMNS", divisors(product.columns))
+    depth = tiling.knob("TILE_SUM", divisors(product.depth))
+    threads = tiling.knob("VIRTUAL_THREADS", [1, 2])
+    outer = tiling.knob("OUTER", [ROWS, COLUMNS])
+    input_at, weight_at = (tiling.knob(f"{what}_AT", [SUM, TILE, OUTER]) for what in ("INPUT", "WEIGHT"))
 
     along_rows, along_columns = (
-        made.derive(f"tiles_along_{what}", whole // tile)
+        tiling.derive(f"tiles_along_{what}", whole // tile)
         for what, whole, tile in (("rows", product.rows, rows), ("columns", product.columns, columns))
     )
-    pieces = made.derive("pieces", product.depth // depth)
-    inner = made.derive("inner_tiles", where(outer == ROWS, along_columns, along_rows))
-    tiles = made.derive("tiles", along_rows * along_columns)
+    pieces = tiling.derive("pieces", product.depth // depth)
+    inner = tiling.derive("inner_tiles", where(outer == ROWS, along_columns, along_rows))
+    tiles = tiling.derive("tiles", along_rows * along_columns)
 
-    _memory(made, product, target, pieces)
+    _memory(tiling, product, target, pieces)
     loads = _loads(input_at, tiles, pieces, along_rows) + _loads(weight_at, tiles, pieces, along_columns)
-    count = made.derive("instructions", loads + tiles * (pieces + 2) + 1)
-    made.require(count <= MOST_INSTRUCTIONS, f"a program has at most {MOST_INSTRUCTIONS} instructions")
+    count = tiling.derive("instructions", loads + tiles * (pieces + 2) + 1)
+    tiling.require(count <= MOST_INSTRUCTIONS, f"a program has at most {MOST_INSTRUCTIONS} instructions")
 
-    made.require(divides(threads, inner), "virtual threads share the tiles of the inner loop evenly")
-    made.require((input_at != OUTER) | (outer == ROWS), "inputs stay for the inner loop only if it goes along columns")
-    made.require(
+    tiling.require(divides(threads, inner), "virtual threads share the tiles of the inner loop evenly")
+    tiling.require(
+        (input_at != OUTER) | (outer == ROWS), "inputs stay for the inner loop only if it goes along columns"
+    )
+    tiling.require(
         (weight_at != OUTER) | (outer == COLUMNS), "weights stay for the inner loop only if it goes along rows"
     )
     for what, at in (("inputs", input_at), ("weights", weight_at)):
-        made.require((at != TILE) | (pieces > 1), f"{what} of a sum in one piece are loaded with it")
-        made.require((at != OUTER) | (inner > 1), f"{what} that stay for the inner loop are used again by it")
+        tiling.require((at != TILE) | (pieces > 1), f"{what} of a sum in one piece are loaded with it")
+        tiling.require((at != OUTER) | (inner > 1), f"{what} that stay for the inner loop are used again by it")
     one = (along_rows == 1) | (along_columns == 1)
-    made.require(implies(one, (inner > 1) | ((tiles == 1) & (outer == ROWS))), "the loop that turns once is outside")
-    return made
+    tiling.require(implies(one, (inner > 1) | ((tiles == 1) & (outer == ROWS))), "the loop that turns once is outside")
+    return tiling
 
 
-def _memory(made: Space, product: Product, target: Vta, pieces: Expr) -> None:
+def _memory(space: Space, product: Product, target: Vta, pieces: Expr) -> None:
     """What lives together fits: each scope's limit."""
-    knob = {one.name: knob_ref(one.name) for one in made.knobs}
+    knob = {one.name: knob_ref(one.name) for one in space.knobs}
     threads, depth = knob["VIRTUAL_THREADS"], knob["TILE_SUM"]
     for buffer, tile, at in (
         (INPUT, knob["TILE_ROWS"], knob["INPUT_AT"]),
         (WEIGHT, knob["TILE_COLUMNS"], knob["WEIGHT_AT"]),
     ):
         copies, length = where(at == OUTER, 1, threads), where(at == SUM, depth, product.depth)
-        used = made.derive(f"{buffer}_elements", tile * length * copies)
-        made.require(used <= target.depth(buffer), f"what is loaded fits in the {buffer} buffer")
-    results = made.derive("accumulator_elements", knob["TILE_ROWS"] * knob["TILE_COLUMNS"] * threads)
-    made.require(results <= target.depth(ACCUMULATOR), "tiles of results fit in the accumulator buffer")
+        used = space.derive(f"{buffer}_elements", tile * length * copies)
+        space.require(used <= target.depth(buffer), f"what is loaded fits in the {buffer} buffer")
+    results = space.derive("accumulator_elements", knob["TILE_ROWS"] * knob["TILE_COLUMNS"] * threads)
+    space.require(results <= target.depth(ACCUMULATOR), "tiles of results fit in the accumulator buffer")
     whole = (knob["INPUT_AT"] != SUM) | (knob["WEIGHT_AT"] != SUM)
-    ops = made.derive("micro_ops", threads * depth * where(whole, pieces, 1))
-    made.require(ops <= target.depth(MICRO_OP), "all micro-ops fit in their buffer")
+    ops = space.derive("micro_ops", threads * depth * where(whole, pieces, 1))
+    space.require(ops <= target.depth(MICRO_OP), "all micro-ops fit in their buffer")
 
 
 def _loads(at: Expr, tiles: Expr, pieces: Expr, along: Expr) -> Expr:
     return where(at == SUM, tiles * pieces, where(at == TILE, tiles, along))
 
 
-def default(made: Space, product: Product) -> dict[str, Value]:
+def default(space: Space, product: Product) -> dict[str, Value]:
     """Two virtual threads and the largest tiles that fit, of which one gives the next more to do than to load."""
     choices: list[dict[str, Value]] = [
         {
@@ -173,7 +175,7 @@ def default(made: Space, product: Product) -> dict[str, Value]:
         for r in reversed(divisors(product.rows))
         for o in (ROWS, COLUMNS)
     ]
-    return next(config for config in choices if made.contains(config))
+    return next(config for config in choices if space.contains(config))
 
 
 def divisors(number: int) -> list[int]:

@@ -198,7 +198,7 @@ def test_a_device_whose_process_is_suspended_is_started_again(nodes: Nodes, tmp_
         [member] = session._pool.ready
         device = json.loads(session._ray.get(member.handle.describe.remote()))["pid"]
         # An earlier test may have ended the process that was known before this one.
-        assert until(lambda: renewals._known.get(member.handle, (0, ""))[0] == device)
+        assert until(lambda: renewals._renewed.get(member.handle, (0, ""))[0] == device)
         os.kill(device, signal.SIGSTOP)
         try:
             session.submit(0, kernels(1)[0])

@@ -176,7 +176,7 @@ def test_a_device_that_stays_unavailable_is_killed(killed: list[int], renewals: 
     """Every call to a suspended process may fail at once, when its connection is lost: that is no sign of life."""
     actor = Actor()
     renewals.add(actor)
-    assert until(lambda: actor in renewals._known)
+    assert until(lambda: actor in renewals._renewed)
     actor.answer = RayError()
     assert until(lambda: len(killed) > 1)
     renewals.close()

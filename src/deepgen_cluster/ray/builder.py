@@ -64,13 +64,13 @@ def build(kernel: str, ordered: str) -> tuple[str, bytes]:
 
 def read(reply: str) -> Artifact:
     """The result of `build`. Raises BuildError if the build failed, and DeepgenError if it could not be tried."""
-    told: dict[str, Any] = json.loads(reply)
-    if "failed" in told:
-        failed = told["failed"]
+    answer: dict[str, Any] = json.loads(reply)
+    if "failed" in answer:
+        failed = answer["failed"]
         raise BuildError(Verdict(failed["verdict"]), failed["detail"], failed["log"])
-    if "error" in told:
-        raise DeepgenError(told["error"])
-    return Artifact.from_json(told["artifact"])
+    if "error" in answer:
+        raise DeepgenError(answer["error"])
+    return Artifact.from_json(answer["artifact"])
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,15 @@ class RemoteBuilds:
 
     def start(self, kernel: str) -> tuple[Any, Any]:
         """References to the build's report, for `builder.read`, and to the binary, which stays on its node."""
-        told, binary = self._task.remote(kernel, self._order)
-        return told, binary
+        answer, binary = self._task.remote(kernel, self._order)
+        return answer, binary
 
     def now(self, kernel: Kernel) -> tuple[Artifact, Any]:
         """Build and wait. Raises BuildError."""
         for _ in range(TRIES):
-            told, binary = self.start(json.dumps(kernel.to_json()))
+            answer, binary = self.start(json.dumps(kernel.to_json()))
             try:
-                return read(self._ray.get(told)), binary
+                return read(self._ray.get(answer)), binary
             except self._ray.exceptions.RayTaskError as error:
                 raise DeepgenError(f"a build on the Ray cluster went wrong: {error}") from error
             except self._ray.exceptions.RayError:  # the process or the node is gone

@@ -175,11 +175,11 @@ class DevicePool:
 
     def _settle(self) -> None:
         """Choose the kind of device, once all have answered or the rest are late."""
-        known = [m.device for m in self.members.values() if m.device is not None]
+        devices = [m.device for m in self.members.values() if m.device is not None]
         late = time.monotonic() - self._began > LATE_SECONDS
-        if self.kind is not None or not known or (len(known) < len(self.members) and not late):
+        if self.kind is not None or not devices or (len(devices) < len(self.members) and not late):
             return
-        self.kind = choose_kind(self._opening.task.target, known, self._wanted)
+        self.kind = choose_kind(self._opening.task.target, devices, self._wanted)
         for member in list(self.members.values()):
             if member.device is not None:
                 self._enlist(member)

@@ -23,7 +23,7 @@ class Device:
     host: str
     slot: int
     version: str  # of deepgen, on that node
-    found: tuple[Target, ...]
+    targets: tuple[Target, ...]
     card: str | None = None  # its number on the node, where Ray assigned the process a card
 
     def kind(self, target: Target) -> str | None:
@@ -35,24 +35,24 @@ class Device:
         # A node has one processor, however many cards it has.
         if target.shares_cores_with_builds and self.slot > 0:
             return None
-        return next((one.device_kind for one in self.found if target.runs_on(one)), None)
+        return next((one.device_kind for one in self.targets if target.runs_on(one)), None)
 
     def describe(self) -> str:
         """One line for people."""
-        has = ", ".join(one.describe().partition(": ")[2] for one in self.found) or "no device that deepgen knows"
+        has = ", ".join(one.describe().partition(": ")[2] for one in self.targets) or "no device that deepgen knows"
         other = "" if self.version == deepgen.__version__ else f" with deepgen {self.version}"
         return f"{self.host} slot {self.slot}{other}: {has}"
 
     def to_json(self) -> JsonObject:
-        found: list[Json] = [one.to_json() for one in self.found]
-        return {"host": self.host, "slot": self.slot, "version": self.version, "found": found, "card": self.card}
+        rows: list[Json] = [one.to_json() for one in self.targets]
+        return {"host": self.host, "slot": self.slot, "version": self.version, "found": rows, "card": self.card}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Device:
         if data["version"] != deepgen.__version__:  # it may describe its targets differently
             return Device(data["host"], data["slot"], data["version"], ())
-        found = tuple(map(targets.from_json, data["found"]))
-        return Device(data["host"], data["slot"], data["version"], found, data["card"])
+        own = tuple(map(targets.from_json, data["found"]))
+        return Device(data["host"], data["slot"], data["version"], own, data["card"])
 
 
 def pin(cards: Sequence[str]) -> str | None:
@@ -71,13 +71,13 @@ def probe(slot: int, card: str | None = None) -> Device:
 def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -> str:
     """The kind of device that a study is measured on: times of different kinds must not be mixed in one study."""
     kinds = sorted({kind for device in devices if (kind := device.kind(target)) is not None})
-    told = "; ".join(device.describe() for device in devices)
+    listed = "; ".join(device.describe() for device in devices)
     if not kinds:
-        raise DeepgenError(f"no node of the Ray cluster can measure kernels for {target.name} ({told})")
+        raise DeepgenError(f"no node of the Ray cluster can measure kernels for {target.name} ({listed})")
     if wanted is not None:
         kinds = [kind for kind in kinds if wanted.lower() in kind.lower()]
         if len(kinds) != 1:
-            raise BadInput(f"{wanted!r} names {len(kinds)} kinds of device", allowed=told)
+            raise BadInput(f"{wanted!r} names {len(kinds)} kinds of device", allowed=listed)
     model = getattr(target, "model", None)
     same = [kind for kind in kinds if model is not None and kind.startswith(model)]
     if len(kinds) > 1 and len(same) != 1:
@@ -146,8 +146,8 @@ def require(nodes: Sequence[Node], group: str | None) -> None:
     """Raises an error that lists the nodes if none has this role."""
     for role in (BUILD, MEASURE):
         if not any(node.count(role, group) for node in nodes):
-            told = "; ".join(node.describe() for node in nodes) or "none is up"
+            listed = "; ".join(node.describe() for node in nodes) or "none is up"
             raise DeepgenError(
-                f"no node of the Ray cluster has the resource {resource(role, group)!r} (nodes: {told}); start one "
+                f"no node of the Ray cluster has the resource {resource(role, group)!r} (nodes: {listed}); start one "
                 f"with: ray start --address=HEAD:PORT --resources='{{\"{resource(role, group)}\": 1}}'"
             )

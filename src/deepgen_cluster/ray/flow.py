@@ -43,7 +43,7 @@ class _Trial:
 
     id: int
     kernel: str  # JSON
-    told: str = ""  # the artifact, JSON
+    built: str = ""  # the artifact, JSON
     artifact: Artifact | None = None
     binary: Any = None
     deaths: int = 0
@@ -179,15 +179,15 @@ class Flow:
             self._build(self._waiting.popleft())
 
     def _build(self, trial: _Trial) -> None:
-        told, trial.binary = self._builds.start(trial.kernel)
+        answer, trial.binary = self._builds.start(trial.kernel)
         self.building += 1
-        self.call(told, partial(self._hear_build, trial))
+        self.call(answer, partial(self._hear_build, trial))
 
     def _hear_build(self, trial: _Trial, ref: Any) -> None:
         self.building -= 1
         try:
             trial.artifact = builder.read(self._ray.get(ref))
-            trial.told = json.dumps(trial.artifact.to_json())
+            trial.built = json.dumps(trial.artifact.to_json())
         except BuildError as error:
             self._end(trial, Measurement(error.verdict, error.detail))
         except DeepgenError as error:
@@ -219,7 +219,7 @@ class Flow:
             self.ended.put(error)
             return
         kernel = _without_sources(trial.kernel)
-        ref = member.handle.measure.remote(self._pool.session, kernel, trial.told, self.beat, trial.binary)
+        ref = member.handle.measure.remote(self._pool.session, kernel, trial.built, self.beat, trial.binary)
         member.trials.append(trial)
         self.call(ref, partial(self._hear_measurement, trial, member))
 

@@ -104,7 +104,7 @@ class Renewals:
         self._actors: set[Any] = set()
         # Process and node of each actor when it last answered, or when Ray was last asked; others may still wait for
         # their node.
-        self._known: dict[Any, tuple[int, str] | None] = {}
+        self._renewed: dict[Any, tuple[int, str] | None] = {}
         self._asked: dict[Any, _Asked] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="deepgen-renewals", daemon=True)
@@ -117,7 +117,7 @@ class Renewals:
         self._over.set()
         self._thread.join()
         self._actors.clear()
-        self._known.clear()
+        self._renewed.clear()
         self._asked.clear()
 
     def _follow(self) -> None:
@@ -141,15 +141,15 @@ class Renewals:
     def _end_if_it_hangs(self, actor: Any) -> None:
         """Kill its process if that is the one it had when its silence began; a newer one has time to answer first."""
         process = self._process(actor)
-        if process is not None and process == self._known.get(actor):
+        if process is not None and process == self._renewed.get(actor):
             self._kill(*process)
-        self._known[actor] = process
+        self._renewed[actor] = process
 
     def _process(self, actor: Any) -> tuple[int, str] | None:
         """The process that Ray has given the actor, and its node. It may not have answered anything yet."""
-        told = self._ray._private.state.actors(actor._actor_id.hex())
+        state = self._ray._private.state.actors(actor._actor_id.hex())
         # Until it has another one, Ray still names the process that has ended, but no port.
-        return (told["Pid"], told["Address"]["NodeID"]) if told and told["Address"]["Port"] else None
+        return (state["Pid"], state["Address"]["NodeID"]) if state and state["Address"]["Port"] else None
 
     def _kill(self, pid: int, node: str) -> None:
         """End its process; Ray starts another. Ray's own way asks the process first, which may be suspended."""
@@ -163,7 +163,7 @@ class Renewals:
     def _answered(self, actor: Any, ref: Any) -> bool:
         """Whether the actor itself has answered, or is known to have ended."""
         try:
-            self._known[actor] = self._ray.get(ref)
+            self._renewed[actor] = self._ray.get(ref)
         except self._ray.exceptions.ActorDiedError:
             self._forget(actor)
         except self._ray.exceptions.RayError:
@@ -174,7 +174,7 @@ class Renewals:
 
     def _forget(self, actor: Any) -> None:
         self._actors.discard(actor)
-        self._known.pop(actor, None)
+        self._renewed.pop(actor, None)
         self._asked.pop(actor, None)
 
 
@@ -239,8 +239,8 @@ def _folder() -> Path:
     """One for each user of the host. In a folder that all may write to, it must really be ours."""
     folder = Path(tempfile.gettempdir()) / f"deepgen-turns-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise DeepgenError(f"{folder} belongs to another user; remove it")
     return folder
 

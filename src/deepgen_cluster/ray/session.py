@@ -129,10 +129,10 @@ class RaySession:
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         def ask(member: Member) -> Any:
-            _, told, binary = self._finalist(kernel)
+            _, artifact, binary = self._finalist(kernel)
             text = json.dumps(kernel.to_json())
             arrays = self._arrays(self.task.shapes[shape], seed, handed.drawn_as(probe))
-            return member.handle.verify.remote(self._pool.session, text, told, seed, probe, shape, binary, arrays)
+            return member.handle.verify.remote(self._pool.session, text, artifact, seed, probe, shape, binary, arrays)
 
         return self._measured(ask)[0]
 
@@ -142,8 +142,8 @@ class RaySession:
             for one in contenders:
                 row: dict[str, Any] = {"name": one.name, "kernel": None}
                 if one.kernel is not None:
-                    _, told, binary = self._finalist(one.kernel)
-                    row |= {"kernel": json.dumps(one.kernel.to_json()), "artifact": told}
+                    _, artifact, binary = self._finalist(one.kernel)
+                    row |= {"kernel": json.dumps(one.kernel.to_json()), "artifact": artifact}
                     binaries.append(binary)
                 rows.append(row)
             return member.handle.compare.remote(self._pool.session, json.dumps(rows), rounds, seed, *binaries)
@@ -246,8 +246,8 @@ class RaySession:
 
     def _timed_on(self) -> list[Any]:
         """What a device needs of an operator that is not deepgen's own: the arrays of each timed shape, in order."""
-        found = [self._arrays(operator, self.task.seed, "normal") for operator in self.task.timed]
-        return [arrays for arrays in found if arrays is not None]
+        drawn = [self._arrays(operator, self.task.seed, "normal") for operator in self.task.timed]
+        return [arrays for arrays in drawn if arrays is not None]
 
     def _helpers(self) -> dict[str, tuple[Kernel, Any]]:
         """Our own code for the device, built where there are compilers: hosts that only measure may have none."""

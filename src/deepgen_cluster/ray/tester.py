@@ -86,12 +86,12 @@ class Tester:
 
         The content is the helpers' binaries, then the arrays of the task's timed shapes, where it has any.
         """
-        told = json.loads(helpers)
-        rows = zip(told.items(), content[: len(told)], strict=True)
-        given = [(name, Kernel.from_json(kernel), binary) for (name, kernel), binary in rows]
-        arrays = content[len(told) :]
+        described = json.loads(helpers)
+        rows = zip(described.items(), content[: len(described)], strict=True)
+        built = [(name, Kernel.from_json(kernel), binary) for (name, kernel), binary in rows]
+        arrays = content[len(described) :]
         try:
-            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), arrays, given)
+            bench = self._benches.get(session) or self._opened(session, task, json.loads(setting), arrays, built)
         except DeepgenError as error:
             return json.dumps({"error": str(error)})
         except OSError as error:
@@ -159,13 +159,13 @@ class Tester:
     def _opened(
         self,
         session: str,
-        given: str,
+        described: str,
         setting: dict[str, Any],
         arrays: Sequence[bytes],
         helpers: Sequence[tuple[str, Kernel, bytes]],
     ) -> _Bench:
         self._make_room()
-        task = Task.from_json(json.loads(given))
+        task = Task.from_json(json.loads(described))
         cache = Cache(setting["cache"] or default_cache_folder())
         toolchains: dict[str, str] = setting["toolchains"]
         scratch = Scratch("tester")
@@ -231,9 +231,9 @@ def _kernel(text: str) -> Kernel:
 
 def _placed(bench: _Bench, artifact: str, binary: bytes) -> tuple[Artifact, Path]:
     """The artifact with its binary on this host."""
-    told: JsonObject = json.loads(artifact)
-    path = kept(bench.scratch.path / f"{told['kernel_id']}.{told['format']}", binary)
-    return Artifact.from_json({**told, "binary": str(path)}), path
+    described: JsonObject = json.loads(artifact)
+    path = kept(bench.scratch.path / f"{described['kernel_id']}.{described['format']}", binary)
+    return Artifact.from_json({**described, "binary": str(path)}), path
 
 
 def _contenders(bench: _Bench, entries: list[dict[str, Any]], binaries: Sequence[bytes]) -> Iterator[Contender]:

@@ -32,9 +32,9 @@ class CpuBackend(BaseBackend):  # type: ignore[misc]
     def parse_options(self, options: dict[str, Any]) -> Options:
         from deepgen_triton_cpu.lowering.ttir import Options
 
-        known = Options.__dataclass_fields__
-        given = {n: v for n, v in options.items() if n in known and n != _GIVEN_UP and v is not None}
-        return Options(**given)
+        fields = Options.__dataclass_fields__
+        chosen = {n: v for n, v in options.items() if n in fields and n != _GIVEN_UP and v is not None}
+        return Options(**chosen)
 
     def pack_metadata(self, metadata: Any) -> tuple[int, int]:
         return metadata.scratch, metadata.num_threads

@@ -61,8 +61,8 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
     def get_current_target(self) -> GPUTarget:
         from deepgen.extend import targets
 
-        found = targets.resolve("cpu")
-        return GPUTarget(BACKEND, f"{found.name}:{','.join(getattr(found, 'isa', ()))}", 1)
+        target = targets.resolve("cpu")
+        return GPUTarget(BACKEND, f"{target.name}:{','.join(getattr(target, 'isa', ()))}", 1)
 
     def get_current_device(self) -> str:
         return DEVICE
@@ -237,13 +237,13 @@ def _take_arrays() -> None:
     """Lets Triton's calls take numpy's arrays beside tensors, which is all that it knows."""
     from triton.runtime import jit
 
-    known = jit.native_specialize_impl
-    if getattr(known, "takes_arrays", False):
+    specialize = jit.native_specialize_impl
+    if getattr(specialize, "takes_arrays", False):
         return
 
     def specialised(backend: Any, argument: Any, constant: bool, by_value: bool, aligned: bool) -> Any:
         if type(argument).__module__ != "numpy" or not hasattr(argument, "ctypes"):
-            return known(backend, argument, constant, by_value, aligned)
+            return specialize(backend, argument, constant, by_value, aligned)
         name = str(argument.dtype)
         if name not in _NUMPY:
             from deepgen.extend import BadInput

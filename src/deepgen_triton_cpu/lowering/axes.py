@@ -75,23 +75,23 @@ class Axes:
 
     def _combined(self, op: Op, dimension: int, guards: list[Guard] | None) -> int | None:
         steps = [self.step(value, dimension, guards) for value in op.operands]
-        known = [step for step in steps if step is not None]
-        if len(known) < len(steps):
+        numbers = [step for step in steps if step is not None]
+        if len(numbers) < len(steps):
             return None
-        if not any(known):
+        if not any(numbers):
             return 0
         if op.name in ("arith.addi", "tt.addptr"):
-            return known[0] + known[1]
+            return numbers[0] + numbers[1]
         if op.name == "arith.subi":
-            return known[0] - known[1]
+            return numbers[0] - numbers[1]
         if op.name in _SAME:
-            return known[0]
+            return numbers[0]
         if op.name == "arith.muli":
             for one, other in ((0, 1), (1, 0)):
                 factor = constant(op.operands[one])
                 if factor is not None:
-                    return factor * known[other]
-        if op.name == "arith.remsi" and known[0] == 1 and known[1] == 0 and guards is not None:
+                    return factor * numbers[other]
+        if op.name == "arith.remsi" and numbers[0] == 1 and numbers[1] == 0 and guards is not None:
             length = op.result.type.shape[dimension]
             if op.result.type.count == length:  # the same for all elements of other dimensions
                 guards.append(Guard(op, length))
@@ -100,32 +100,32 @@ class Axes:
 
     def bounds(self, mask: Value, dimension: int) -> Bounds | None:
         """Where along the dimension a mask holds; None if it is no single stretch that is known."""
-        found = Bounds()
-        return found if self._add(Seen(mask, ()), dimension, found) else None
+        bounds = Bounds()
+        return bounds if self._add(Seen(mask, ()), dimension, bounds) else None
 
-    def _add(self, seen: Seen, dimension: int, found: Bounds) -> bool:
+    def _add(self, seen: Seen, dimension: int, bounds: Bounds) -> bool:
         mask = seen.value
         if self.step(mask, dimension) == 0:
-            found.conditions.append(seen)
+            bounds.conditions.append(seen)
             return True
         op = mask.op
         if op is None or not self._open(mask):
             return False
         if op.name == "arith.andi":
-            return all(self._add(Seen(part, seen.views), dimension, found) for part in op.operands)
+            return all(self._add(Seen(part, seen.views), dimension, bounds) for part in op.operands)
         viewed = self._through_view(op, dimension)
         if viewed is not None:
-            return self._add(Seen(viewed[0], (*seen.views, op)), viewed[1], found)
-        return op.name == "arith.cmpi" and self._compared(op, dimension, found, seen)
+            return self._add(Seen(viewed[0], (*seen.views, op)), viewed[1], bounds)
+        return op.name == "arith.cmpi" and self._compared(op, dimension, bounds, seen)
 
-    def _compared(self, op: Op, dimension: int, found: Bounds, seen: Seen) -> bool:
+    def _compared(self, op: Op, dimension: int, bounds: Bounds, seen: Seen) -> bool:
         left, right = (Seen(value, seen.views) for value in op.operands)
         one, other = self.step(left.value, dimension), self.step(right.value, dimension)
         predicate = op.integer("predicate")
         if one is None or other is None:
             return False
         if one == other:
-            found.conditions.append(seen)
+            bounds.conditions.append(seen)
             return True
         if one - other == -1:
             left, right, predicate = right, left, _MIRRORED.get(predicate, -1)
@@ -134,9 +134,9 @@ class Axes:
         if predicate not in _MIRRORED:
             return False
         if predicate in (_LT, _LE, _EQ):
-            found.highs.append((right, left, int(predicate != _LT)))
+            bounds.highs.append((right, left, int(predicate != _LT)))
         if predicate in (_GT, _GE, _EQ):
-            found.lows.append((right, left, int(predicate == _GT)))
+            bounds.lows.append((right, left, int(predicate == _GT)))
         return True
 
     def _through_view(self, op: Op, dimension: int) -> tuple[Value, int] | None:
@@ -152,8 +152,8 @@ class Axes:
         if op.name == "tt.trans":
             return source, op.integers("order")[dimension]
         if op.name == "tt.reshape":
-            found = reshaped_dimension(source.type.shape, op.result.type.shape, dimension)
-            return None if found is None else (source, found)
+            viewed = reshaped_dimension(source.type.shape, op.result.type.shape, dimension)
+            return None if viewed is None else (source, viewed)
         return None
 
 
@@ -232,18 +232,18 @@ def scalar_of(value: Value) -> Value | Op | None:
 
 
 def _moved(body: Block, loop: Op, offset: Value, step: Value, of: Type) -> Value:
-    told = scalar_of(step)
-    if isinstance(told, Op):
-        text = told.attributes["value"].partition("<")[2].partition(">")[0]
-        made = make("arith.constant", [], of, loop, value=f"{text} : {of.element}")
-        _insert(body, len(body.ops) - 1, made)
-        told = made.result
-    assert told is not None
-    if told.type != of:
-        made = make("arith.extsi", [told], of, loop)
-        _insert(body, len(body.ops) - 1, made)
-        told = made.result
-    added = make("arith.addi", [offset, told], of, loop)
+    scalar = scalar_of(step)
+    if isinstance(scalar, Op):
+        text = scalar.attributes["value"].partition("<")[2].partition(">")[0]
+        constant = make("arith.constant", [], of, loop, value=f"{text} : {of.element}")
+        _insert(body, len(body.ops) - 1, constant)
+        scalar = constant.result
+    assert scalar is not None
+    if scalar.type != of:
+        constant = make("arith.extsi", [scalar], of, loop)
+        _insert(body, len(body.ops) - 1, constant)
+        scalar = constant.result
+    added = make("arith.addi", [offset, scalar], of, loop)
     _insert(body, len(body.ops) - 1, added)
     return added.result
 

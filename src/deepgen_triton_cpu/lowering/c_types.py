@@ -23,7 +23,7 @@ _VALUE = re.compile(r"dense<(.*)> : tensor<.*>|(.*?)(?: : .*)?", re.S)
 
 def computed(element: str) -> str:
     """The C type that a value has in an expression."""
-    return f"{stored(element[1:])} *" if element.startswith("*") else _known(element, _COMPUTED)
+    return f"{stored(element[1:])} *" if element.startswith("*") else _in_table(element, _COMPUTED)
 
 
 def stored(element: str) -> str:
@@ -63,9 +63,9 @@ def rounded(element: str, text: str) -> str:
 
 def literal(op: Op) -> str:
     """The value of an arith.constant, the same for all elements."""
-    told = _VALUE.fullmatch(op.attributes["value"])
-    assert told is not None
-    text = (told[1] if told[1] is not None else told[2]).strip()
+    match = _VALUE.fullmatch(op.attributes["value"])
+    assert match is not None
+    text = (match[1] if match[1] is not None else match[2]).strip()
     element = op.result.type.element
     if "[" in text or '"' in text:
         raise BadInput("arith.constant with several values", where=op.location, allowed="tensors of one constant")
@@ -106,7 +106,7 @@ def _decoded(element: str, bits: int) -> float:
     return float(struct.unpack(of_value, struct.pack(of_bits, bits))[0])
 
 
-def _known(element: str, table: dict[str, str]) -> str:
+def _in_table(element: str, table: dict[str, str]) -> str:
     if element not in table:
         raise BadInput(f"a value of type {element}", allowed=", ".join(sorted(table)))
     return table[element]

@@ -1,4 +1,4 @@
-"""Loops, branches and jumps. A tensor that they carry has one buffer, which every turn leaves its next value in."""
+"""Loops, branches and jumps. A tensor that they carry has one buffer, where iterations leave its next value."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ class Control:
         self._left(op.results, slots)
 
     def repeat(self, op: Op) -> None:
-        """scf.while: a block that ends with the condition, and one that ends with what the next turn begins with."""
+        """scf.while: a block that ends with the condition, and one that ends with what the next one begins with."""
         writer, (before, after) = self._writer, op.regions
         slots = [self._entered(op, value, first) for value, first in zip(before.block.args, op.operands, strict=True)]
-        found = [self._slot(value) for value in after.block.args]
+        carried = [self._slot(value) for value in after.block.args]
         room = writer.scratch
         writer.write("for (;;) {")
         self._inside(before.block)
         condition, *passed = before.block.ops[-1].operands
-        self._assign(passed, found)
+        self._assign(passed, carried)
         writer.write(f"if (!{writer.scalar(condition)}) break;")
         self._inside(after.block)
         self._assign(after.block.ops[-1].operands, slots)
         writer.write("}")
         writer.scratch = room
-        self._left(op.results, found)
+        self._left(op.results, carried)
 
     def branch(self, op: Op) -> None:
         """scf.if."""
@@ -100,12 +100,12 @@ class Control:
         """Room for a value that is assigned to later."""
         if not value.type.tensor:
             return self._writer.variable(value)
-        made = self._writer.allocate(value.type.element, value.type.shape)
-        self._writer.buffers[value] = made
-        return made
+        buffer = self._writer.allocate(value.type.element, value.type.shape)
+        self._writer.buffers[value] = buffer
+        return buffer
 
     def _entered(self, op: Op, value: Value, first: Value) -> Slot:
-        """Room for a carried value, with what it is in the first turn."""
+        """Room for a carried value, with what it is in the first iteration."""
         writer = self._writer
         if not value.type.tensor:
             return writer.variable(value, writer.scalar(first))
@@ -115,10 +115,10 @@ class Control:
             del writer.buffers[first]
             writer.buffers[value] = held
             return held
-        made = writer.allocate(value.type.element, value.type.shape)
-        writer.fill(made, first)
-        writer.buffers[value] = made
-        return made
+        buffer = writer.allocate(value.type.element, value.type.shape)
+        writer.fill(buffer, first)
+        writer.buffers[value] = buffer
+        return buffer
 
     def _left(self, results: Sequence[Value], slots: Sequence[Slot]) -> None:
         for result, slot in zip(results, slots, strict=True):
@@ -149,9 +149,9 @@ class Control:
             if not others and read.get(id(slot), True):
                 direct.append((slot, value))
             else:
-                made = writer.allocate(value.type.element, value.type.shape)
-                writer.fill(made, value)
-                late.append((slot, made))
+                buffer = writer.allocate(value.type.element, value.type.shape)
+                writer.fill(buffer, value)
+                late.append((slot, buffer))
         for slot, value in direct:
             writer.fill(slot, value)
         for to, source in late:

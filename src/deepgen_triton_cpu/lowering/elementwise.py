@@ -28,46 +28,46 @@ _NEAREST = (1,)  # rounding of tt.fp_to_fp
 
 
 def _infix(sign: str) -> Made:
-    return lambda op, given: rounded(op.result.type.element, f"{given[0]} {sign} {given[1]}")
+    return lambda op, args: rounded(op.result.type.element, f"{args[0]} {sign} {args[1]}")
 
 
 def _wrapping(sign: str) -> Made:
-    def made(op: Op, given: Sequence[str]) -> str:
+    def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         if of == "i1":  # addition and subtraction of one bit are xor, multiplication is and
-            return f"{given[0]} {'&' if sign == '*' else '^'} {given[1]}"
+            return f"{args[0]} {'&' if sign == '*' else '^'} {args[1]}"
         wide = "uint64_t" if Type(of).bits == 64 else "uint32_t"
-        return f"({computed(of)})(({wide}){given[0]} {sign} ({wide}){given[1]})"
+        return f"({computed(of)})(({wide}){args[0]} {sign} ({wide}){args[1]})"
 
-    return made
+    return write
 
 
 def _call(name: str, *, as_unsigned: bool = False) -> Made:
-    def made(op: Op, given: Sequence[str]) -> str:
+    def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         suffix = "f32" if of in NARROW else of if not as_unsigned else f"u{of[1:]}"
         if of == "index":
             suffix = "i64" if not as_unsigned else "u64"
-        called = f"{name}_{suffix}({', '.join(given)})"
+        called = f"{name}_{suffix}({', '.join(args)})"
         return f"({computed(of)}){called}" if as_unsigned else rounded(of, called)
 
-    return made
+    return write
 
 
 def _shift(sign: str, *, signed: bool = False) -> Made:
-    def made(op: Op, given: Sequence[str]) -> str:
+    def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         if of == "i1":
-            return f"{given[0]} & !{given[1]}"
+            return f"{args[0]} & !{args[1]}"
         kind = computed(of) if signed else unsigned(of)
-        return f"({computed(of)})(({kind}){given[0]} {sign} ({given[1]} & {Type(of).bits - 1}))"
+        return f"({computed(of)})(({kind}){args[0]} {sign} ({args[1]} & {Type(of).bits - 1}))"
 
-    return made
+    return write
 
 
-def _compare_integers(op: Op, given: Sequence[str]) -> str:
+def _compare_integers(op: Op, args: Sequence[str]) -> str:
     predicate, of = op.integer("predicate"), op.operands[0].type
-    left, right = given
+    left, right = args
     if of.pointer:
         left, right = f"(intptr_t){left}", f"(intptr_t){right}"
     elif predicate >= _SIGNED_BELOW:
@@ -78,75 +78,75 @@ def _compare_integers(op: Op, given: Sequence[str]) -> str:
     return f"{left} {_CMPI[predicate]} {right}"
 
 
-def _compare_floats(op: Op, given: Sequence[str]) -> str:
-    return _CMPF[op.integer("predicate")].format(*given)
+def _compare_floats(op: Op, args: Sequence[str]) -> str:
+    return _CMPF[op.integer("predicate")].format(*args)
 
 
-def _extended(op: Op, given: Sequence[str]) -> str:
+def _extended(op: Op, args: Sequence[str]) -> str:
     of = computed(op.result.type.element)
-    return f"-({of}){given[0]}" if op.operands[0].type.element == "i1" else f"({of}){given[0]}"
+    return f"-({of}){args[0]}" if op.operands[0].type.element == "i1" else f"({of}){args[0]}"
 
 
-def _zero_extended(op: Op, given: Sequence[str]) -> str:
-    return f"({computed(op.result.type.element)})({unsigned(op.operands[0].type.element)}){given[0]}"
+def _zero_extended(op: Op, args: Sequence[str]) -> str:
+    return f"({computed(op.result.type.element)})({unsigned(op.operands[0].type.element)}){args[0]}"
 
 
-def _truncated(op: Op, given: Sequence[str]) -> str:
+def _truncated(op: Op, args: Sequence[str]) -> str:
     of = op.result.type.element
-    return f"{given[0]} & 1" if of == "i1" else f"({computed(of)}){given[0]}"
+    return f"{args[0]} & 1" if of == "i1" else f"({computed(of)}){args[0]}"
 
 
-def _float_of(op: Op, given: Sequence[str], kind: str) -> str:
+def _float_of(op: Op, args: Sequence[str], kind: str) -> str:
     of = op.result.type.element
-    return rounded(of, f"({computed(of)})({kind}){given[0]}")
+    return rounded(of, f"({computed(of)})({kind}){args[0]}")
 
 
-def _converted(op: Op, given: Sequence[str]) -> str:
+def _converted(op: Op, args: Sequence[str]) -> str:
     of = op.result.type.element
     if op.name == "tt.fp_to_fp" and of in NARROW and op.integer("rounding", 1) not in _NEAREST:
         if of != "bf16":
             raise BadInput("tt.fp_to_fp that rounds to zero", where=op.location, allowed="rounding to nearest")
-        return f"toward_zero_bf16({given[0]})"
-    return rounded(of, f"({computed(of)}){given[0]}")
+        return f"toward_zero_bf16({args[0]})"
+    return rounded(of, f"({computed(of)}){args[0]}")
 
 
-def _bits(op: Op, given: Sequence[str]) -> str:
+def _bits(op: Op, args: Sequence[str]) -> str:
     source, of = op.operands[0].type.element, op.result.type.element
     if source == of:
-        return given[0]
+        return args[0]
     if of.startswith("*"):
-        return f"({computed(of)}){given[0]}"
-    return f"bits_{_name(source)}_{_name(of)}({given[0]})"
+        return f"({computed(of)}){args[0]}"
+    return f"bits_{_name(source)}_{_name(of)}({args[0]})"
 
 
 def _name(element: str) -> str:
     return NARROW.get(element, element)
 
 
-def _moved(op: Op, given: Sequence[str]) -> str:
-    return f"{given[0]} + {given[1]}"
+def _moved(op: Op, args: Sequence[str]) -> str:
+    return f"{args[0]} + {args[1]}"
 
 
-def _fused(op: Op, given: Sequence[str]) -> str:
+def _fused(op: Op, args: Sequence[str]) -> str:
     of = op.result.type.element
-    return rounded(of, f"{'fma' if of == 'f64' else 'fmaf'}({', '.join(given)})")
+    return rounded(of, f"{'fma' if of == 'f64' else 'fmaf'}({', '.join(args)})")
 
 
-def _clamped(op: Op, given: Sequence[str]) -> str:
+def _clamped(op: Op, args: Sequence[str]) -> str:
     of = "f64" if op.result.type.element == "f64" else "f32"
     wide = "maximum" if op.integer("propagateNan", 0) else "maxnum"
     small = "minimum" if op.integer("propagateNan", 0) else "minnum"
-    return f"{small}_{of}({wide}_{of}({given[0]}, {given[1]}), {given[2]})"
+    return f"{small}_{of}({wide}_{of}({args[0]}, {args[1]}), {args[2]})"
 
 
-def _external(op: Op, given: Sequence[str]) -> str:
+def _external(op: Op, args: Sequence[str]) -> str:
     """A function of NVIDIA's library of device functions."""
     symbol = op.attributes.get("symbol", "").strip('"')
     text = FUNCTIONS.get(symbol.removeprefix("__nv_")) if symbol.startswith("__nv_") else None
     if text is None:
         allowed = "functions of libdevice that the C library has and that round to the nearest number"
         raise BadInput(f"tt.extern_elementwise of {symbol or 'no symbol'}", where=op.location, allowed=allowed)
-    return f"({computed(op.result.type.element)})({text.format(*given, args=', '.join(given))})"
+    return f"({computed(op.result.type.element)})({text.format(*args, args=', '.join(args))})"
 
 
 TABLE: dict[str, Made] = {
@@ -157,16 +157,16 @@ TABLE: dict[str, Made] = {
     "arith.shli": _shift("<<"),
     "arith.shrui": _shift(">>"),
     "arith.shrsi": _shift(">>", signed=True),
-    "arith.negf": lambda op, given: f"-{given[0]}",
-    "arith.remf": lambda op, given: rounded(
-        op.result.type.element, f"{'fmod' if op.result.type.element == 'f64' else 'fmodf'}({given[0]}, {given[1]})"
+    "arith.negf": lambda op, args: f"-{args[0]}",
+    "arith.remf": lambda op, args: rounded(
+        op.result.type.element, f"{'fmod' if op.result.type.element == 'f64' else 'fmodf'}({args[0]}, {args[1]})"
     ),
     **{f"arith.{name}f": _call(name) for name in ("maximum", "minimum", "maxnum", "minnum")},
     **{f"arith.{name}si": _call(name) for name in ("max", "min", "div", "rem", "ceildiv", "floordiv")},
     **{f"arith.{name}ui": _call(name, as_unsigned=True) for name in ("max", "min", "div", "rem", "ceildiv")},
     "arith.cmpi": _compare_integers,
     "arith.cmpf": _compare_floats,
-    "arith.select": lambda op, given: f"{given[0]} ? {given[1]} : {given[2]}",
+    "arith.select": lambda op, args: f"{args[0]} ? {args[1]} : {args[2]}",
     "arith.extsi": _extended,
     "arith.extui": _zero_extended,
     "arith.index_cast": _extended,
@@ -175,17 +175,17 @@ TABLE: dict[str, Made] = {
     "arith.extf": _converted,
     "arith.truncf": _converted,
     "tt.fp_to_fp": _converted,
-    "arith.sitofp": lambda op, given: _float_of(op, given, computed(op.operands[0].type.element)),
-    "arith.uitofp": lambda op, given: _float_of(op, given, unsigned(op.operands[0].type.element)),
-    "arith.fptosi": lambda op, given: f"({computed(op.result.type.element)}){given[0]}",
-    "arith.fptoui": lambda op, given: (
-        f"({computed(op.result.type.element)})({unsigned(op.result.type.element)}){given[0]}"
+    "arith.sitofp": lambda op, args: _float_of(op, args, computed(op.operands[0].type.element)),
+    "arith.uitofp": lambda op, args: _float_of(op, args, unsigned(op.operands[0].type.element)),
+    "arith.fptosi": lambda op, args: f"({computed(op.result.type.element)}){args[0]}",
+    "arith.fptoui": lambda op, args: (
+        f"({computed(op.result.type.element)})({unsigned(op.result.type.element)}){args[0]}"
     ),
     "arith.bitcast": _bits,
     "tt.bitcast": _bits,
     "tt.addptr": _moved,
-    "tt.int_to_ptr": lambda op, given: f"({computed(op.result.type.element)})(intptr_t){given[0]}",
-    "tt.ptr_to_int": lambda op, given: f"({computed(op.result.type.element)})(intptr_t){given[0]}",
+    "tt.int_to_ptr": lambda op, args: f"({computed(op.result.type.element)})(intptr_t){args[0]}",
+    "tt.ptr_to_int": lambda op, args: f"({computed(op.result.type.element)})(intptr_t){args[0]}",
     "tt.mulhiui": _call("mulhi", as_unsigned=True),
     "tt.precise_sqrt": _call("sqrt"),
     "tt.clampf": _clamped,
@@ -209,9 +209,9 @@ COSTS = {
 } | {"math.absf": 1, "math.absi": 1, "math.floor": 1, "math.ceil": 1, "math.fma": 1, "tt.mulhiui": 3}
 
 
-def expression(op: Op, given: Sequence[str]) -> str:
+def expression(op: Op, args: Sequence[str]) -> str:
     """The operation's result in C."""
-    return TABLE[op.name](op, given)
+    return TABLE[op.name](op, args)
 
 
 _OWN = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt")
@@ -294,18 +294,18 @@ _OTHERS: Mapping[str, str] = {
 
 
 def _functions() -> dict[str, str]:
-    found = {f"{n}f": f"{n}_f32({{args}})" for n in _OWN} | {n: f"{n}_f64({{args}})" for n in _OWN}
-    found |= {f"{n}f": f"{n}f({{args}})" for n in _LIBRARY} | {n: f"{n}({{args}})" for n in _LIBRARY}
-    found |= {f"{n}f": text.replace("F", "f") for n, text in _EITHER.items()}
-    found |= {n: text.replace("F", "") for n, text in _EITHER.items()}
-    found |= {f"{kind}{n}_rn": text for n, text in _ARITHMETIC.items() for kind in "fd"}
+    functions = {f"{n}f": f"{n}_f32({{args}})" for n in _OWN} | {n: f"{n}_f64({{args}})" for n in _OWN}
+    functions |= {f"{n}f": f"{n}f({{args}})" for n in _LIBRARY} | {n: f"{n}({{args}})" for n in _LIBRARY}
+    functions |= {f"{n}f": text.replace("F", "f") for n, text in _EITHER.items()}
+    functions |= {n: text.replace("F", "") for n, text in _EITHER.items()}
+    functions |= {f"{kind}{n}_rn": text for n, text in _ARITHMETIC.items() for kind in "fd"}
     for word, of in _WHOLE.items():
         for way, function in _DIRECTIONS.items():
-            found[f"float2{word}_{way}"] = f"({of}){function}f({{0}})"
-            found[f"double2{word}_{way}"] = f"({of}){function}({{0}})"
-        found[f"{word}2float_rn"] = f"(float)({of}){{0}}"
-        found[f"{word}2double_rn"] = f"(double)({of}){{0}}"
-    return found | dict(_OTHERS)
+            functions[f"float2{word}_{way}"] = f"({of}){function}f({{0}})"
+            functions[f"double2{word}_{way}"] = f"({of}){function}({{0}})"
+        functions[f"{word}2float_rn"] = f"(float)({of}){{0}}"
+        functions[f"{word}2double_rn"] = f"(double)({of}){{0}}"
+    return functions | dict(_OTHERS)
 
 
 FUNCTIONS: Mapping[str, str] = _functions()

@@ -67,9 +67,9 @@ def _reduce_rows(writer: Writer, op: Op, axis: int, simple: str) -> None:
     else:
         held = writer.allocate(element, (size,))
         inner = Nest(writer, shape)
-        found = inner.at(value)
+        value_at = inner.at(value)
         index = inner.indices[axis].text
-        inner.put(inner.inmost, f"{held.name}[{index}] = {found.text};")
+        inner.put(inner.inmost, f"{held.name}[{index}] = {value_at.text};")
         place = linear(outer, inner.indices[:axis])
         target = f"{into.name}[{place.text}]" if into else target
         inner.after.append(f"{target} = {rounded(of.element, f'{call}({held.name}, {size})')};")
@@ -97,8 +97,8 @@ def _reduce_any(writer: Writer, op: Op, axis: int, block: Block) -> None:
         place = linear(left, indices)
         so_far = [_reads(nest, into, place) for into in sums]
         news = [nest.at(value) for value in op.operands]
-        for into, found in zip(sums, nest.region(block, [*so_far, *news]), strict=True):
-            nest.put(nest.inmost, f"{into.name}[{place.text}] = {found.text};")
+        for into, combined in zip(sums, nest.region(block, [*so_far, *news]), strict=True):
+            nest.put(nest.inmost, f"{into.name}[{place.text}] = {combined.text};")
         nest.emit(low="1" if nest.dims[-1] == axis else "0", simd=nest.dims[-1] != axis)
     for result, into in zip(op.results, sums, strict=True):
         if result.type.tensor:
@@ -140,8 +140,8 @@ def scan(writer: Writer, op: Op) -> None:
         before = Index(f"({place.text} - ({step}))", place.level)
         so_far = [_reads(nest, into, before) for into in sums]
         late = [nest.keep(into.element, new.text, nest.inmost) for into, new in zip(sums, news, strict=True)]
-        for into, found in zip(sums, nest.region(block, [*so_far, *late]), strict=True):
-            nest.put(nest.inmost, f"{into.name}[{place.text}] = {found.text};")
+        for into, combined in zip(sums, nest.region(block, [*so_far, *late]), strict=True):
+            nest.put(nest.inmost, f"{into.name}[{place.text}] = {combined.text};")
         nest.emit(simd=False)
     for result, into in zip(op.results, sums, strict=True):
         writer.buffers[result] = into
@@ -152,9 +152,9 @@ def histogram(writer: Writer, op: Op) -> None:
     bins = op.result.type.count
     writer.write(f"for (int64_t n = 0; n < {bins}; n++) {into.name}[n] = 0;")
     nest = Nest(writer, op.operands[0].type.shape)
-    found = nest.at(op.operands[0]).text
+    bin = nest.at(op.operands[0]).text
     also = f" && {nest.at(op.operands[1]).text}" if len(op.operands) > 1 else ""
-    nest.put(nest.inmost, f"if ({found} >= 0 && {found} < {bins}{also}) {into.name}[{found}]++;")
+    nest.put(nest.inmost, f"if ({bin} >= 0 && {bin} < {bins}{also}) {into.name}[{bin}]++;")
     nest.emit(simd=False)
     writer.buffers[op.result] = into
 
@@ -165,8 +165,8 @@ def gather(writer: Writer, op: Op) -> None:
     held = writer.ensure(source)
     into = writer.allocate(op.result.type.element, op.result.type.shape)
     nest = Nest(writer, indices.type.shape)
-    found = nest.at(indices)
-    place = linear(source.type.shape, [found if d == axis else i for d, i in enumerate(nest.indices)])
+    index = nest.at(indices)
+    place = linear(source.type.shape, [index if d == axis else i for d, i in enumerate(nest.indices)])
     nest.put(nest.inmost, f"{into.name}[{linear(into.shape, nest.indices).text}] = {held.name}[{place.text}];")
     nest.emit(simd=False)
     writer.buffers[op.result] = into
@@ -177,9 +177,9 @@ def concatenate(writer: Writer, op: Op) -> None:
     start = 0
     for value in op.operands:
         nest = Nest(writer, value.type.shape)
-        found = narrowed(into.element, nest.at(value).text)
+        element = narrowed(into.element, nest.at(value).text)
         place = linear(value.type.shape, nest.indices)
-        nest.put(nest.inmost, f"{into.name}[{start} + {place.text}] = {found};")
+        nest.put(nest.inmost, f"{into.name}[{start} + {place.text}] = {element};")
         nest.emit()
         start += value.type.count
     writer.buffers[op.result] = into
@@ -227,8 +227,8 @@ def elements(writer: Writer, op: Op) -> None:
     if pack != 1:
         raise BadInput(f"tt.map_elementwise of {pack} elements at once", where=op.location, allowed="pack=1")
     nest = Nest(writer, op.operands[0].type.shape)
-    found = nest.region(op.regions[0].block, [nest.at(value) for value in op.operands])
-    for result, one in zip(op.results, found, strict=True):
+    results = nest.region(op.regions[0].block, [nest.at(value) for value in op.operands])
+    for result, one in zip(op.results, results, strict=True):
         into = writer.allocate(result.type.element, result.type.shape)
         place = linear(into.shape, nest.indices)
         nest.put(nest.inmost, f"{into.name}[{place.text}] = {narrowed(into.element, one.text)};")
@@ -239,9 +239,9 @@ def elements(writer: Writer, op: Op) -> None:
 def unsplat(writer: Writer, op: Op) -> None:
     value = op.operands[0]
     nest = Nest(writer, value.type.shape)
-    found = nest.at(value)
+    element = nest.at(value)
     writer.write(*nest.outer[0])
-    writer.define(op.result, found.text)
+    writer.define(op.result, element.text)
 
 
 HANDLERS: dict[str, Callable[[Writer, Op], None]] = {

@@ -70,12 +70,12 @@ class Op:
         return self.results[0]
 
     def integer(self, name: str, default: int | None = None) -> int:
-        found = _NUMBER.match(self.attributes.get(name, ""))
-        if found is None:
+        match = _NUMBER.match(self.attributes.get(name, ""))
+        if match is None:
             if default is None:
                 raise BadInput(f"{self.name} has no attribute {name}", where=self.location, allowed="Triton 3.9's IR")
             return default
-        return int(found[0])
+        return int(match[0])
 
     def integers(self, name: str) -> list[int]:
         """The numbers of `array<i32: 1, 0>`."""

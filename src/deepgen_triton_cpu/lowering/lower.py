@@ -115,7 +115,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
     fields = [f"{kind} {one};" for kind, one in zip(kinds, names, strict=True)]
     taken = [f"{constant_of(kind)} {one} = given->{one};" for kind, one in zip(kinds, names, strict=True)]
     passed = "".join(f"{kind} {one}, " for kind, one in zip(kinds, names, strict=True))
-    given = "".join(f".{one} = {one}, " for one in names)
+    copied = "".join(f".{one} = {one}, " for one in names)
     lines = [
         f"// {name}, from Triton's IR of it.",
         *([f"#define TILES_OF_{tiles.upper()}"] if tiles else []),
@@ -150,7 +150,7 @@ def _program(name: str, entry: str, types: list[str], names: list[str], writer: 
         f"void {entry}({passed}int32_t x, int32_t y, int32_t z, int32_t threads, void *scratch) {{",
         *_indented(
             [
-                f"{entry}_job given = {{{given}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
+                f"{entry}_job given = {{{copied}.programs = {{x, y, z}}, .scratch = scratch, .all = (long)x * y * z}};",
                 "given.each = chunk(given.all, threads);",
                 f"deepgen_pool_run(given.all < threads ? (int)given.all : threads, {entry}_draw, &given);",
             ]
@@ -182,32 +182,32 @@ def _inline(function: Function, call: Op, others: Mapping[str, Function]) -> Non
         raise BadInput(what, where=call.location, allowed="a function that Triton inlines, or one with a single return")
     block = call.block
     assert block is not None
-    known: dict[Value, Value] = dict(zip(others[name].args, call.operands, strict=True))
+    values: dict[Value, Value] = dict(zip(others[name].args, call.operands, strict=True))
     *ops, last = others[name].body.block.ops
     at = block.ops.index(call)
-    block.ops[at : at + 1] = [_copied(op, block, known) for op in ops]
-    returned = {old: known.get(new, new) for old, new in zip(call.results, last.operands, strict=True)}
+    block.ops[at : at + 1] = [_copied(op, block, values) for op in ops]
+    returned = {old: values.get(new, new) for old, new in zip(call.results, last.operands, strict=True)}
     for op in walk(function.body):
         op.operands = [returned.get(value, value) for value in op.operands]
 
 
-def _copied(op: Op, block: Block, known: dict[Value, Value]) -> Op:
-    operands = [known.get(value, value) for value in op.operands]
-    made = Op(op.name, operands, [], op.attributes, [], op.successors, op.location, block)
+def _copied(op: Op, block: Block, values: dict[Value, Value]) -> Op:
+    operands = [values.get(value, value) for value in op.operands]
+    copied = Op(op.name, operands, [], op.attributes, [], op.successors, op.location, block)
     for place, value in enumerate(op.results):
-        known[value] = Value(value.type, made, block, place)
-        made.results.append(known[value])
+        values[value] = Value(value.type, copied, block, place)
+        copied.results.append(values[value])
     for region in op.regions:
-        copy = Region(op=made)
-        made.regions.append(copy)
+        copy = Region(op=copied)
+        copied.regions.append(copy)
         for inner in region.blocks:
             new = Block(inner.label, region=copy)
             copy.blocks.append(new)
             for place, value in enumerate(inner.args):
-                known[value] = Value(value.type, None, new, place)
-                new.args.append(known[value])
-            new.ops = [_copied(one, new, known) for one in inner.ops]
-    return made
+                values[value] = Value(value.type, None, new, place)
+                new.args.append(values[value])
+            new.ops = [_copied(one, new, values) for one in inner.ops]
+    return copied
 
 
 def _print(writer: Writer, op: Op) -> None:
@@ -218,8 +218,8 @@ def _print(writer: Writer, op: Op) -> None:
         places = ", ".join("%d" for _ in value.type.shape)
         text = json.dumps(f"pid (%d, %d, %d) idx ({places}){prefix}{_form(value)}\n")
         indices = "".join(f", (int){index.text}" for index in nest.indices)
-        found = _printed(value, nest.at(value).text)
-        nest.put(nest.inmost, f"printf({text}, program[0], program[1], program[2]{indices}, {found});")
+        printed = _printed(value, nest.at(value).text)
+        nest.put(nest.inmost, f"printf({text}, program[0], program[1], program[2]{indices}, {printed});")
         nest.emit(simd=False)
 
 

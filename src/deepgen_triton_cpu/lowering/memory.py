@@ -30,8 +30,8 @@ def load(writer: Writer, op: Op) -> None:
     into = writer.allocate(element, pointer.type.shape)
     order, guards = _order(writer, pointer)
 
-    def rows(known: bool) -> None:
-        _load_rows(writer, into, pointer, mask, other, order, known)
+    def rows(regular: bool) -> None:
+        _load_rows(writer, into, pointer, mask, other, order, regular)
 
     _versions(writer, guards, rows)
     writer.buffers[op.result] = into
@@ -65,9 +65,9 @@ def _versions(writer: Writer, guards: list[Guard] | None, rows: Callable[[bool],
     writer.write("}", "}")
 
 
-def _row(nest: Nest, pointer: Value, known: bool) -> str:
+def _row(nest: Nest, pointer: Value, regular: bool) -> str:
     """What a pointer of the innermost loop points at; `known`: the next is the neighbour of this one."""
-    if not known or not nest.depth:
+    if not regular or not nest.depth:
         return nest.address(pointer, nest.indices)
     last = nest.dims[-1]
     start = [ZERO if d == last else index for d, index in enumerate(nest.indices)]
@@ -75,13 +75,19 @@ def _row(nest: Nest, pointer: Value, known: bool) -> str:
 
 
 def _load_rows(
-    writer: Writer, into: Buffer, pointer: Value, mask: Value | None, other: Value | None, order: list[int], known: bool
+    writer: Writer,
+    into: Buffer,
+    pointer: Value,
+    mask: Value | None,
+    other: Value | None,
+    order: list[int],
+    regular: bool,
 ) -> None:
     nest = Nest(writer, pointer.type.shape, order)
     place = linear(into.shape, nest.indices)
     element = into.element
     if mask is None:
-        nest.put(nest.inmost, f"{into.name}[{place.text}] = {_row(nest, pointer, known)};")
+        nest.put(nest.inmost, f"{into.name}[{place.text}] = {_row(nest, pointer, regular)};")
         nest.emit()
         return
     last = nest.dims[-1] if nest.dims else None
@@ -92,7 +98,7 @@ def _load_rows(
         condition = nest.at(mask)
         kept = narrowed(element, value.text)
         nest.put(nest.inmost, f"{into.name}[{place.text}] = {kept};")
-        nest.put(nest.inmost, f"if ({condition.text}) {into.name}[{place.text}] = {_row(nest, pointer, known)};")
+        nest.put(nest.inmost, f"if ({condition.text}) {into.name}[{place.text}] = {_row(nest, pointer, regular)};")
         nest.emit(simd=False)
         return
     start = [ZERO if d == last else index for d, index in enumerate(nest.indices)]
@@ -110,7 +116,7 @@ def _load_rows(
         nest.before += [SIMD, f"for (int64_t {name} = 0; {name} < {low}; {name}++) {kept}"]
     if high != str(size):
         nest.after += [SIMD, f"for (int64_t {name} = {high}; {name} < {size}; {name}++) {kept}"]
-    nest.put(nest.inmost, f"{into.name}[{place.text}] = {_row(nest, pointer, known)};")
+    nest.put(nest.inmost, f"{into.name}[{place.text}] = {_row(nest, pointer, regular)};")
     nest.emit(low=low, high=high)
 
 
@@ -124,12 +130,12 @@ def store(writer: Writer, op: Op) -> None:
         return
     order, guards = _order(writer, pointer)
 
-    def rows(known: bool) -> None:
+    def rows(regular: bool) -> None:
         nest = Nest(writer, pointer.type.shape, order)
         conditions, low, high, simd = _masked(writer, nest, mask)
-        found = nest.at(value)
-        kept = nest.keep(value.type.element, found.text, nest.inmost) if found.level < nest.inmost else found
-        nest.put(nest.inmost, f"{_row(nest, pointer, known)} = {narrowed(element, kept.text)};")
+        source = nest.at(value)
+        kept = nest.keep(value.type.element, source.text, nest.inmost) if source.level < nest.inmost else source
+        nest.put(nest.inmost, f"{_row(nest, pointer, regular)} = {narrowed(element, kept.text)};")
         nest.emit(conditions, low, high, simd)
 
     _versions(writer, guards, rows)
@@ -152,18 +158,18 @@ def _masked(writer: Writer, nest: Nest, mask: Value | None) -> tuple[list[str], 
 
 def atomic(writer: Writer, op: Op) -> None:
     """tt.atomic_rmw and tt.atomic_cas. Elements that a mask leaves out give zero."""
-    pointer, *given = op.operands
+    pointer, *values = op.operands
     element = pointer.type.pointee
     name = _atomic_name(op, element)
-    mask = given.pop() if op.name == "tt.atomic_rmw" and len(given) > 1 else None
+    mask = values.pop() if op.name == "tt.atomic_rmw" and len(values) > 1 else None
     kind = computed(element) if element not in NARROW else "float"
     if not pointer.type.tensor:
-        call = f"{name}({', '.join(writer.scalar(value) for value in (pointer, *given))})"
+        call = f"{name}({', '.join(writer.scalar(value) for value in (pointer, *values))})"
         writer.define(op.result, f"{writer.scalar(mask)} ? {call} : ({kind})0" if mask is not None else call)
         return
     nest = Nest(writer, pointer.type.shape)
-    found = ", ".join(nest.at(value).text for value in (pointer, *given))
-    call = f"{name}({found})"
+    args = ", ".join(nest.at(value).text for value in (pointer, *values))
+    call = f"{name}({args})"
     if mask is not None:
         call = f"{nest.at(mask).text} ? {call} : ({kind})0"
     if writer.uses.used(op.result):

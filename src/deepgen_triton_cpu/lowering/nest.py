@@ -51,7 +51,7 @@ class Nest:
         self.inner: list[str] = []
         self.before: list[str] = []  # the innermost loop
         self.after: list[str] = []
-        self._known: dict[tuple[Value, tuple[Index, ...]], Index] = {}
+        self._computed_values: dict[tuple[Value, tuple[Index, ...]], Index] = {}
         self._holding: frozenset[Value] = frozenset()  # masks that hold, or fail, wherever the innermost loop goes
         self._failing: Value | None = None
 
@@ -62,7 +62,7 @@ class Nest:
     def assume(self, mask: Value, holds: bool) -> None:
         """The mask holds, or fails, wherever the innermost loop goes."""
         self._holding, self._failing = (conjuncts(mask), None) if holds else (frozenset(), mask)
-        self._known[(mask, self._own(mask))] = Index(str(int(holds)))
+        self._computed_values[(mask, self._own(mask))] = Index(str(int(holds)))
 
     def put(self, level: int, line: str) -> None:
         (self.inner if level >= self.inmost else self.outer[level]).append(line)
@@ -77,16 +77,16 @@ class Nest:
         """An element of a value: its name, and the level at which it is known."""
         if not value.type.tensor:
             return Index(self._writer.scalar(value))
-        given = self._own(value, indices)
-        key = (value, given)
-        if key not in self._known:
-            self._known[key] = self._computed(value, given)
-        return self._known[key]
+        own = self._own(value, indices)
+        key = (value, own)
+        if key not in self._computed_values:
+            self._computed_values[key] = self._computed(value, own)
+        return self._computed_values[key]
 
     def _own(self, value: Value, indices: Sequence[Index] | None = None) -> tuple[Index, ...]:
         """Indices into a value, some of whose dimensions may be 1."""
-        given = self.indices if indices is None else indices
-        return tuple(ZERO if size == 1 else index for size, index in zip(value.type.shape, given, strict=True))
+        place = self.indices if indices is None else indices
+        return tuple(ZERO if size == 1 else index for size, index in zip(value.type.shape, place, strict=True))
 
     def seen(self, seen: Seen, indices: Sequence[Index]) -> Index:
         """An element of a value behind views."""
@@ -94,19 +94,19 @@ class Nest:
             indices = source_indices(view, indices)
         return self.at(seen.value, indices)
 
-    def region(self, block: Block, given: Sequence[Index]) -> list[Index]:
+    def region(self, block: Block, arguments: Sequence[Index]) -> list[Index]:
         """What a block of operations on single elements returns for these arguments."""
-        for value, known in zip(block.args, given, strict=True):
-            self._known[(value, ())] = known
+        for value, argument in zip(block.args, arguments, strict=True):
+            self._computed_values[(value, ())] = argument
         for op in block.ops[:-1]:
-            found = [self._single(value) for value in op.operands]
-            made = literal(op) if op.name == "arith.constant" else expression(op, [f.text for f in found])
-            level = max((f.level for f in found), default=0)
-            self._known[(op.result, ())] = self.keep(op.result.type.element, made, level)
+            operands = [self._single(value) for value in op.operands]
+            text = literal(op) if op.name == "arith.constant" else expression(op, [f.text for f in operands])
+            level = max((f.level for f in operands), default=0)
+            self._computed_values[(op.result, ())] = self.keep(op.result.type.element, text, level)
         return [self._single(value) for value in block.ops[-1].operands]
 
     def _single(self, value: Value) -> Index:
-        return self._known.get((value, ())) or Index(self._writer.scalar(value))
+        return self._computed_values.get((value, ())) or Index(self._writer.scalar(value))
 
     def _computed(self, value: Value, indices: tuple[Index, ...]) -> Index:
         buffer = self._writer.buffers.get(value)
@@ -115,12 +115,12 @@ class Nest:
             return self.keep(value.type.element, widened(buffer.element, f"{buffer.name}[{place.text}]"), place.level)
         op = value.op
         assert op is not None, "arguments of blocks have buffers"
-        made = _MAKERS.get(op.name)
-        if made is not None:
-            return made(self, op, value, indices)
-        found = [self.at(operand, indices) for operand in op.operands]
-        level = max((f.level for f in found), default=0)
-        return self.keep(value.type.element, expression(op, [f.text for f in found]), level)
+        maker = _MAKERS.get(op.name)
+        if maker is not None:
+            return maker(self, op, value, indices)
+        operands = [self.at(operand, indices) for operand in op.operands]
+        level = max((f.level for f in operands), default=0)
+        return self.keep(value.type.element, expression(op, [f.text for f in operands]), level)
 
     def load(self, op: Op, indices: Sequence[Index]) -> Index:
         """An element that is read where it is used, in the innermost loop."""
@@ -159,10 +159,10 @@ class Nest:
             return f"(int64_t){self.seen(one, start).text} - {self.seen(other, start).text} + {more}"
 
         low, high = "0", str(size)
-        for told in bounds.lows:
-            low = self.keep("i64", f"within({bound(*told)}, {low}, {size})", level).text
-        for told in bounds.highs:
-            high = self.keep("i64", f"within({bound(*told)}, 0, {high})", level).text
+        for limit in bounds.lows:
+            low = self.keep("i64", f"within({bound(*limit)}, {low}, {size})", level).text
+        for limit in bounds.highs:
+            high = self.keep("i64", f"within({bound(*limit)}, 0, {high})", level).text
         return conditions, low, high
 
     def emit(self, conditions: Sequence[str] = (), low: str = "0", high: str | None = None, simd: bool = True) -> None:

@@ -25,11 +25,11 @@ def parse(text: str) -> tuple[Function, dict[str, Function]]:
     others: dict[str, Function] = {}
     kernels: list[Function] = []
     for op in _Parser(text).module():
-        made = Function(op.attributes["sym_name"].strip('"'), op.regions[0])
+        function = Function(op.attributes["sym_name"].strip('"'), op.regions[0])
         if op.attributes.get("sym_visibility") == '"public"':
-            kernels.append(made)
+            kernels.append(function)
         else:
-            others[made.name] = made
+            others[function.name] = function
     if len(kernels) != 1:
         raise DeepgenError(f"Triton's IR has {len(kernels)} kernels where one was expected")
     return kernels[0], others
@@ -100,19 +100,19 @@ class _Parser:
         return names
 
     def _labels(self) -> list[str]:
-        found: list[str] = []
+        labels: list[str] = []
         while not self._take("]"):
-            found.append(self._match(_LABEL)[0])
+            labels.append(self._match(_LABEL)[0])
             self._take(",")
-        return found
+        return labels
 
     def _attributes(self, end: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         while not self._take(end):
             key = self._match(_KEY)[0].strip('"')
-            found[key] = self._raw(",}").strip() if self._take("=") else "unit"
+            attributes[key] = self._raw(",}").strip() if self._take("=") else "unit"
             self._take(",")
-        return found
+        return attributes
 
     def _region(self, op: Op) -> Region:
         region = Region(op=op)
@@ -160,19 +160,19 @@ class _Parser:
         """The line of the user's file that an operation is from; Triton's own library is no place to look."""
         if not self._take("loc("):
             return ""
-        told = self._raw(")")
+        text = self._raw(")")
         self._want(")")
-        places = _PLACE.findall(self._resolved(told))
+        places = _PLACE.findall(self._resolved(text))
         own = [place for place in places if "/triton/" not in place[0]]
         file, line = (own or places or [("", "")])[0]
         return f"{file}:{line}" if file else ""
 
-    def _resolved(self, told: str) -> str:
+    def _resolved(self, text: str) -> str:
         for _ in range(20):
-            if "#" not in told:
+            if "#" not in text:
                 break
-            told = re.sub(r"#(\w+)", lambda m: self._aliases.get(m[1], ""), told)
-        return told
+            text = re.sub(r"#(\w+)", lambda m: self._aliases.get(m[1], ""), text)
+        return text
 
     def _raw(self, stops: str) -> str:
         """The text up to one of these characters that is in no brackets."""
@@ -204,10 +204,10 @@ class _Parser:
         return self._text.startswith(text, self._at)
 
     def _take(self, text: str) -> bool:
-        found = self._peek(text)
-        if found:
+        next_is = self._peek(text)
+        if next_is:
             self._at += len(text)
-        return found
+        return next_is
 
     def _want(self, text: str) -> None:
         if not self._take(text):
@@ -215,8 +215,8 @@ class _Parser:
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
         self._skip()
-        found = pattern.match(self._text, self._at)
-        if found is None:
+        match = pattern.match(self._text, self._at)
+        if match is None:
             raise DeepgenError(f"Triton's IR has {self._text[self._at : self._at + 40]!r}, which is not understood")
-        self._at = found.end()
-        return found
+        self._at = match.end()
+        return match

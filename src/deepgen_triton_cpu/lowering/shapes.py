@@ -41,9 +41,9 @@ def reshaped(source: Sequence[int], shape: Sequence[int], indices: Sequence[Inde
     out: list[Index] = [ZERO] * len(source)
     for theirs, ours in _groups(source, shape):
         wide = [d for d in theirs if source[d] > 1]
-        given = [d for d in ours if shape[d] > 1]
-        if [source[d] for d in wide] == [shape[d] for d in given]:
-            for to, of in zip(wide, given, strict=True):
+        viewed = [d for d in ours if shape[d] > 1]
+        if [source[d] for d in wide] == [shape[d] for d in viewed]:
+            for to, of in zip(wide, viewed, strict=True):
                 out[to] = indices[of]
             continue
         place = linear([shape[d] for d in ours], [indices[d] for d in ours])
@@ -61,9 +61,9 @@ def reshaped_dimension(source: Sequence[int], shape: Sequence[int], dimension: i
     for theirs, ours in _groups(source, shape):
         if dimension in ours:
             wide = [d for d in theirs if source[d] > 1]
-            given = [d for d in ours if shape[d] > 1]
-            if [source[d] for d in wide] == [shape[d] for d in given] and dimension in given:
-                return wide[given.index(dimension)]
+            viewed = [d for d in ours if shape[d] > 1]
+            if [source[d] for d in wide] == [shape[d] for d in viewed] and dimension in viewed:
+                return wide[viewed.index(dimension)]
     return None
 
 

@@ -51,14 +51,14 @@ class Uses:
     def roots(self, value: Value) -> frozenset[Op]:
         """The operations in whose loops the value is read."""
         if value not in self._roots:
-            found: set[Op] = set()
+            roots: set[Op] = set()
             for user in self.users.get(value, ()):
                 if user in self.inlined:
                     for result in user.results:
-                        found |= self.roots(result)
+                        roots |= self.roots(result)
                 else:
-                    found.add(user)
-            self._roots[value] = frozenset(found)
+                    roots.add(user)
+            self._roots[value] = frozenset(roots)
         return self._roots[value]
 
     def ends_at(self, value: Value, root: Op) -> bool:

@@ -99,12 +99,12 @@ class Writer:
 
     def ensure(self, value: Value) -> Buffer:
         """The tensor in memory, in its own type."""
-        found = self.buffers.get(value)
-        if found is not None and found.element == value.type.element:
-            return found
-        made = self.allocate(value.type.element, value.type.shape)
-        self.fill(made, value)
-        return made
+        existing = self.buffers.get(value)
+        if existing is not None and existing.element == value.type.element:
+            return existing
+        buffer = self.allocate(value.type.element, value.type.shape)
+        self.fill(buffer, value)
+        return buffer
 
     def materialise(self, value: Value, root: Op) -> Buffer:
         """Stores a tensor, in place of one that is read for the last time where it can be."""
@@ -149,9 +149,9 @@ class Writer:
         low: str = "0",
         high: str | None = None,
     ) -> None:
-        found = nest.at(value)
+        element = nest.at(value)
         place = linear(into.shape, nest.indices)
-        nest.put(nest.inmost, f"{into.name}[{place.text}] = {narrowed(into.element, found.text)};")
+        nest.put(nest.inmost, f"{into.name}[{place.text}] = {narrowed(into.element, element.text)};")
         nest.emit(conditions, low, high)
 
     def _load_mask(self, value: Value) -> Value | None:
@@ -172,7 +172,7 @@ class Writer:
             return []
         if op.name == "tt.load":
             return [op]
-        return [found for operand in dict.fromkeys(op.operands) for found in self._loads(operand)]
+        return [load for operand in dict.fromkeys(op.operands) for load in self._loads(operand)]
 
     def replaceable(self, value: Value, result: Value, root: Op) -> Value | None:
         """A stored tensor that only `value` is still computed from, each element from the one in its place.
@@ -189,20 +189,20 @@ class Writer:
 
     def leaves(self, value: Value) -> dict[Value, bool]:
         """The stored tensors that a tensor is computed from, and whether each element is from the one in its place."""
-        found: dict[Value, bool] = {}
-        self._add_leaves(value, True, found)
-        return found
+        leaves: dict[Value, bool] = {}
+        self._add_leaves(value, True, leaves)
+        return leaves
 
-    def _add_leaves(self, value: Value, aligned: bool, found: dict[Value, bool]) -> None:
+    def _add_leaves(self, value: Value, aligned: bool, leaves: dict[Value, bool]) -> None:
         if not value.type.tensor:
             return
         if value in self.buffers:
-            found[value] = found.get(value, True) and aligned
+            leaves[value] = leaves.get(value, True) and aligned
             return
         op = value.op
         assert op is not None, "arguments of blocks have buffers"
         for operand in op.operands:
-            self._add_leaves(operand, aligned and op.name not in VIEWS, found)
+            self._add_leaves(operand, aligned and op.name not in VIEWS, leaves)
 
     def scalar_op(self, op: Op) -> bool:
         """Writes an operation on scalars; False where it is none."""
