@@ -19,6 +19,7 @@ from typing import IO, Any
 from deepgen.extend import (
     BadInput,
     DeepgenError,
+    Json,
     JsonObject,
     Runs,
     digest,
@@ -292,7 +293,7 @@ def _row(path: Path) -> JsonObject:
 
 def _summary(path: Path) -> JsonObject:
     progress = RunFolder(path).progress()
-    groups = [
+    groups: list[Json] = [
         [name, f"{group.task} of {group.tasks}" if group.tasks else "-", group.problem or group.line, group.what or "-"]
         for name, group in progress.groups.items()
     ]

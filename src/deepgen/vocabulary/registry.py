@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -120,7 +121,8 @@ def _entry_points(group: str) -> Mapping[str, Any]:
     try:
         installed = metadata.entry_points(group=group)
     except TypeError:  # a Python before 3.10, where bundles run
-        installed = metadata.entry_points().get(group, ())  # type: ignore[attr-defined]
+        everything: Any = metadata.entry_points()
+        installed = everything.get(group, ())
     for entry in installed:
         by_name.setdefault(entry.name, entry)
     return by_name
@@ -163,11 +165,8 @@ def _declared_in_source_tree() -> Mapping[str, Mapping[str, str]]:
     project = source.parent / "pyproject.toml"
     if source.name != "src" or not project.is_file():
         return {}
-    try:
-        import tomllib
-    except ImportError:  # before Python 3.11
-        import tomli as tomllib
-    about = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    about = toml.loads(project.read_text(encoding="utf-8")).get("project", {})
     groups = about.get("entry-points", {}) if about.get("name") == DISTRIBUTION else {}
     return {group: places for group, places in groups.items() if group.startswith("deepgen.")}
 
