@@ -37,9 +37,6 @@ ROOMS = (
 # What else has such a name, and where GEMM is handed to users and registered.
 EXCEPTIONS = {
     "__init__.py": {"Gemm", "gemm", "'gemm'"},
-    "extend.py": {"Gemm", "SimtGemm", "gemm", "'gemm'", "deepgen.kernels.gemm.simt_gemm",
-                  "deepgen.kernels.gemm.simt_gemm.space"},
-    "tuning/formats.py": {"'MNK'"},  # keys of another tool's results
     "operators/__init__.py": {"Gemm", "deepgen.operators.gemm", "gemm", "'gemm'"},
     "toolchains/process.py": {"'C'"},  # a locale
     "toolchains/programs.py": {"'C'"},

@@ -93,8 +93,7 @@ if TYPE_CHECKING:
     # Files of other tools, and kernels that are described elsewhere
     from deepgen import __version__, tune
     from deepgen.kernels.base import Scheduled
-    from deepgen.kernels.gemm.simt_gemm import SimtGemm
-    from deepgen.kernels.gemm.simt_gemm.space import WIDEST as WIDEST_ACCESS
+    from deepgen.generators import by_name as generator_by_name
     from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument, scalar, texture
     from deepgen.kernels.own.description import Description, checked as checked_description, divided, launch, values_of
     from deepgen.kernels.own.own import NO_MODULE, OwnKernel
@@ -102,7 +101,7 @@ if TYPE_CHECKING:
         LANGUAGES as LANGUAGE_OF, SUFFIXES as SUFFIX_OF, parameters as declared_parameters, names as names_in,
         read as read_source, text_of,
     )
-    from deepgen.operators import Gemm, OPERATORS, gemm
+    from deepgen.operators import OPERATORS
     from deepgen.operators.named.base import FORMATS as NAMED_FORMATS
     from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Size
     from deepgen.run.call.loaded import load
@@ -127,8 +126,7 @@ _NAMES = {
     "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
     "deepgen.frontends.cli.processes": "PROGRAM",
     "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
-    "deepgen.kernels.gemm.simt_gemm": "SimtGemm",
-    "deepgen.kernels.gemm.simt_gemm.space": "WIDEST=WIDEST_ACCESS",
+    "deepgen.generators": "by_name=generator_by_name",
     "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
     "deepgen.kernels.own.description": "Description checked=checked_description divided launch values_of",
     "deepgen.kernels.own.own": "NO_MODULE OwnKernel",
@@ -138,7 +136,7 @@ _NAMES = {
     ),
     "deepgen.kernels.shared": "shared_headers",
     "deepgen.operators": (
-        "Answer Array Gemm OPERATORS Operator Param Signature Tensor TensorFacts Tolerance Word Work gemm least_work"
+        "Answer Array OPERATORS Operator Param Signature Tensor TensorFacts Tolerance Word Work least_work"
     ),
     "deepgen.operators.compare": "compare explain",
     "deepgen.operators.expr.contraction": "plain_contraction",
@@ -199,29 +197,28 @@ _MODULES = {
     "trust": "deepgen.tuning.study.trust",
 }
 __all__ = [  # noqa: RUF022
-    "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built",
-    "Cache", "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description",
-    "DescriptorArg", "DeviceSetAside", "Document", "Engine", "Expr", "Expression", "FileFormat", "Gemm",
-    "Generator", "Gpu", "Group", "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject",
-    "KINDS", "Kernel", "Kind", "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig",
-    "Measurement", "Missing", "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT",
-    "Operator", "Outcome", "OwnKernel", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe",
-    "Request", "Requirement", "Runner", "RunnerOptions", "Runs", "STRIDED", "SUFFIX_OF", "ScalarArg",
-    "ScalarArgument", "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "SimtGemm", "Size",
-    "Source", "Space", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg",
-    "TensorArgument", "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict",
-    "WIDEST_ACCESS", "Word", "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines",
-    "build_once", "bytes_text", "checked_description", "clock", "compare", "completed", "console", "const",
-    "counted", "cut", "declared_parameters", "default_cache_folder", "digest", "divided", "divides", "dtype",
-    "explain", "file_mark", "foreign", "formats", "gemm", "handed", "helpers_for", "host", "implies",
-    "install_extra", "knob_ref", "labelled", "launch", "least_seconds", "least_work", "live", "load", "lock",
-    "make_artifact", "make_strategy", "maximum", "metadata_files", "names_in", "narrow", "note", "open_runner",
-    "options", "our_name", "own_plugins", "parse", "parse_values", "peak_gflops", "plain", "plain_contraction",
-    "points", "print_json", "print_table", "rate_text", "read_json", "read_recorded", "read_source", "read_toml",
-    "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers", "shown", "stop_on_signals",
-    "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust",
-    "tune", "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of", "walk", "where",
-    "widen", "write_results",
+    "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built", "Cache",
+    "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
+    "DeviceSetAside", "Document", "Engine", "Expr", "Expression", "FileFormat", "Generator", "Gpu", "Group",
+    "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject", "KINDS", "Kernel", "Kind",
+    "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
+    "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
+    "OwnKernel", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe", "Request",
+    "Requirement", "Runner", "RunnerOptions", "Runs", "STRIDED", "SUFFIX_OF", "ScalarArg", "ScalarArgument",
+    "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space", "Step",
+    "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
+    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "Word", "Work", "WorkspaceArg",
+    "__version__", "all_of", "bandwidth", "baselines", "build_once", "bytes_text", "checked_description", "clock",
+    "compare", "completed", "console", "const", "counted", "cut", "declared_parameters", "default_cache_folder",
+    "digest", "divided", "divides", "dtype", "explain", "file_mark", "foreign", "formats", "generator_by_name",
+    "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref", "labelled", "launch", "least_seconds",
+    "least_work", "live", "load", "lock", "make_artifact", "make_strategy", "maximum", "metadata_files", "names_in",
+    "narrow", "note", "open_runner", "options", "our_name", "own_plugins", "parse", "parse_values", "peak_gflops",
+    "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text", "read_json", "read_recorded",
+    "read_source", "read_toml", "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers",
+    "shown", "stop_on_signals", "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads",
+    "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of",
+    "walk", "where", "widen", "write_results",
 ]
 # fmt: on
 # isort: on

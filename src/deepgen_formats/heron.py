@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen import gemm
 from deepgen.extend import (
     NAMED_FORMATS,
     OPERATORS,
@@ -22,7 +23,6 @@ from deepgen.extend import (
     Scheduled,
     Study,
     TuningFile,
-    gemm,
     our_name,
 )
 

@@ -7,10 +7,12 @@ from functools import cached_property
 from math import gcd, lcm
 from typing import Any
 
-from deepgen.extend import WIDEST_ACCESS, BadInput, Gemm, Gpu, JsonObject, Kernel, Operator, SimtGemm, Space, Target
+from deepgen import Gemm
+from deepgen.extend import BadInput, Gpu, JsonObject, Kernel, Operator, Space, Target, generator_by_name
 from deepgen_formats.older import files
 from deepgen_formats.older.files import DTYPE_CODES
 
+_WIDEST = 16  # bytes of one load or store
 NAME = "legacy_simt"  # in studies, which outlive names
 
 
@@ -25,7 +27,7 @@ class OlderGenerator:
         self._data, self._strategy, self._where = data, strategy, where
         template = data["template"] if files.is_space_file(data) else data
         self._candidates = files.check_tuning_config(template, where)
-        self._family = SimtGemm()
+        self._family = generator_by_name("simt_gemm")
         try:
             self.operator = older_operator(self._candidates)
         except BadInput as error:
@@ -90,9 +92,9 @@ def simt_config(config: Mapping[str, Any], gemm: Gemm, gpu: Gpu) -> dict[str, An
     if c["WARP_SIZE"] != gpu.warp:
         raise BadInput(f"WARP_SIZE is {c['WARP_SIZE']} on {gpu.name}", allowed=str(gpu.warp))
     size, split_u = gemm.dtypes[0].bytes, c["LOCAL_SPLIT_U"]
-    wide_c = WIDEST_ACCESS // max(gemm.dtypes[2].bytes, gemm.dtypes[3].bytes)
+    wide_c = _WIDEST // max(gemm.dtypes[2].bytes, gemm.dtypes[3].bytes)
     tile = {"A": c["THREAD_SIZE_M"], "B": c["THREAD_SIZE_N"]}
-    run = {side: gcd(c[f"THREAD_SCATTER_WIDTH_{side}"], gcd(tile[side], WIDEST_ACCESS // size)) for side in "AB"}
+    run = {side: gcd(c[f"THREAD_SCATTER_WIDTH_{side}"], gcd(tile[side], _WIDEST // size)) for side in "AB"}
     store = c["GLOB_STORE_WIDTH"] if split_u > 1 else run["B"]
     return {
         "BM": c["BLOCK_SIZE_M"], "BN": c["BLOCK_SIZE_N"], "BK": lcm(c["BLOCK_SIZE_K"], split_u),
@@ -118,7 +120,7 @@ def _load(c: Mapping[str, Any], gemm: Gemm, side: str) -> int:
     along_k = gemm.layout["AB".index(side)] == ("n" if side == "A" else "t")
     line = c["BLOCK_SIZE_K"] if along_k else c["BLOCK_SIZE_M" if side == "A" else "BLOCK_SIZE_N"]
     stride = int(scalars[f"stride_{low}"]) if gemm.batch > 1 else 0
-    most = gcd(WIDEST_ACCESS // gemm.dtypes[0].bytes, gcd(line, gcd(int(scalars[f"ld{low}"]), stride)))
+    most = gcd(_WIDEST // gemm.dtypes[0].bytes, gcd(line, gcd(int(scalars[f"ld{low}"]), stride)))
     return gcd(c[f"GLOB_LOAD_WIDTH_{side}"], most)
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deepgen import Gemm
 from deepgen.extend import (
     BadInput,
     Config,
-    Gemm,
     Json,
     JsonObject,
     MeasuredConfig,

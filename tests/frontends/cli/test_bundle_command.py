@@ -40,7 +40,7 @@ class EmptyKernels:
 
 @pytest.fixture
 def empty_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deepgen_formats.older.generator.SimtGemm", EmptyKernels)
+    monkeypatch.setattr("deepgen_formats.older.generator.generator_by_name", lambda name: EmptyKernels())
 
 
 @pytest.fixture

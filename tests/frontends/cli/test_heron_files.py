@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from deepgen.frontends.api import local_engine
-from deepgen.frontends.cli import engines
 from deepgen.settings import Settings
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine
@@ -68,7 +67,7 @@ def test_a_limit_on_builds_is_kept_to(deepgen: Callable, project: Path, monkeypa
         limits.append(settings.build_limits().wall_seconds)
         return local_engine(settings, jobs)
 
-    monkeypatch.setattr(engines, "local_engine", local)
+    monkeypatch.setattr("deepgen.frontends.api.local_engine", local)
     data = content({"G1": ["gemm", [64, 64, 64]]}, in_dtype="int8", out_dtype="int32", build_timeout=33)
     (project / "heron.json").write_text(json.dumps(data))
     said = deepgen("tune", "heron.json", "--target", "sim", "--out", "s")

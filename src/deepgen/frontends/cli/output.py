@@ -106,8 +106,8 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 def bytes_text(size: int) -> str:
     value = float(size)
-    for unit in ("", "Ki", "Mi"):
+    for unit in (" B", " KiB", " MiB"):
         if value < 1024:
-            return f"{value:.4g} {unit}B"
+            return f"{value:.4g}{unit}"
         value /= 1024
     return f"{value:.4g} GiB"
