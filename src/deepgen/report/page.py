@@ -10,15 +10,12 @@ import base64
 import hashlib
 import importlib.resources
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from deepgen.report import markdown
@@ -27,7 +24,7 @@ from deepgen.report.facts import Facts
 from deepgen.report.figures import Figure, figures_of
 from deepgen.report.words import sentence, without_advice
 from deepgen.tuning.study.text import seconds_text
-from deepgen.vocabulary.folders import default_cache_folder
+from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
 _MANY = 2_000  # trials, above which charts are drawn on a canvas: a page of so many elements is slow
 
@@ -76,11 +73,7 @@ def vega_script() -> str:
         return file.read_text(encoding="utf-8")
     text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
     with suppress(OSError):  # a report needs no cache
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, fresh = tempfile.mkstemp(dir=file.parent)
-        os.close(descriptor)
-        Path(fresh).write_text(text, encoding="utf-8")
-        Path(fresh).replace(file)
+        write_whole(file, text)
     return text
 
 

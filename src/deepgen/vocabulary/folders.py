@@ -41,6 +41,15 @@ def default_cache_folder() -> Path:
     return folder
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all: who reads it meanwhile finds what was there before."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, fresh = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(fresh).replace(path)
+
+
 _PREFIX = "deepgen-"
 _OWNER = "owner"  # the file with the lock
 

@@ -65,7 +65,7 @@ def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__:
     if dim is None or dim % max(1, x.dim()) != x.dim() - 1 or dtype not in (None, x.dtype):
         return None
     rows = _rows(x)
-    if rows is None or not _dense(rows) or x.dtype not in FLOATS:
+    if rows is None or not rows.is_contiguous() or x.dtype not in FLOATS:
         return None
     return asked(lambda: softmax(*rows.shape, dtype=format_of(x)), (rows,), (0,), x.shape, x.dtype)
 
@@ -190,7 +190,7 @@ def _normal(
 ) -> Asked | None:
     rows = _rows(x)
     cols = x.shape[-1] if x.dim() else 0
-    if rows is None or not _dense(rows) or x.dtype not in FLOATS or [*shape] != [cols] or eps is None:
+    if rows is None or not rows.is_contiguous() or x.dtype not in FLOATS or [*shape] != [cols] or eps is None:
         return None
     if any(v is None or v.shape != (cols,) or v.stride(0) != 1 or v.dtype != x.dtype for v in vectors):
         return None
@@ -235,7 +235,3 @@ def _matrices(x: Any) -> Any:
     if x.is_contiguous():
         return x.view(shape)
     return x.mT.view(shape[0], shape[2], shape[1]).mT if x.mT.is_contiguous() else None
-
-
-def _dense(x: Any) -> bool:
-    return bool(x.is_contiguous())

@@ -169,6 +169,8 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
 
 def _tensor(name: str, tensor: Any) -> tuple[TensorArgument, bool]:
     """A tensor's memory from its first element to its last, whatever its strides."""
+    import torch
+
     kind = str(tensor.dtype).rpartition(".")[2]
     if kind not in _DTYPES:
         raise Undescribable(f"{name} is a tensor of {kind}")
@@ -178,16 +180,10 @@ def _tensor(name: str, tensor: Any) -> tuple[TensorArgument, bool]:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     flat = tensor.detach().as_strided((extent,), (1,))
     bits = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[of.bytes]
-    array = _to_numpy(flat, bits).view(of.numpy())
+    # A copy: the call's tensor may change while configs are timed.
+    array = np.array(flat.view(getattr(torch, bits)).cpu().numpy()).view(of.numpy())
     role = "inout" if of.name in _JUDGED else "input"
     return TensorArgument(name, role, (extent,), of.name, array), tensor.data_ptr() % _GRANULE != 0
-
-
-def _to_numpy(flat: Any, bits: str) -> np.ndarray[Any, Any]:
-    import torch
-
-    copied = flat.view(getattr(torch, bits)).cpu().numpy()
-    return np.array(copied)  # the call's tensor may change while configs are timed
 
 
 def _number(name: str, value: Any, sizes: dict[str, int]) -> ScalarArgument:

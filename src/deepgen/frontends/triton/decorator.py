@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tempfile
 import threading
 import warnings
@@ -20,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.frontends.triton.calls import Called, CalledFamily, Undescribable, operator_of, space_of
-from deepgen.toolchains import default_cache_folder
 from deepgen.vocabulary import BadInput, DeepgenError, Missing, digest, foreign
+from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
 _TRIES = 3  # of configs to compare with: the first may be one that fails
 _TRIALS = 200
 _SAMPLED = 16  # configs of a space that Triton times in this process
 _KEPT = 4  # finalists
+FORMAT = "deepgen-autotune 1"  # of files with results
 _LAUNCHING = ("grid", "warmup")  # what `kernel[grid](...)` adds to a kernel's own arguments
 
 
@@ -278,17 +278,9 @@ def _sample(called: Called, tuning: Tuning) -> list[Any]:
     return [_config(space.at(rank)) for rank in ranks][:_SAMPLED]
 
 
-FORMAT = "deepgen-autotune 1"
-_FOLDER = "autotune"
-
-
-def _folder() -> Path:
-    return default_cache_folder() / _FOLDER
-
-
 def place(about: Mapping[str, Any]) -> Path:
     """The file of a kernel, a device, its configs and a key."""
-    return _folder() / f"{digest({'format': FORMAT, **about})}.json"
+    return default_cache_folder() / "autotune" / f"{digest({'format': FORMAT, **about})}.json"
 
 
 def read_kept(path: Path) -> dict[str, Any] | None:
@@ -303,9 +295,4 @@ def read_kept(path: Path) -> dict[str, Any] | None:
 def write_kept(path: Path, config: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Where it cannot be kept, the next process tunes again."""
     with contextlib.suppress(OSError, TypeError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = json.dumps({"format": FORMAT, "config": dict(config), **facts}, indent=1)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
-        with os.fdopen(handle, "w") as file:
-            file.write(text + "\n")
-        Path(name).replace(path)
+        write_whole(path, json.dumps({"format": FORMAT, "config": dict(config), **facts}, indent=1) + "\n")

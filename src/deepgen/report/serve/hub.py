@@ -10,13 +10,13 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from deepgen.report.serve import looks
-from deepgen.report.serve.looks import FolderState, Seen, Trials
+from deepgen.report.serve.looks import FolderState, Seen
 from deepgen.report.view.text import note
 
 T = TypeVar("T")
@@ -115,13 +115,12 @@ class Hub:
             yield BEGIN
             await self.refresh()
             async for now in self._states():
-                if sent is None:
-                    folder = json.dumps(str(self.root))
-                    yield event("all", f'{{"folder": {folder}, {rows(now, FolderState(), recent(now))}}}')
-                elif now is sent:
+                if now is sent:
                     yield HERE
+                elif sent is None:
+                    yield event("all", f'{{"folder": {json.dumps(str(self.root))}, {changes(now, FolderState())}}}')
                 else:
-                    yield event("some", f"{{{rows(now, sent, fresh(now, sent))}}}")
+                    yield event("some", f"{{{changes(now, sent)}}}")
                 sent = now
 
     async def study(self, name: str, last: str | None) -> AsyncIterator[str]:
@@ -181,7 +180,7 @@ def event(kind: str, data: str, number: str | None = None) -> str:
     return f"event: {kind}\n{mark}data: {data}\n\n"
 
 
-def rows(now: FolderState, before: FolderState, trials: Iterable[tuple[str, str]]) -> str:
+def changes(now: FolderState, before: FolderState) -> str:
     """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
     parts = []
     for kind in ("studies", "runs", "bundles"):
@@ -189,7 +188,7 @@ def rows(now: FolderState, before: FolderState, trials: Iterable[tuple[str, str]
         changed = ", ".join(row for name, row in new.items() if old.get(name) != row)
         gone = json.dumps([name for name in old if name not in new])
         parts.append(f'"{kind}": [{changed}], "{kind}_gone": {gone}')
-    ended = ", ".join(f'{{"study": {json.dumps(name)}, "ended": {text}}}' for name, text in trials)
+    ended = ", ".join(f'{{"study": {json.dumps(name)}, "ended": {text}}}' for name, text in _ended(now, before))
     return ", ".join([*parts, f'"trials": [{ended}]'])
 
 
@@ -197,7 +196,7 @@ def _texts(state: FolderState, kind: str) -> Mapping[str, str]:
     return {name: seen.row for name, seen in state.studies.items()} if kind == "studies" else getattr(state, kind)
 
 
-def fresh(now: FolderState, before: FolderState) -> Iterator[tuple[str, str]]:
+def _ended(now: FolderState, before: FolderState) -> Iterator[tuple[str, str]]:
     """The trials that ended between two states; the latest of studies that were not followed before."""
     for id, seen in now.studies.items():
         old = before.studies.get(id)
@@ -206,14 +205,4 @@ def fresh(now: FolderState, before: FolderState) -> Iterator[tuple[str, str]]:
         if old is not None and old.trials is not None and old.trials.epoch == seen.trials.epoch:
             yield from ((id, text) for text in seen.trials.texts[len(old.trials.texts) :])
         elif seen.running:
-            yield from _latest(seen)
-
-
-def recent(state: FolderState) -> Iterator[tuple[str, str]]:
-    for seen in state.studies.values():
-        if seen.running:
-            yield from _latest(seen)
-
-
-def _latest(seen: Seen) -> Iterator[tuple[str, str]]:
-    yield from ((seen.id, text) for text in (seen.trials or Trials()).texts[-_MOST_RECENT:])
+            yield from ((id, text) for text in seen.trials.texts[-_MOST_RECENT:])
