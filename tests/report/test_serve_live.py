@@ -111,7 +111,7 @@ def _follow(page: Any, out: Path, tuning: subprocess.Popen[str]) -> None:
         page.on("dialog", lambda dialog: dialog.accept())
         page.focus("[data-stop]")
         page.keyboard.press("Enter")
-        until(page, "document.getElementById('said').textContent.includes('stopped. Resume')")
+        until(page, "document.getElementById('message').textContent.includes('stopped. Resume')")
         tuning.communicate(timeout=PATIENCE)
         (folder,) = out.iterdir()
         study = Study.open(folder)
