@@ -17,7 +17,7 @@ import deepgen
 from deepgen.vocabulary.registry import metadata_files, own_plugins
 
 SOURCE = Path(deepgen.__file__).parents[1]
-PLUGINS = ("deepgen_cluster", "deepgen_triton_cpu", "deepgen_vta")
+PLUGINS = ("deepgen_cluster", "deepgen_formats", "deepgen_triton_cpu", "deepgen_vta")
 # What users import, and programs of ours import too.
 PUBLIC = {"deepgen", "deepgen.extend", "deepgen.torch", "deepgen.jax", "deepgen.triton"}
 

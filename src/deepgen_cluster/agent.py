@@ -54,9 +54,6 @@ def answer(request: dict[str, Any]) -> None:
     print("\n" + ANSWER + json.dumps(outcome), flush=True)
 
 
-# What is here ---------------------------------------------------------------------------------------------------
-
-
 def facts(code: str | None = None, build: list[str] = [], measure: list[str] = []) -> dict[str, Any]:  # noqa: B006
     """Facts about this host; with deepgen's code also its tools and devices, and whether it can serve these targets."""
     report: dict[str, Any] = {
@@ -119,9 +116,6 @@ def _python(code: str, module: str, *words: str) -> str:
     return done.stdout
 
 
-# Files ----------------------------------------------------------------------------------------------------------
-
-
 def read(path: str) -> str | None:
     """A file's content; None where there is none."""
     try:
@@ -159,9 +153,6 @@ def install(name: str, code: str) -> None:
 def _unpack(code: str, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(code))) as archive:
         archive.extractall(folder)
-
-
-# A Ray node -----------------------------------------------------------------------------------------------------
 
 
 def start(
@@ -305,7 +296,7 @@ def _end(record: dict[str, Any]) -> int:
     return len(ended)
 
 
-# Processes: a number and the moment it started, so that a later process with the same number is another one --------
+# Processes: a number and the moment it started, so that a later process with the same number is another one
 
 
 def _marked(mark: str) -> dict[int, str]:
@@ -361,7 +352,7 @@ def _executable(pid: int) -> str:
         return ""
 
 
-# The record of a node, under the host's name, also where several hosts share this folder over the network -----
+# The record of a node, under the host's name, also where several hosts share this folder over the network
 
 
 def _file(name: str, suffix: str) -> Path:
