@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deepgen import targets
 from deepgen.compiler.family import Rules
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.gpu.launches import Program
 from deepgen.compiler.passes.gpu.lower import lower
 from deepgen.compiler.passes.ir import Alloc, walk
@@ -118,7 +118,7 @@ def parts(draw: st.DrawFn) -> Index:
 @settings(max_examples=60, deadline=None)
 @given(parts())
 def test_an_index_keeps_its_value_when_it_is_simplified(index: Index) -> None:
-    simple = Bounds({"x": (0, 60), "v": (0, 3)}).simple(index)
+    simple = IndexBounds({"x": (0, 60), "v": (0, 3)}).simple(index)
     for x in range(0, 61, 9):
         for v in range(4):
             by: dict[str, Index | int] = {"x": x, "v": v}

@@ -22,7 +22,7 @@ _ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Tile:
+class TileProduct:
     """sums[i, j] += the sum of left[i, k] * right[j, k] over k < whole, for i < rows and j < lanes.
 
     `rows` are as many as a kernel wants, up to 16.
@@ -46,10 +46,10 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Block:
+class TileBlock:
     """So many tiles of sums, `down` by `across`, each with so many rows."""
 
-    tile: Tile
+    tile: TileProduct
     down: int
     across: int
     rows: int
@@ -101,21 +101,21 @@ _SIGNED, _UNSIGNED = (
 )
 _BYTES = ("amx_tile", "amx_int8")
 _ALL = (
-    Tile("amx_i8", _BYTES, "i8", "i8", "i32", 4, _SIGNED),
-    Tile("amx_u8", _BYTES, "u8", "i8", "i32", 4, _UNSIGNED),
-    Tile("amx_bf16", ("amx_tile", "amx_bf16"), "bf16", "bf16", "f32", 2, (("BF16", 1),)),
+    TileProduct("amx_i8", _BYTES, "i8", "i8", "i32", 4, _SIGNED),
+    TileProduct("amx_u8", _BYTES, "u8", "i8", "i32", 4, _UNSIGNED),
+    TileProduct("amx_bf16", ("amx_tile", "amx_bf16"), "bf16", "bf16", "f32", 2, (("BF16", 1),)),
 )
-TILES: Mapping[str, Tile] = {tile.name: tile for tile in _ALL}
-Instruction = Dot | Tile
+TILES: Mapping[str, TileProduct] = {tile.name: tile for tile in _ALL}
+Instruction = Dot | TileProduct
 
 
-def block_of(name: str, extents: Sequence[int]) -> Block:
+def block_of(name: str, extents: Sequence[int]) -> TileBlock:
     """What loops of these extents do, from the one over tiles inwards."""
     down, rows, across, *_ = extents
-    return Block(TILES[name], down, across, rows)
+    return TileBlock(TILES[name], down, across, rows)
 
 
-def include(tile: Tile) -> str:
+def include(tile: TileProduct) -> str:
     """What a file with this instruction begins with: one of them for a file."""
     macros = "\n".join(f"#define {name} {value}" for name, value in tile.macros)
     return f"""#ifdef {EMULATED}

@@ -11,18 +11,18 @@ from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Value
 
 
 @dataclass(frozen=True)
-class Bounds:
+class IndexBounds:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     facts: tuple[Index, ...] = ()
 
-    def inside(self, variable: str, extent: int) -> Bounds:
+    def inside(self, variable: str, extent: int) -> IndexBounds:
         return self.between(variable, 0, extent)
 
-    def between(self, variable: str, first: int, end: int) -> Bounds:
+    def between(self, variable: str, first: int, end: int) -> IndexBounds:
         """Among the iterations of a loop from the first one to that before the end."""
         return replace(self, ranges={**self.ranges, variable: (first, end - 1)})
 
-    def assuming(self, facts: Iterable[Index]) -> Bounds:
+    def assuming(self, facts: Iterable[Index]) -> IndexBounds:
         return replace(self, facts=(*self.facts, *facts))
 
     def always(self, condition: Index) -> bool:

@@ -12,10 +12,9 @@ from deepgen.compiler.passes.ir import EMPTY, Alloc, Buffer, Call, For, Function
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.schedule.text import Place, number
+from deepgen.compiler.schedule.text import LayoutPlace, number
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Compare, Const, Read, Select, Value, substituted, with_reads
-from deepgen.operators.expr.nodes import Place as PlaceValue
+from deepgen.operators.expr.nodes import Binary, Compare, Const, Place, Read, Select, Value, substituted, with_reads
 from deepgen.vocabulary import BadInput, dtype
 
 STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
@@ -99,7 +98,7 @@ class Builder:
         at = planned.places[stage.scan]
         before = [planned.places[axis.name] - int(axis.name == stage.scan) for axis in stage.axes]
         last = Read(stage.name, stored(planned, before), stage.dtype)
-        first = Compare("eq", PlaceValue(at), Const(0, "i64"))
+        first = Compare("eq", Place(at), Const(0, "i64"))
         return Select(first, value, Binary(_COMBINE[stage.reduce], last, value))
 
     def read_from_buffers(self, value: Value) -> Value:
@@ -158,7 +157,7 @@ def buffer_of(planned: Planned) -> Buffer:
     return Buffer(planned.stage.name, planned.stage.dtype, tuple(sizes), tuple(strides), planned.scope)
 
 
-def _divided(index: Index, place: Place) -> Index:
+def _divided(index: Index, place: LayoutPlace) -> Index:
     whole = index // place.by
     return whole if place.modulo is None else whole % place.modulo
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.bounds import Bounds, conditions
+from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import Alloc, Buffer, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -57,13 +57,13 @@ def _limit(loop: For, condition: Index) -> Index | None:
 
 def pad(function: Function) -> Function:
     buffers = {buffer.name: buffer for buffer in function.parameters}
-    return replace(function, body=_Pads(buffers, Bounds()).of(function.body))
+    return replace(function, body=_Pads(buffers, IndexBounds()).of(function.body))
 
 
 @dataclass(frozen=True)
 class _Pads:
     buffers: Mapping[str, Buffer]
-    bounds: Bounds
+    bounds: IndexBounds
 
     def of(self, statement: Stmt) -> Stmt:
         inner = self
@@ -87,15 +87,15 @@ class _Pads:
             return guard
         return If(tuple(kept), store) if kept else store
 
-    def _safe(self, store: Store, bounds: Bounds) -> bool:
+    def _safe(self, store: Store, bounds: IndexBounds) -> bool:
         return self._within(store.buffer, store.indices, bounds) and self._harmless(store.value, bounds)
 
-    def _within(self, buffer: str, indices: tuple[Index, ...], bounds: Bounds) -> bool:
+    def _within(self, buffer: str, indices: tuple[Index, ...], bounds: IndexBounds) -> bool:
         sizes = self.buffers[buffer].sizes
         simple = [bounds.simple(i) for i in indices]
         return all(bounds.always(i) and bounds.always(size - 1 - i) for i, size in zip(simple, sizes, strict=True))
 
-    def _harmless(self, value: Value, bounds: Bounds) -> bool:
+    def _harmless(self, value: Value, bounds: IndexBounds) -> bool:
         if isinstance(value, Read):
             return self._within(value.tensor, value.indices, bounds)
         if _needs_numbers(value):

@@ -12,7 +12,7 @@ from math import gcd
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Bounds, conditions
+from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.build import STARTED
 from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import (
@@ -45,10 +45,10 @@ _MOST_CHOICES = 4  # each of which doubles the text
 def partition(function: Function) -> Function:
     buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
     held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=_versions(function.body, _Tile(Bounds(), held)))
+    return replace(function, body=_versions(function.body, _WholeTile(IndexBounds(), held)))
 
 
-def _versions(statement: Stmt, tile: _Tile) -> Stmt:
+def _versions(statement: Stmt, tile: _WholeTile) -> Stmt:
     """Of a statement that is the body of a loop, or of the function."""
     wanted = _wanted(statement, tile)
     if wanted:
@@ -65,7 +65,7 @@ def _versions(statement: Stmt, tile: _Tile) -> Stmt:
     return If((choice,), yes, no)
 
 
-def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
+def _two(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ...]) -> Stmt:
     assumed = replace(tile, bounds=tile.bounds.assuming(wanted))
     other = edges(statement, tile.held)
     if len(wanted) == 1:
@@ -73,7 +73,7 @@ def _two(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt:
     return If(wanted, _versions(simplified(statement, assumed.bounds), assumed), other)
 
 
-def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -> Stmt | None:
+def _smaller_at_edges(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ...]) -> Stmt | None:
     """Whole tiles, and smaller ones at the edge of one axis; None where these would not be the same everywhere."""
     if tile.choices == _MOST_CHOICES:
         return None
@@ -91,24 +91,24 @@ def _smaller_at_edges(statement: Stmt, tile: _Tile, wanted: tuple[Index, ...]) -
     return None
 
 
-def _done_where(condition: Index, statement: Stmt, tile: _Tile) -> bool:
+def _done_where(condition: Index, statement: Stmt, tile: _WholeTile) -> bool:
     """Whether a statement does anything where a condition holds."""
     return not tile.bounds.never(condition) and _done(statement, tile.bounds.assuming([condition]), tile.held)
 
 
-def _done(statement: Stmt, bounds: Bounds, held: frozenset[str]) -> bool:
+def _done(statement: Stmt, bounds: IndexBounds, held: frozenset[str]) -> bool:
     """Whether a statement does anything: what it leaves in buffers of its own is nothing."""
     left = simplified(edges(statement, held), bounds)
     own = {s.buffer.name for s in walk(left) if isinstance(s, Alloc)}
     return any(isinstance(s, Call) or (isinstance(s, Store) and s.buffer not in own) for s in walk(left))
 
 
-def _cut(statement: Stmt, low: Index, there: int, tile: _Tile) -> Stmt:
+def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
     """The statement with loops that are done at once as far only as guards allow where an index has a certain value."""
     asked = [c - low + there for s in walk(statement) if isinstance(s, If) for c in s.conditions]
     ends: dict[str, int] = {}
 
-    def find(s: Stmt, bounds: Bounds) -> None:
+    def find(s: Stmt, bounds: IndexBounds) -> None:
         if isinstance(s, For):
             if s.kind in (UNROLL, VECTOR) and not s.variable.endswith(STARTED):
                 inner_ends = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
@@ -144,7 +144,7 @@ def _end(variable: str, condition: Index) -> int | None:
     return min(left, lanes) if own == 1 else max(1, left // lanes)
 
 
-def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:
+def _narrowed(statement: Stmt, tile: _WholeTile) -> Stmt:
     """Two versions of the only part of a tile that has guards, so that the rest is there once."""
     if isinstance(statement, Alloc):
         return replace(statement, body=_narrowed(statement.body, tile.having(statement.buffer)))
@@ -154,7 +154,7 @@ def _narrowed(statement: Stmt, tile: _Tile) -> Stmt:
     return _two(statement, tile, _wanted(statement, tile))
 
 
-def _guarded_part(statement: Stmt, tile: _Tile) -> Stmt:
+def _guarded_part(statement: Stmt, tile: _WholeTile) -> Stmt:
     if isinstance(statement, Alloc):
         return _guarded_part(statement.body, tile.having(statement.buffer))
     parts = [s for s in statement.body if _wanted(s, tile)] if isinstance(statement, Seq) else []
@@ -165,7 +165,7 @@ def _sums(statement: Stmt, held: frozenset[str]) -> bool:
     return any(isinstance(s, Store) and s.reduce is not None and s.buffer in held for s in walk(statement))
 
 
-def _inner(statement: Stmt, tile: _Tile) -> Stmt:
+def _inner(statement: Stmt, tile: _WholeTile) -> Stmt:
     if isinstance(statement, For):
         inside = replace(tile, bounds=tile.bounds.inside(statement.variable, statement.extent), inner={})
         if statement.kind in AT_ONCE:
@@ -180,7 +180,7 @@ def _inner(statement: Stmt, tile: _Tile) -> Stmt:
     return with_children(statement, lambda s: _inner(s, tile))
 
 
-def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
+def _wanted(statement: Stmt, tile: _WholeTile) -> tuple[Index, ...]:
     """What must not be negative so that no guard in a tile is needed."""
     kept: list[Index] = []
     for low in dict.fromkeys(_guards(statement, tile)):
@@ -190,17 +190,17 @@ def _wanted(statement: Stmt, tile: _Tile) -> tuple[Index, ...]:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _WholeTile:
     """What lies around a statement of a tile."""
 
-    bounds: Bounds
+    bounds: IndexBounds
     held: frozenset[str]  # all buffers that are in registers
     inner: Mapping[str, int] = field(default_factory=dict)  # the loops that are done at once, with their extents
     registers: frozenset[str] = frozenset()  # those around: all loops inside belong to their tile
     around: frozenset[str] = frozenset()  # loops that are done at once, in which no condition on them may stand
     choices: int = 0  # that were made already
 
-    def having(self, buffer: Buffer) -> _Tile:
+    def having(self, buffer: Buffer) -> _WholeTile:
         return replace(self, registers=self.registers | {buffer.name}) if buffer.scope == "register" else self
 
     def low(self, condition: Index) -> Index | None:
@@ -212,7 +212,7 @@ class _Tile:
         return condition.iterators <= self.bounds.ranges.keys() - self.around | inner
 
 
-def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+def _guards(statement: Stmt, tile: _WholeTile) -> Iterator[Index]:
     asked: Iterable[Index] = ()
     if isinstance(statement, If):
         asked = statement.conditions
@@ -238,7 +238,7 @@ def _guards(statement: Stmt, tile: _Tile) -> Iterator[Index]:
         yield from _guards(child, tile)
 
 
-def _choices(statement: Stmt, tile: _Tile) -> Iterator[Index]:
+def _choices(statement: Stmt, tile: _WholeTile) -> Iterator[Index]:
     """What decides between values, as at a border of zeros, the same way for the whole tile."""
     if isinstance(statement, Store) and (tile.inner or tile.registers):
         for c in _chosen_by(statement):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Bounds, conditions
+from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -25,10 +25,10 @@ from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Pl
 
 
 def simplify(function: Function) -> Function:
-    return replace(function, body=simplified(function.body, Bounds()))
+    return replace(function, body=simplified(function.body, IndexBounds()))
 
 
-def simplified(statement: Stmt, bounds: Bounds) -> Stmt:
+def simplified(statement: Stmt, bounds: IndexBounds) -> Stmt:
     if isinstance(statement, For):
         return _for(statement, bounds)
     if isinstance(statement, If):
@@ -44,7 +44,7 @@ def simplified(statement: Stmt, bounds: Bounds) -> Stmt:
     return with_children(statement, lambda s: simplified(s, bounds))
 
 
-def _for(loop: For, bounds: Bounds) -> Stmt:
+def _for(loop: For, bounds: IndexBounds) -> Stmt:
     limits = [bounds.simple(limit) for limit in loop.limits]
     extent = min([loop.extent, *(limit.constant for limit in limits if not limit.terms)])
     limits = _needed([limit for limit in limits if limit.terms], extent, bounds)
@@ -58,7 +58,7 @@ def _for(loop: For, bounds: Bounds) -> Stmt:
     return EMPTY if body == EMPTY else replace(loop, extent=extent, body=body, limits=tuple(limits))
 
 
-def _needed(limits: Sequence[Index], extent: int, bounds: Bounds) -> list[Index]:
+def _needed(limits: Sequence[Index], extent: int, bounds: IndexBounds) -> list[Index]:
     kept: list[Index] = []
     for limit in dict.fromkeys(limits):
         if not bounds.always(limit - extent):
@@ -70,7 +70,7 @@ def _below(variable: str, limits: Sequence[Index]) -> list[Index]:
     return [limit - 1 - iterator(variable) for limit in limits]
 
 
-def _if(guard: If, bounds: Bounds) -> Stmt:
+def _if(guard: If, bounds: IndexBounds) -> Stmt:
     asked = [bounds.simple(c) for c in dict.fromkeys(guard.conditions)]
     if any(bounds.never(c) for c in asked):
         return EMPTY if guard.otherwise is None else simplified(guard.otherwise, bounds)
@@ -89,7 +89,7 @@ def _if(guard: If, bounds: Bounds) -> Stmt:
     return If(tuple(left), then, otherwise)
 
 
-def _value(value: Value, bounds: Bounds) -> Value:
+def _value(value: Value, bounds: IndexBounds) -> Value:
     if isinstance(value, Place):
         return replace(value, index=bounds.simple(value.index))
     if isinstance(value, Read):
@@ -103,7 +103,7 @@ def _value(value: Value, bounds: Bounds) -> Value:
     return _select(value, bounds)
 
 
-def _select(value: Select, bounds: Bounds) -> Value:
+def _select(value: Select, bounds: IndexBounds) -> Value:
     asked = conditions(value.condition)
     if asked is None:
         parts = (value.condition, value.then, value.otherwise)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.squares import Square
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
 from deepgen.compiler.schedule.state import low_and_span
@@ -42,7 +42,7 @@ class _Squares:
     """What lies around a statement."""
 
     buffers: Mapping[str, Buffer]
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: IndexBounds = field(default_factory=IndexBounds)
 
     def of(self, statement: Stmt) -> Stmt:
         square = self.square_of(statement) if isinstance(statement, For) else None

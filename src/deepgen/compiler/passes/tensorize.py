@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS, Dot
-from deepgen.compiler.intrinsics.tiles import TILES, Block, block_of
+from deepgen.compiler.intrinsics.tiles import TILES, TileBlock, block_of
 from deepgen.compiler.passes.ir import Alloc, Call, For, Function, Seq, Stmt, Store, sequence, walk, with_children
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -39,7 +39,7 @@ def operands(loop: For) -> Operands:
 class TileOperands:
     """Where the operands of a block of tiles begin, and how far rows and tiles are apart, in elements."""
 
-    block: Block
+    block: TileBlock
     left: Read
     row: int
     below: int
@@ -172,7 +172,7 @@ def _stored(statement: Stmt) -> Stmt:
     return sequence(*before, Call(f"{block.name}_store", (place,), (row * dtype(place.dtype).bytes,)))
 
 
-def _rows(copied: Stmt, sums: Alloc, block: Block) -> tuple[Read, int] | None:
+def _rows(copied: Stmt, sums: Alloc, block: TileBlock) -> tuple[Read, int] | None:
     """Where loops copy all sums of a block to, and how far rows are apart there; None where they do anything else."""
     extents: dict[str, int] = {}
     while isinstance(copied, For) and not copied.limits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import (
     Alloc,
     Call,
@@ -31,7 +31,7 @@ _MOST_STORES = 2048  # in the text of one loop: beyond that, compilers take minu
 def unroll(function: Function) -> Function:
     buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
     registers = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), Bounds()))
+    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), IndexBounds()))
 
 
 def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:

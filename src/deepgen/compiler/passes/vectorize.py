@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import Bounds, conditions
+from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import (
     Alloc,
     For,
@@ -46,7 +46,7 @@ class _Vectors:
 
     bytes: int  # of the hardware's vectors
     elements: Mapping[str, int]  # of each buffer
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: IndexBounds = field(default_factory=IndexBounds)
 
     def inside(self, statement: Stmt) -> _Vectors:
         if isinstance(statement, Alloc):
@@ -151,7 +151,7 @@ class _Vectors:
 
 
 @dataclass(frozen=True)
-class Scan:
+class VectorScan:
     """A store that adds its value to the element before: how, what, where it is the first, and that element."""
 
     op: str
@@ -160,7 +160,7 @@ class Scan:
     before: Read
 
 
-def scan_of(variable: str, store: Store) -> Scan | None:
+def scan_of(variable: str, store: Store) -> VectorScan | None:
     """What a store along a scanned loop is, where elements lie side by side; None for any other store."""
     chosen, (offset,) = store.value, store.indices
     if not isinstance(chosen, Select) or not isinstance(chosen.otherwise, Binary) or store.reduce is not None:
@@ -170,7 +170,7 @@ def scan_of(variable: str, store: Store) -> Scan | None:
         return None
     if value != chosen.then or dict(offset.terms).get(Iter(variable)) != 1:
         return None
-    return Scan(chosen.otherwise.op, value, chosen.condition, before)
+    return VectorScan(chosen.otherwise.op, value, chosen.condition, before)
 
 
 def _borders(loop: For, store: Store) -> list[int]:

@@ -21,7 +21,7 @@ from deepgen.vocabulary import dtype
 
 
 @dataclass(frozen=True)
-class Part:
+class AxisPart:
     """What a loop does for one axis: so many iterations, each so far along it."""
 
     axis: str
@@ -30,9 +30,9 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Loop:
+class DraftLoop:
     name: str
-    parts: tuple[Part, ...]  # one, or those of the loops that were fused
+    parts: tuple[AxisPart, ...]  # one, or those of the loops that were fused
 
     @property
     def extent(self) -> Extent:
@@ -66,7 +66,7 @@ class Draft:
         self.knobs: tuple[Tuned, ...] = ()
         self.derived: dict[str, Expr] = {}
         self.requirements: tuple[Requirement, ...] = ()
-        self.loops: dict[str, tuple[Loop, ...]] = {}
+        self.loops: dict[str, tuple[DraftLoop, ...]] = {}
         self.scopes: Mapping[str, str] = {}
         self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages that lie in panels along an axis, as wide as this
         self.buffers: dict[str, Extent] = {}  # bytes of each stage that is kept in scratch memory
@@ -164,7 +164,7 @@ class Draft:
         names = [f"{loop}.{level}" for level in range(len(factors) + 1)]
         extents = [covered(part.extent, times(factors)), *factors]
         new = [
-            Loop(name, (Part(part.axis, extent, times([part.stride, *factors[level:]])),))
+            DraftLoop(name, (AxisPart(part.axis, extent, times([part.stride, *factors[level:]])),))
             for level, (name, extent) in enumerate(zip(names, extents, strict=True))
         ]
         loops = self.loops[stage]
@@ -184,7 +184,7 @@ class Draft:
         if len(names) == 1:
             return names[0]
         chosen = [self._find(stage, name) for name in names]
-        joined = Loop("+".join(names), tuple(part for _, loop in chosen for part in loop.parts))
+        joined = DraftLoop("+".join(names), tuple(part for _, loop in chosen for part in loop.parts))
         loops = self.loops[stage]
         self.loops[stage] = (*loops[: chosen[0][0]], joined, *loops[chosen[-1][0] + 1 :])
         self.step(s.Fuse(stage, tuple(names)))
@@ -288,9 +288,9 @@ class Draft:
         axes = (*stage.axes, *stage.reduced)
         extents = {axis.name: (known_extents or {}).get(axis.name, axis.extent) for axis in axes}
         self.extents = {**self.extents, name: extents}
-        self.loops[name] = tuple(Loop(axis, (Part(axis, extent, 1),)) for axis, extent in extents.items())
+        self.loops[name] = tuple(DraftLoop(axis, (AxisPart(axis, extent, 1),)) for axis, extent in extents.items())
 
-    def _find(self, stage: str, loop: str) -> tuple[int, Loop]:
+    def _find(self, stage: str, loop: str) -> tuple[int, DraftLoop]:
         return next((i, candidate) for i, candidate in enumerate(self.loops[stage]) if candidate.name == loop)
 
     def inside(self, stage: str, loop: str) -> dict[str, Extent]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.reduction import Partial, ReductionSplit, place_partial, split_reduction
+from deepgen.compiler.rules.reduction import PartialSums, ReductionSplit, place_partial, split_reduction
 from deepgen.compiler.rules.tiling import MultiLevelTiling, summed
 from deepgen.compiler.rules.values import up_to
 from deepgen.compiler.rules.vectors import UNROLLED, along_reduction, in_vectors
@@ -109,7 +109,7 @@ class RowFusion:
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch("rows")
         rows, before = _rows(way, stage), _before(way, stage)
-        partial: dict[str, Partial] = {}
+        partial: dict[str, PartialSums] = {}
         for one in before:
             if one.reduce is not None and along_reduction(way.expression, one, way.lanes(one.name)):
                 partial[one.name] = split_reduction(way, one)
@@ -136,7 +136,7 @@ def _arrange(draft: Draft, stage: Stage, rows: list[str], *, together: bool) -> 
     return row
 
 
-def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: Partial | None) -> None:
+def _place(draft: Draft, name: str, consumer: Stage, row: str, partial: PartialSums | None) -> None:
     if partial is not None:
         place_partial(draft, partial, consumer.name, row, None)
         return

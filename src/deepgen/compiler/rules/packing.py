@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deepgen.compiler.intrinsics.squares import Square
-from deepgen.compiler.intrinsics.tiles import Tile
+from deepgen.compiler.intrinsics.tiles import TileProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.stages import inlinable
@@ -117,7 +117,7 @@ def stage_groups(
             way.lay_out(name, [*others, over])
         else:
             outer = [*(place for place in others if place != along), over]
-            strip = panel if isinstance(by.dot, Tile) else None
+            strip = panel if isinstance(by.dot, TileProduct) else None
             way.lay_out(name, outer, (along, times(panel)), (over, by.dot.depth), strip)
         if at is None:
             way.scoped(name, "global")

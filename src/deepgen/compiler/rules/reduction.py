@@ -22,7 +22,7 @@ _VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialSums:
     """The partial results of a reduction, several vectors of them, and the one vector that these are summed up to."""
 
     sums: str
@@ -71,7 +71,7 @@ def dot_of(draft: Draft, sums: Stage) -> Dot | None:
     return dot if isinstance(dot, Dot) and dot.each and products_of_vectors(draft.expression, sums, dot) else None
 
 
-def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
+def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> PartialSums:
     """Partial results along the innermost axis that is summed over, for so many rows at a time."""
     lanes, last, dot = draft.lanes(sums.name), sums.reduced[-1], dot_of(draft, sums)
     group = dot.depth if dot is not None else 1
@@ -90,10 +90,10 @@ def split_reduction(draft: Draft, sums: Stage, rows: Extent = 1) -> Partial:
     vector = f"{sums.name}_vector"
     draft.rfactor(sums.name, lanes, lanes, vector)
     draft.lay_out(vector, [*range(1, len(sums.axes) + 1), 0])
-    return Partial(sums.name, vector, name, lanes, along, dot)
+    return PartialSums(sums.name, vector, name, lanes, along, dot)
 
 
-def place_partial(draft: Draft, partial: Partial, consumer: str, loop: str, rows: str | None) -> None:
+def place_partial(draft: Draft, partial: PartialSums, consumer: str, loop: str, rows: str | None) -> None:
     """Partial results, one vector of them, and their sum, all where a consumer reads it."""
     for name in (partial.sums, partial.vector):
         draft.compute_at(name, consumer, loop, "register")
@@ -110,7 +110,7 @@ def place_partial(draft: Draft, partial: Partial, consumer: str, loop: str, rows
     draft.finish(partial.stage)
 
 
-def _arrange(draft: Draft, partial: Partial, rows: str | None) -> None:
+def _arrange(draft: Draft, partial: PartialSums, rows: str | None) -> None:
     stage = draft.stage(partial.stage)
     outer, vector = draft.split(stage.name, partial.along, (partial.lanes,))
     tile = [*([rows] if rows else []), outer]

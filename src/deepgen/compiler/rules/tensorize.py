@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.dots import Dot
-from deepgen.compiler.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TURNING, Instruction, Tile
+from deepgen.compiler.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TURNING, Instruction, TileProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.operands import stage_operands
@@ -49,7 +49,7 @@ class TensorizeRule:
         sums, vectors = summed(draft, stage), self._vectors(draft, stage)
         assert draft.dot is not None and sums is not None and vectors is not None
         way = draft.branch(draft.dot.name)
-        if isinstance(draft.dot, Tile):
+        if isinstance(draft.dot, TileProduct):
             tile_matrices(way, sums, stage, vectors)
         else:
             tile(way, sums, stage, vectors)
@@ -59,7 +59,7 @@ class TensorizeRule:
         sums = summed(draft, stage)
         if draft.dot is None or sums is None:
             return None
-        if isinstance(draft.dot, Tile) and draft.dot.name in draft.names:
+        if isinstance(draft.dot, TileProduct) and draft.dot.name in draft.names:
             return None  # a thread's tiles have one shape, that of the first sums
         return grouped(sums, draft.dot)
 
@@ -107,7 +107,7 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
             fits = lanes.extent >= dot.lanes and not facts.depends(left, lanes.name)
             if fits and packable(sums, right, lanes.name):
                 rows = reused_along(sums, lanes.name, [right])
-                if isinstance(dot, Tile) and not row_counts(extents.get(rows or "", 1)):
+                if isinstance(dot, TileProduct) and not row_counts(extents.get(rows or "", 1)):
                     continue
                 by = Grouped(dot, axis.name)
                 return Vectors(lanes.name, rows, (), (right.tensor,), (left.tensor,), dot.lanes, by)
@@ -196,7 +196,7 @@ def row_counts(extent: int) -> list[int]:
 
 
 def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> None:
-    assert vectors.by is not None and isinstance(vectors.by.dot, Tile) and vectors.reused_along is not None
+    assert vectors.by is not None and isinstance(vectors.by.dot, TileProduct) and vectors.reused_along is not None
     by, along, rows = vectors.by.dot, vectors.axis, vectors.reused_along
     to, extents = places_in(consumer, sums), {axis.name: axis.extent for axis in sums.axes}
     counts, columns = row_counts(extents[rows]), extents[along] // by.lanes

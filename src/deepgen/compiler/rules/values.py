@@ -64,7 +64,7 @@ def register_tile(
         for v in up_to(VECTORS, -(-columns // lanes))
         if registers(cpu, r, v) + (v + 1 if excess else 0) <= cpu.vector_registers
     ]
-    costs = {(r, v): _Step(cpu, v, excess).cost((rows, columns), (r, v * lanes), packed, loose) for r, v in fitting}
+    costs = {(r, v): _TileStep(cpu, v, excess).cost((rows, columns), (r, v * lanes), packed, loose) for r, v in fitting}
     return min((cost, *tile) for tile, cost in costs.items())
 
 
@@ -125,7 +125,7 @@ def registers(cpu: Cpu, rows: int, vectors: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _TileStep:
     """One step of a reduction, in tiles with so many vectors in a row."""
 
     cpu: Cpu

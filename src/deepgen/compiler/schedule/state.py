@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from deepgen.compiler.schedule.steps import SERIAL, StorageAlign
-from deepgen.compiler.schedule.text import Place
+from deepgen.compiler.schedule.text import LayoutPlace
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index, iterator
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 
@@ -41,7 +41,7 @@ class Planned:
     guards: tuple[Index, ...] = ()
     at: tuple[str, str] | None = None  # the consumer and its loop
     scope: str = "global"
-    order: tuple[Place, ...] = ()
+    order: tuple[LayoutPlace, ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
     depth_of_pipeline: int = 1  # how many buffers it has
     swizzle: int = 0

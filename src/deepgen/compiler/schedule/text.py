@@ -156,7 +156,7 @@ _PLACE = re.compile(r"\s*(\d+)\s*((?:[/%][^/%]+)*)")
 
 
 @dataclass(frozen=True)
-class Place:
+class LayoutPlace:
     """One dimension of a layout: a dimension of the stage, divided, and then the remainder where there is one."""
 
     dimension: int
@@ -169,7 +169,7 @@ def concrete(schedule: Schedule, config: Mapping[str, Any]) -> Schedule:
     return tuple(_concrete_step(step, config) for step in schedule)
 
 
-def places(step: Layout) -> tuple[Place, ...]:
+def places(step: Layout) -> tuple[LayoutPlace, ...]:
     """The dimensions of a concrete layout, outermost first."""
     return tuple(_place(step, text) for text in step.order)
 
@@ -212,10 +212,10 @@ def _split_place(step: Layout, text: str) -> tuple[str, list[tuple[str, str]]]:
     return match.group(1), _PART.findall(match.group(2))
 
 
-def _place(step: Layout, text: str) -> Place:
+def _place(step: Layout, text: str) -> LayoutPlace:
     dimension, parts = _split_place(step, text)
     operators = "".join(op for op, _ in parts)
     if operators not in ("", "/", "%", "/%") or not all(n.strip().isdigit() and int(n) for _, n in parts):
         raise refused(step, f"{text!r} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     by = {op: int(n) for op, n in parts}
-    return Place(int(dimension), by.get("/", 1), by.get("%"))
+    return LayoutPlace(int(dimension), by.get("/", 1), by.get("%"))

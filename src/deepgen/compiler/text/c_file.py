@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from deepgen.compiler.intrinsics.dots import DOTS, functions_with_excess, include
 from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.squares import Square
-from deepgen.compiler.intrinsics.tiles import Block
+from deepgen.compiler.intrinsics.tiles import TileBlock
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text import c_vectors
@@ -27,7 +27,7 @@ class Definitions:
     text: str
     vectors: frozenset[tuple[str, int]]
     dots: frozenset[str]  # products that instructions do
-    blocks: frozenset[Block]  # of tiles
+    blocks: frozenset[TileBlock]  # of tiles
     scans: frozenset[tuple[str, str, int]]  # of vectors: the operation, the format, how many lanes
     squares: frozenset[Square]  # that are copied as columns
     over: frozenset[str]  # products that leave their excess in the sums

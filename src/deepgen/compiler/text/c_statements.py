@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.squares import square_of
-from deepgen.compiler.intrinsics.tiles import TILES, Block
+from deepgen.compiler.intrinsics.tiles import TILES, TileBlock
 from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, Fence, For, Function, If, Seq, Stmt, Store, children, walk
 from deepgen.compiler.passes.tensorize import operands, tile_operands
-from deepgen.compiler.passes.vectorize import Scan, scan_of
+from deepgen.compiler.passes.vectorize import VectorScan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.compiler.text import c_vectors
 from deepgen.compiler.text.c_file import Definitions, joined, nothing
@@ -38,7 +38,7 @@ def _tiled(statement: Stmt) -> Iterator[For]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StatementPlace:
     """Where in the text a statement stands."""
 
     buffers: Mapping[str, Buffer]
@@ -46,10 +46,10 @@ class _Place:
     in_thread: bool = False
     excess: tuple[Excess, ...] = ()  # of the sums around
 
-    def inside(self, variable: str, extent: int) -> _Place:
+    def inside(self, variable: str, extent: int) -> _StatementPlace:
         return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
 
-    def having(self, buffer: Buffer) -> _Place:
+    def having(self, buffer: Buffer) -> _StatementPlace:
         return replace(self, buffers={**self.buffers, buffer.name: buffer})
 
 
@@ -61,7 +61,7 @@ class _Emitter:
     parts: list[str] = field(default_factory=list)  # functions for parallel loops
     vectors: set[tuple[str, int]] = field(default_factory=set)
     dots: set[str] = field(default_factory=set)
-    blocks: set[Block] = field(default_factory=set)
+    blocks: set[TileBlock] = field(default_factory=set)
     scans: set[tuple[str, str, int]] = field(default_factory=set)
     over: set[str] = field(default_factory=set)
 
@@ -69,7 +69,7 @@ class _Emitter:
         parameters = {buffer.name: buffer for buffer in self.function.parameters}
         for buffer in parameters:
             self.names.of(buffer)
-        body = self.statement(self.function.body, _Place(parameters, {}), 1)
+        body = self.statement(self.function.body, _StatementPlace(parameters, {}), 1)
         body = self.configured(self.function.body, body, "    ")
         declared = [f"{self.pointer(buffer)}" for buffer in self.function.parameters]
         head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
@@ -84,11 +84,11 @@ class _Emitter:
         const = "const " if buffer in self.function.inputs else ""
         return f"{const}{buffer.dtype} *restrict {self.names.of(buffer.name)}"
 
-    def scope(self, place: _Place, vector: For | None = None) -> Scope:
+    def scope(self, place: _StatementPlace, vector: For | None = None) -> Scope:
         ranges = {**place.ranges, **({vector.variable: (0, vector.extent - 1)} if vector else {})}
         return Scope(self.names, place.buffers, ranges, vector, self.vectors)
 
-    def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
+    def statement(self, statement: Stmt, place: _StatementPlace, depth: int) -> list[str]:
         indent = "    " * depth
         if isinstance(statement, Seq):
             groups = together(statement.body, place.buffers)
@@ -132,13 +132,13 @@ class _Emitter:
             return [head, *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
         raise BadInput(f"{statement} cannot be written in C", allowed="loops of processors")
 
-    def end(self, loop: For, place: _Place) -> str:
+    def end(self, loop: For, place: _StatementPlace) -> str:
         text = str(loop.extent)
         for limit in loop.limits:
             text = f"least({text}, {self.scope(place).index(limit)})"
         return text
 
-    def alloc(self, alloc: Alloc, place: _Place, depth: int) -> list[str]:
+    def alloc(self, alloc: Alloc, place: _StatementPlace, depth: int) -> list[str]:
         buffer, indent = alloc.buffer, "    " * depth
         name = self.names.of(buffer.name)
         if buffer.lanes:
@@ -164,7 +164,7 @@ class _Emitter:
     def excess_name(self, of: Excess, number: int) -> str:
         return self.names.of(f"{of.buffer.name} excess {number}")
 
-    def without_excess(self, of: Excess, place: _Place) -> list[str]:
+    def without_excess(self, of: Excess, place: _StatementPlace) -> list[str]:
         """Sums as they are without what their products added too much."""
         names = {self.scope(place).variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
         return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in names.items()]
@@ -200,7 +200,7 @@ class _Emitter:
         each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
         return ["{", f"    {text.name} lanes = {text.text};", *(f"    {line}" for line in each), "}"]
 
-    def interleaved(self, group: Together, place: _Place) -> str:
+    def interleaved(self, group: Together, place: _StatementPlace) -> str:
         """Stores of several vectors whose elements lie between each other."""
         buffer, lanes = place.buffers[group.stores[0].buffer], group.loops[0].extent
         scopes = [self.scope(place, loop) for loop in group.loops]
@@ -210,7 +210,7 @@ class _Emitter:
         self.vectors.add((name, lanes))
         return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"
 
-    def scanned(self, scan: Scan, store: Store, scope: Scope) -> str:
+    def scanned(self, scan: VectorScan, store: Store, scope: Scope) -> str:
         """A vector of results: each lane with all before it, and with the element before the first."""
         buffer, (offset,) = scope.buffers[store.buffer], store.indices
         assert scope.vector is not None
@@ -238,7 +238,7 @@ class _Emitter:
         stored = text if buffer.lanes else narrowed(buffer.dtype, text)
         return [f"{alone.element(buffer, offset)} = {stored};"]
 
-    def dot(self, loop: For, place: _Place) -> list[str]:
+    def dot(self, loop: For, place: _StatementPlace) -> list[str]:
         """Loops that one instruction does."""
         assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
         dot, matched, scope = DOTS[loop.kind], operands(loop), self.scope(place)
@@ -259,7 +259,7 @@ class _Emitter:
         at = f"&{scope.address(buffer.name, matched.sums)}"
         return [f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"]
 
-    def tiles(self, loop: For, place: _Place) -> str:
+    def tiles(self, loop: For, place: _StatementPlace) -> str:
         """Loops that a block of tiles does, in bytes."""
         matched, scope = tile_operands(loop), self.scope(place)
         self.blocks.add(matched.block)
@@ -278,7 +278,7 @@ class _Emitter:
         before = [f"{indent}{block.name}_begin();" for block in blocks]
         return [*before, *lines, *(f"{indent}tile_release();" for _ in blocks)]
 
-    def parallel(self, loop: For, place: _Place, depth: int) -> list[str]:
+    def parallel(self, loop: For, place: _StatementPlace, depth: int) -> list[str]:
         """A function for the threads of a loop, and what starts it."""
         indent = "    " * depth
         name = f"{self.entry}_part{len(self.parts)}"

@@ -36,13 +36,13 @@ def used(program: Program, launch: Launch) -> list[Buffer]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _LaunchPlace:
     """Where in the text a statement stands."""
 
     buffers: Mapping[str, Buffer]
     ranges: Mapping[str, tuple[int, int]]  # of the loops around, and of the grid
 
-    def inside(self, variable: str, extent: int) -> _Place:
+    def inside(self, variable: str, extent: int) -> _LaunchPlace:
         return replace(self, ranges={**self.ranges, variable: (0, extent - 1)})
 
 
@@ -67,7 +67,7 @@ class LaunchEmitter:
     def lines(self) -> list[str]:
         launch = self.launch
         parts = launch.parts
-        scope = self.scope(_Place(self.program.buffers, launch.ranges))
+        scope = self.scope(_LaunchPlace(self.program.buffers, launch.ranges))
         parameters = ", ".join(
             f"{'' if b.name in self.written else 'const '}{b.dtype}* __restrict__ {scope.name(b.name)}"
             for b in used(self.program, launch)
@@ -97,7 +97,7 @@ class LaunchEmitter:
 
     def part(self, launch: Launch, block: str, shared: list[str], depth: int) -> list[str]:
         """What the blocks of one launch do, the number of the block being `block`."""
-        place, indent = _Place(self.program.buffers, launch.ranges), "    " * (depth - 1)
+        place, indent = _LaunchPlace(self.program.buffers, launch.ranges), "    " * (depth - 1)
         lines = [*self.indices(self.scope(place), BLOCKS, launch.blocks, block)]
         lines += [*self.indices(self.scope(place), THREADS, launch.threads, "thread_id()"), *shared]
         return [*(indent + line for line in lines), *self.statement(launch.body, place, depth)]
@@ -114,10 +114,10 @@ class LaunchEmitter:
             yield f"    (void){scope.name(tag)};"
             step *= extent
 
-    def scope(self, place: _Place, loaded: Mapping[Read, str] | None = None) -> GpuScope:
+    def scope(self, place: _LaunchPlace, loaded: Mapping[Read, str] | None = None) -> GpuScope:
         return GpuScope(self.names, place.buffers, place.ranges, loaded=loaded or {})
 
-    def statement(self, statement: Stmt, place: _Place, depth: int) -> list[str]:
+    def statement(self, statement: Stmt, place: _LaunchPlace, depth: int) -> list[str]:
         indent = "    " * depth
         if self.waits and copies_of_scratch(self.program, statement):
             self.waits = False
@@ -148,7 +148,7 @@ class LaunchEmitter:
             return [indent + line for line in self.vector(statement, inner)]
         return [*self.head(statement, place, indent), *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
 
-    def all_loaded(self, loop: For, place: _Place, depth: int) -> list[str]:
+    def all_loaded(self, loop: For, place: _LaunchPlace, depth: int) -> list[str]:
         """Iterations before the first of a pipeline: what they transpose is all being loaded before one is stored."""
         inner, most = place.inside(loop.variable, loop.extent), gpu_values.at_once(prod(self.launch.threads))
         for asked, one in _done_in(loop.body):
@@ -170,7 +170,7 @@ class LaunchEmitter:
             return [f"{'    ' * depth}{{", *lines, f"{'    ' * depth}}}"]
         return []
 
-    def head(self, loop: For, place: _Place, indent: str) -> list[str]:
+    def head(self, loop: For, place: _LaunchPlace, indent: str) -> list[str]:
         meets = any(isinstance(s, (Barrier, Call)) for s in walk(loop.body))
         unroll = ("DG_NO_UNROLL " if meets else "") if loop.kind == SERIAL else "DG_UNROLL "
         scope = self.scope(place)
@@ -179,10 +179,10 @@ class LaunchEmitter:
             end = f"least({end}, {scope.index(limit)})"
         return [f"{indent}{unroll}for (int {name} = 0; {name} < {end}; ++{name}) {{"]
 
-    def conditions(self, conditions: tuple[Index, ...], place: _Place) -> str:
+    def conditions(self, conditions: tuple[Index, ...], place: _LaunchPlace) -> str:
         return " && ".join(f"{self.scope(place).index(c)} >= 0" for c in conditions)
 
-    def alloc(self, alloc: Alloc, place: _Place, depth: int) -> list[str]:
+    def alloc(self, alloc: Alloc, place: _LaunchPlace, depth: int) -> list[str]:
         buffer, indent, name = alloc.buffer, "    " * depth, self.scope(place).name(alloc.buffer.name)
         if buffer.scope == "fragment":
             declared = f"DG_HELD(u32, {name}, {buffer.elements});"
@@ -193,7 +193,7 @@ class LaunchEmitter:
         inner = replace(place, buffers={**place.buffers, buffer.name: buffer})
         return [f"{indent}{{", f"{indent}    {declared}", *self.statement(alloc.body, inner, depth + 1), f"{indent}}}"]
 
-    def call(self, call: Call, place: _Place) -> str:
+    def call(self, call: Call, place: _LaunchPlace) -> str:
         scope, args = self.scope(place), []
         for read in call.places:
             buffer, offset = place.buffers[read.tensor], read.indices[0]
@@ -205,7 +205,7 @@ class LaunchEmitter:
 
     # Stores
 
-    def store(self, store: Store, place: _Place) -> list[str]:
+    def store(self, store: Store, place: _LaunchPlace) -> list[str]:
         scope, buffer, (offset,) = self.scope(place), place.buffers[store.buffer], store.indices
         value = store.value
         if store.reduce:
@@ -223,7 +223,7 @@ class LaunchEmitter:
             return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
         return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
 
-    def vector(self, loop: For, place: _Place) -> list[str]:
+    def vector(self, loop: For, place: _LaunchPlace) -> list[str]:
         """One store of neighbours: what is read is loaded before, as wide as it lies."""
         store = loop.body
         assert isinstance(store, Store)
@@ -286,13 +286,13 @@ class LaunchEmitter:
         ]
         return ["{", *(f"    {line}" for line in lines), "}"]
 
-    def stored(self, buffer: Buffer, offset: Index, text: str, place: _Place) -> str:
+    def stored(self, buffer: Buffer, offset: Index, text: str, place: _LaunchPlace) -> str:
         scope = self.scope(place)
         if buffer.scope in HELD:
             return f"{scope.element(buffer, offset)} = {text};"
         return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
 
-    def as_it_is(self, store: Store, place: _Place, loaded: Mapping[Read, str]) -> str:
+    def as_it_is(self, store: Store, place: _LaunchPlace, loaded: Mapping[Read, str]) -> str:
         """What a store copies and does not compute, in its own format; nothing where it computes."""
         moved, scope = moved_from(store.value), self.scope(place)
         if store.reduce or store.joined or moved is None:
@@ -305,7 +305,7 @@ class LaunchEmitter:
             return loaded.get(read) or scope.element(source, read.indices[0])
         return f"{scope.all_hold(asked)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
 
-    def copy_ahead(self, loop: For, store: Store, place: _Place) -> list[str]:
+    def copy_ahead(self, loop: For, store: Store, place: _LaunchPlace) -> list[str]:
         """A copy that the hardware does on its own; nothing where it cannot."""
         scope, to, moved = self.scope(place), place.buffers[store.buffer], moved_from(store.value)
         if moved is None or moved[0].dtype != to.dtype or moved[0].tensor not in self.program.buffers:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
-from deepgen.kernels.own.description import Description, Launch, checked
+from deepgen.kernels.own.description import Description, OwnLaunch, checked
 from deepgen.kernels.own.operator import KernelOperator, class_of
 from deepgen.kernels.own.triton_family import ALL_OPTIONS, TritonFamily
 from deepgen.kernels.own.triton_text import keyed, read
@@ -154,7 +154,7 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
             arguments=tuple(arguments),
             sizes=sizes,
             knobs={name: tuple(values) for name, values in knobs.items()},
-            launches=(Launch(function.fn.__name__),),
+            launches=(OwnLaunch(function.fn.__name__),),
             requires=tuple(requires),
             options={
                 "triton": triton.__version__,

@@ -20,7 +20,7 @@ FORMAT = "deepgen-kernel 1"
 
 
 @dataclass(frozen=True)
-class Launch:
+class OwnLaunch:
     """One launch: sizes are numbers or expressions over sizes and knobs; `arguments` are names, None for all."""
 
     entry: str
@@ -35,9 +35,9 @@ class Launch:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Launch:
+    def from_json(data: Mapping[str, Any]) -> OwnLaunch:
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
-        return Launch(**fields)
+        return OwnLaunch(**fields)
 
     def expressions(self) -> tuple[Size, ...]:
         return *self.grid, *self.block, self.shared
@@ -52,10 +52,10 @@ def launch(
     cluster: Sequence[int] = (1, 1, 1),
     arguments: Sequence[str] | None = None,
     prepare: bool = False,
-) -> Launch:
+) -> OwnLaunch:
     """One launch of a kernel that has several. `prepare`: it runs once, before any timing, as for packed weights."""
     chosen = None if arguments is None else tuple(arguments)
-    return Launch(entry, _three(grid), _three(block), shared, tuple(cluster), chosen, prepare)
+    return OwnLaunch(entry, _three(grid), _three(block), shared, tuple(cluster), chosen, prepare)
 
 
 def _three(sizes: Sequence[Size] | Size) -> tuple[Size, ...]:
@@ -75,7 +75,7 @@ class Description:
     arguments: tuple[Argument, ...]
     sizes: Mapping[str, int]
     knobs: Mapping[str, tuple[Any, ...]]
-    launches: tuple[Launch, ...]
+    launches: tuple[OwnLaunch, ...]
     requires: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     defines: Mapping[str, Size | float] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Description:
             arguments=tuple(args.from_json(a) for a in data["arguments"]),
             sizes=dict(data["sizes"]),
             knobs={name: tuple(map(_value, values)) for name, values in data["knobs"].items()},
-            launches=tuple(Launch.from_json(one) for one in data["launches"]),
+            launches=tuple(OwnLaunch.from_json(one) for one in data["launches"]),
             requires=tuple(data["requires"]),
             flags=tuple(data["flags"]),
             defines=dict(data["defines"]),

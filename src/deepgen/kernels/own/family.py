@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
-from deepgen.kernels.own.description import Description, Launch
+from deepgen.kernels.own.description import Description, OwnLaunch
 from deepgen.kernels.shared import source_text
 from deepgen.operators import Operator
 from deepgen.operators.signature import Size
@@ -95,7 +95,7 @@ class KernelFamily:
             plan,
         )
 
-    def _step(self, one: Launch, knobs: Mapping[str, Any]) -> Step:
+    def _step(self, one: OwnLaunch, knobs: Mapping[str, Any]) -> Step:
         passed = [a for a in self.description.arguments if not (isinstance(a, TensorArgument) and a.symbol is not None)]
         # By its name a constant is passed as well: some kernels have a parameter for it.
         by_name = {a.name: a for a in self.description.arguments}

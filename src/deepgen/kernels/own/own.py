@@ -14,7 +14,7 @@ from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, ScratchArgument, TensorArgument
 from deepgen.kernels.own.description import (
     Description,
-    Launch,
+    OwnLaunch,
     Reference,
     checked,
     launch,
@@ -86,7 +86,7 @@ def kernel(
     block: Sequence[Size] | Size = (1,),
     shared: Size = 0,
     cluster: Sequence[int] = (1, 1, 1),
-    launches: Sequence[Launch] | None = None,
+    launches: Sequence[OwnLaunch] | None = None,
     language: str | None = None,
     name: str | None = None,
     sources: Sequence[str | Path] = (),

@@ -22,7 +22,7 @@ _ADDED_PER_CLOCK = 4.0  # sums of slices of K that are added up
 _DIVIDED = {"m": "left", "n": "right", "mn": "both"}  # other words for what tasks divide
 
 
-class Tile(NamedTuple):
+class TileCost(NamedTuple):
     """What one iteration of the innermost loop computes."""
 
     rows: int
@@ -31,7 +31,7 @@ class Tile(NamedTuple):
     clocks: float
 
 
-def seconds(gemm: Gemm, config: Mapping[str, Any], tile: Tile) -> float:
+def seconds(gemm: Gemm, config: Mapping[str, Any], tile: TileCost) -> float:
     """The arithmetic and the packing of the busiest thread, the memory's time, and waking threads."""
     left, right = (gemm.n, gemm.m) if config.get("SWAP", False) else (gemm.m, gemm.n)
     high, wide, deep = -(-left // tile.rows), -(-right // tile.columns), -(-gemm.k // tile.depth)

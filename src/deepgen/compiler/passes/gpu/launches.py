@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import Builder, buffer_of, guarded, parameters
 from deepgen.compiler.passes.gpu.pipeline import filled_ahead, is_transposed, several
 from deepgen.compiler.passes.gpu.tensorize import (
@@ -196,7 +196,7 @@ def _reads_sums(state: State, planned: Planned) -> bool:
 
 def _reads_inside(state: State, planned: Planned) -> bool:
     """Whether all that a stage reads, beyond its edges too, lies in buffers of the same launch."""
-    bounds = Bounds({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
+    bounds = IndexBounds({loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops})
     places = planned.absolute()
     for read in reads(planned.stage.value):
         source = state.stages.get(read.tensor)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import wide_product
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.gpu.launches import Launch, Program, build
 from deepgen.compiler.passes.gpu.shared import in_shared_memory, with_barriers
 from deepgen.compiler.passes.gpu.vectors import with_vectors
@@ -51,7 +51,7 @@ def passes(expression: Expression, schedule: Schedule, warp: int = 32) -> Iterat
 
 
 def _simplified(launch: Launch) -> Launch:
-    return replace(launch, body=simplified(launch.body, Bounds(launch.ranges)))
+    return replace(launch, body=simplified(launch.body, IndexBounds(launch.ranges)))
 
 
 def in_own_lane(launch: Launch) -> Launch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct, matrix_product
-from deepgen.compiler.passes.bounds import Bounds
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import buffer_of, stored
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
 from deepgen.compiler.schedule.state import Loop, Planned, State
@@ -133,7 +133,7 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
     each in a line of its own, groups equally far apart. None where they have to be loaded."""
     source = state.stages[left.read.tensor]
     buffer = buffer_of(source)
-    bounds = Bounds(_ranges(state))
+    bounds = IndexBounds(_ranges(state))
     flat = bounds.simple(_flat(buffer, left.read.indices))
     teams = {loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.kind == THREADS[1]}
     warps = [variable for variable in teams if variable in flat.iterators]
@@ -180,7 +180,7 @@ def _leading(
     if source is None or source.scope != "shared" or source.swizzle != _SWIZZLE or len(across) > 1:
         raise BadInput(what, allowed=allowed)
     # Without loops of one iteration, as those over the taps of a filter of 1 x 1.
-    flat = Bounds(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
+    flat = IndexBounds(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     count, run, step, line = product.columns, product.intrinsic.run, product.intrinsic.k, product.intrinsic.line
 
@@ -296,7 +296,7 @@ class _Side:
         if source is None or source.scope != "shared":
             raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
         for i, size in zip(self.read.indices, buffer_of(source).sizes, strict=True):
-            low, high = Bounds(self._ranges).simple(i).bounds(self._ranges)
+            low, high = IndexBounds(self._ranges).simple(i).bounds(self._ranges)
             if low < 0 or high >= size:
                 what = f"tiles reach beyond operand {self.read.tensor}"
                 raise BadInput(what, allowed="tiles and steps that its dimensions have room for")
@@ -317,7 +317,7 @@ class _Side:
         ranges = self._ranges
         part, inside = "run", "run.inside"
         extent = ranges[variable][1] + 1
-        bounds = Bounds({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
+        bounds = IndexBounds({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
         moved = bounds.simple(flat.substitute({variable: iterator(part) * run + iterator(inside)}))
         rest = moved - iterator(inside)
         steps = gcd(rest.constant, *(times for _, times in rest.terms))

@@ -17,7 +17,7 @@ _LONG = 64  # columns that are worth a block of their own
 
 
 @dataclass(frozen=True)
-class Contraction:
+class MatrixContraction:
     """A sum of products, its axes by what they choose: rows, columns, both, or what is summed over."""
 
     stage: Stage
@@ -31,7 +31,7 @@ class Contraction:
     taps: tuple[Axis, ...]
 
 
-def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
+def contraction(stage: Stage, gpu: Gpu) -> MatrixContraction | None:
     value = stage.value
     if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
         return None
@@ -66,7 +66,7 @@ def contraction(stage: Stage, gpu: Gpu) -> Contraction | None:
         moved = [i for i in read.indices if along.name in i.iterators]
         if len(moved) != 1 or not _is_part(moved[0], along, both):
             return None
-    return Contraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
+    return MatrixContraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
 
 
 def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
@@ -79,7 +79,7 @@ def _is_part(index: Index, along: Axis, both: tuple[Axis, ...]) -> bool:
     )
 
 
-def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
+def by_four_warps(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
     """The same with products of four warps, where the chip has them; columns are one axis, as their lines need it."""
     fitting = [
         p for p in PRODUCTS.values()
@@ -93,7 +93,7 @@ def by_four_warps(c: Contraction, gpu: Gpu) -> Contraction | None:
     return replace(c, intrinsic=fitting[0])
 
 
-def by_images(c: Contraction, gpu: Gpu) -> Contraction | None:
+def by_images(c: MatrixContraction, gpu: Gpu) -> MatrixContraction | None:
     """The same where columns are several axes, and neighbours in memory along one of them: a block has one place of the
     others. So what lies along places of an image is read as it lies, and results are stored so."""
     last = facts.plain(c.right.indices[-1])
@@ -104,7 +104,7 @@ def by_images(c: Contraction, gpu: Gpu) -> Contraction | None:
     return by_four_warps(replace(c, columns=columns, both=(*c.both, *others)), gpu)
 
 
-def along_columns(c: Contraction) -> bool:
+def along_columns(c: MatrixContraction) -> bool:
     """Whether columns are neighbours in the second operand, not what is summed over."""
     last = max(n for n, i in enumerate(c.right.indices) if i.iterators)
     return order(c.right, c) is None and along_of(c.right, c) != last
@@ -116,7 +116,7 @@ def _settled(read: Read, stage: Stage) -> Read:
     return replace(read, indices=tuple(i.substitute(single) for i in read.indices))
 
 
-def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
+def order(read: Read, c: MatrixContraction) -> tuple[int, ...] | None:
     """The dimensions of an operand in an order in which matrices can be loaded from it; None where they have one.
 
     Along what is summed over elements are neighbours, or, if loads may turn them, along an axis of rows or columns.
@@ -132,13 +132,13 @@ def order(read: Read, c: Contraction) -> tuple[int, ...] | None:
     return (*(n for n in places if n not in inner), *inner)
 
 
-def transposed_along(read: Read, c: Contraction) -> str | None:
+def transposed_along(read: Read, c: MatrixContraction) -> str | None:
     """The axis of rows or columns that neighbours in an operand differ in, where it is not what is summed over."""
     last = max(n for n, i in enumerate(read.indices) if i.iterators)
     return facts.plain(read.indices[last]) if order(read, c) is None and along_of(read, c) != last else None
 
 
-def along_of(read: Read, c: Contraction) -> int:
+def along_of(read: Read, c: MatrixContraction) -> int:
     """The dimension of an operand that is summed over."""
     return next(n for n, i in enumerate(read.indices) if c.along.name in i.iterators)
 

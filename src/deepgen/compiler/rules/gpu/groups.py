@@ -20,7 +20,7 @@ _ROOM = 48 << 10  # bytes that any GPU has for them
 
 
 @dataclass(frozen=True)
-class Group:
+class StageGroup:
     """`last` is stored. `sums` are reductions that are computed with it: one that it reads place by place, or those of
     its rows, in the order in which they are computed. With `spread`, that stage stores `last`, in other places."""
 
@@ -64,9 +64,9 @@ def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
     return Expression(expression.name, expression.tensors, stages, expression.outputs)
 
 
-def groups(expression: Expression) -> list[Group]:
+def groups(expression: Expression) -> list[StageGroup]:
     """Of an expression without stages that could be inlined, in the order of their launches."""
-    parts: list[Group] = []
+    parts: list[StageGroup] = []
     taken: set[str] = set()
     for stage in reversed(expression.stages):
         if stage.name in taken:
@@ -75,7 +75,7 @@ def groups(expression: Expression) -> list[Group]:
             _spread(expression, stage)
             or _with_its_sum(expression, stage)
             or _with_its_rows(expression, stage, taken)
-            or Group(stage)
+            or StageGroup(stage)
         )
         taken |= {stage.name, group.last.name, *(one.name for one in group.sums)}
         parts.append(group)
@@ -116,7 +116,7 @@ def place_in(stage: Stage, read: Read) -> tuple[tuple[str, int, bool], ...] | No
     return tuple(matches) if sorted(whole) == sorted(a.name for a in stage.axes) else None
 
 
-def _spread(expression: Expression, stage: Stage) -> Group | None:
+def _spread(expression: Expression, stage: Stage) -> StageGroup | None:
     operands = reads(stage.value)
     if len(operands) != 1 or not spreads(expression, stage, operands[0]):
         return None
@@ -124,7 +124,7 @@ def _spread(expression: Expression, stage: Stage) -> Group | None:
     return group and replace(group, spread=stage)
 
 
-def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
+def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
     if stage.reduce is not None:
         return None
     read = _read_reductions(expression, stage)
@@ -133,7 +133,7 @@ def _with_its_sum(expression: Expression, stage: Stage) -> Group | None:
         and facts.fusible_consumer(expression, read[0]) == stage
         and (not read[0].scan or scans_rows(read[0]))
     ):
-        return Group(stage, (read[0],))
+        return StageGroup(stage, (read[0],))
     return None
 
 
@@ -153,7 +153,7 @@ def scans_rows(scan: Stage) -> bool:
     )
 
 
-def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Group | None:
+def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> StageGroup | None:
     """Reductions over what the stage reads of a row, as in a softmax: all of them read by this stage or each other."""
     if stage.reduce is not None or stage.scan:
         return None
@@ -176,7 +176,7 @@ def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> Gro
         stages.append(one)
         waiting += _read_reductions(expression, one)
     order = [one for one in expression.stages if one in stages]
-    return Group(stage, tuple(order), rows=True) if order else None
+    return StageGroup(stage, tuple(order), rows=True) if order else None
 
 
 def _read_reductions(expression: Expression, stage: Stage) -> list[Stage]:

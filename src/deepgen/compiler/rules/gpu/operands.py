@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.contraction import Contraction, by_four_warps, contraction
+from deepgen.compiler.rules.gpu.contraction import MatrixContraction, by_four_warps, contraction
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, iterator
@@ -174,7 +174,7 @@ def flattened(plain: Expression, gpu: Gpu) -> Flat | None:
     return Flat(expression, rows.name, source.tensor, along[0], sums.name, staged.name, out.name, names)
 
 
-def _operand(plain: Expression, c: Contraction) -> Value | None:
+def _operand(plain: Expression, c: MatrixContraction) -> Value | None:
     """What rows are read from, as a value over the axes of the sums; None of what is more than one read."""
     stage = next((one for one in plain.stages if one.name == c.left.tensor), None)
     value: Value = c.left
@@ -183,7 +183,7 @@ def _operand(plain: Expression, c: Contraction) -> Value | None:
     return value if len(reads(value)) == 1 and value.dtype == c.left.dtype else None
 
 
-def _sums(c: Contraction, m: Axis, rows: Stage, taps: tuple[Axis, ...], name: str) -> Stage:
+def _sums(c: MatrixContraction, m: Axis, rows: Stage, taps: tuple[Axis, ...], name: str) -> Stage:
     single: Mapping[str, Index | int] = {tap.name: 0 for tap in c.taps if tap.extent == 1}
     here = Read(rows.name, tuple(iterator(axis.name) for axis in rows.axes), rows.dtype)
     value = with_reads(c.stage.value, lambda read: here if read.tensor == c.left.tensor else read)

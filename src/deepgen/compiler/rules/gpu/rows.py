@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from deepgen.compiler.rules.gpu.groups import HELD, Group
+from deepgen.compiler.rules.gpu.groups import HELD, StageGroup
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
 from deepgen.compiler.rules.template import Extent, covered, text
 from deepgen.compiler.schedule import steps as s
@@ -14,7 +14,7 @@ from deepgen.vocabulary import dtype
 _MOST_THREADS = 1024
 
 
-def by_rows(plan: Plan, group: Group) -> None:
+def by_rows(plan: Plan, group: StageGroup) -> None:
     out = group.last
     plan.names.append("rows")
     reductions = group.sums or (out,)
@@ -46,7 +46,7 @@ def by_rows(plan: Plan, group: Group) -> None:
         _shared_out(plan, stage, team, each)
 
 
-def serves(group: Group) -> bool:
+def serves(group: StageGroup) -> bool:
     """Whether there are reductions for threads to share, and rows to start from."""
     reductions = group.sums or (group.last,)
     plain = all(stage.reduce is not None and not stage.scan and stage.reduced for stage in reductions)
@@ -68,7 +68,7 @@ def _extent(stage: Stage) -> int:
     return total
 
 
-def _rows(out: Stage, group: Group) -> int:
+def _rows(out: Stage, group: StageGroup) -> int:
     total = 1
     for axis in out.axes[: len(group.sums[0].axes) if group.rows else None]:
         total *= axis.extent
@@ -96,7 +96,7 @@ def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
     return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
 
 
-def by_lanes(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
+def by_lanes(plan: Plan, group: StageGroup, scan: Stage, operands: tuple[Read, ...]) -> None:
     """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
     out, length = group.last, scan.axes[-1].extent
     plan.names.append("scan_lanes")
@@ -147,7 +147,7 @@ def in_runs(scan: Stage, read: Read) -> bool:
     return scan.axes[-1].extent % (WIDEST // dtype(read.dtype).bytes) == 0
 
 
-def by_rows_of_scans(plan: Plan, group: Group, scan: Stage, operands: tuple[Read, ...]) -> None:
+def by_rows_of_scans(plan: Plan, group: StageGroup, scan: Stage, operands: tuple[Read, ...]) -> None:
     """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
     out, length = group.last, scan.axes[-1].extent
     plan.names.append("scan_rows")

@@ -12,7 +12,6 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
 from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
-    Contraction,
     along_of,
     by_four_warps,
     by_images,
@@ -25,7 +24,7 @@ from deepgen.compiler.rules.gpu.contraction import (
     workspace_bytes,
 )
 from deepgen.compiler.rules.gpu.groups import (
-    Group,
+    StageGroup,
     cast_when_read,
     changed,
     groups,
@@ -46,7 +45,7 @@ from deepgen.targets import Gpu
 _MOST = 8  # sketches of an expression
 _FEW = 256  # results: below that, threads had better share a reduction
 _MATRICES, _WINDOWS = "matrices", "windows"
-Form: TypeAlias = "Callable[[Contraction, Gpu], Contraction | None]"
+Form: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
 Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
 
 
@@ -180,7 +179,7 @@ def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
     return replace(step, **{one.name: renamed(getattr(step, one.name)) for one in fields(step)}) if names else step
 
 
-def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> list[Way]:
+def _ways(expression: Expression, group: StageGroup, gpu: Gpu, variant: _Variant) -> list[Way]:
     """How the loops of a part may be arranged."""
     options: list[Way] = []
     kept = variant.kept
@@ -218,7 +217,7 @@ def _ways(expression: Expression, group: Group, gpu: Gpu, variant: _Variant) -> 
 
 def _by_matrices(
     expression: Expression,
-    group: Group,
+    group: StageGroup,
     sums: Stage,
     gpu: Gpu,
     all_taps: bool,
@@ -259,7 +258,7 @@ def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
     if copy in {stage.name for stage in whole.stages}:
         operands.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
     else:
-        threads.by_threads(plan, Group(whole.stage(name)), shared=False)
+        threads.by_threads(plan, StageGroup(whole.stage(name)), shared=False)
         plan.names[-1] = "packed"
 
 
@@ -300,19 +299,19 @@ def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
     return plan.sketch()
 
 
-def _scan_of(group: Group) -> Stage | None:
+def _scan_of(group: StageGroup) -> Stage | None:
     """The scan that a part stores, as it is or changed place by place."""
     return group.sums[0] if group.sums and group.sums[0].scan else group.last if group.last.scan else None
 
 
-def _by_scans(group: Group, scan: Stage) -> Way:
+def _by_scans(group: StageGroup, scan: Stage) -> Way:
     lanes = rows.fits_lanes(scan)
     written, name = _written(group, scan, "warp" if lanes else "shared")
     operands = reads(scan.value)
     scanned, copies = (rows.by_lanes, rows.runs) if lanes else (rows.by_rows_of_scans, rows.copies)
 
     def arrange(plan: Plan, whole: Expression) -> None:
-        scanned(plan, Group(whole.stage(group.last.name)), whole.stage(name), operands)
+        scanned(plan, StageGroup(whole.stage(group.last.name)), whole.stage(name), operands)
 
     return (*written, *copies(scan, name)), arrange
 
@@ -322,31 +321,31 @@ def _with_operands(stage: Stage, like: Stage) -> Stage:
     return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
 
 
-def _by_window(group: Group, sums: Stage, kept: frozenset[str]) -> Way:
+def _by_window(group: StageGroup, sums: Stage, kept: frozenset[str]) -> Way:
     written, name = _written(group, sums, "register")
 
     def arrange(plan: Plan, whole: Expression) -> None:
         summed = _with_operands(whole.stage(name), sums)
-        windows.by_window(plan, Group(whole.stage(group.last.name), (summed,)), kept)
+        windows.by_window(plan, StageGroup(whole.stage(group.last.name), (summed,)), kept)
 
     return (*written, *windows.copies(sums, name, kept)), arrange
 
 
-def _by_threads(group: Group, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:
+def _by_threads(group: StageGroup, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:
     if sums is None or sums.scan:
-        return (), lambda plan, whole: threads.by_threads(plan, Group(whole.stage(group.last.name)), shared=False)
+        return (), lambda plan, whole: threads.by_threads(plan, StageGroup(whole.stage(group.last.name)), shared=False)
     written, name = _written(group, sums, "register")
     copied = [r.tensor for r in threads.operands(sums) if r.tensor not in kept]
     copies = tuple(s.CacheRead(tensor, f"{tensor}.shared", "shared", (name,)) for tensor in copied)
 
     def arrange(plan: Plan, whole: Expression) -> None:
         summed = _with_operands(whole.stage(name), sums)
-        threads.by_threads(plan, Group(whole.stage(group.last.name), (summed,)), shared=shared, kept=kept)
+        threads.by_threads(plan, StageGroup(whole.stage(group.last.name), (summed,)), shared=shared, kept=kept)
 
     return (*written, *(copies if shared else ())), arrange
 
 
-def _written(group: Group, sums: Stage, scope: str) -> tuple[tuple[s.Step, ...], str]:
+def _written(group: StageGroup, sums: Stage, scope: str) -> tuple[tuple[s.Step, ...], str]:
     """Where the sums themselves are stored, they are added up in registers; the name of the stage that does it."""
     if group.last.name != sums.name:
         return (), sums.name

@@ -6,7 +6,7 @@ from math import prod
 
 from deepgen.compiler.intrinsics.matrix import LINE_BYTES
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.contraction import Contraction
+from deepgen.compiler.rules.gpu.contraction import MatrixContraction
 from deepgen.compiler.rules.gpu.groups import place_in
 from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of
@@ -20,14 +20,16 @@ SPARE = 4096  # bytes of shared memory for alignment
 _BANKS = 16  # bytes by which rows that lanes write are apart
 
 
-def axes_of(out: Stage, c: Contraction) -> dict[str, str]:
+def axes_of(out: Stage, c: MatrixContraction) -> dict[str, str]:
     """The axes of what is stored, by those of the sums."""
     same = facts.same_places(out, c.stage)
     assert same is not None, "what is stored has the places of the sums"
     return dict(zip((a.name for a in c.stage.axes), same, strict=True))
 
 
-def in_runs(plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent) -> None:
+def in_runs(
+    plan: Plan, c: MatrixContraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent
+) -> None:
     """The loops of what is stored from shared memory, and its place there.
 
     Strides may lie between the places of what is stored: a block stores what is between them too, or, where residues
@@ -60,7 +62,7 @@ def in_runs(plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[s
 
 
 def flat_in_runs(
-    plan: Plan, c: Contraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent, flat: Flat
+    plan: Plan, c: MatrixContraction, out: Stage, staged: Stage, block: dict[str, Extent], threads_y: Extent, flat: Flat
 ) -> None:
     """The same where rows are one axis, and several of what is stored: these are one loop."""
     name, order = out.name, [a.name for a in out.axes]

@@ -13,7 +13,7 @@ from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import operands, tensor_tiles
-from deepgen.compiler.rules.gpu.contraction import Contraction, along_columns, along_of, order, packed_name
+from deepgen.compiler.rules.gpu.contraction import MatrixContraction, along_columns, along_of, order, packed_name
 from deepgen.compiler.rules.gpu.operands import Flat
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
 from deepgen.compiler.rules.gpu.stored import axes_of, flat_in_runs, in_runs
@@ -33,7 +33,7 @@ _WIDE_DEPTHS = (2, 3, 4, 5, 6)
 def by_matrices(
     plan: Plan,
     out: Stage,
-    c: Contraction,
+    c: MatrixContraction,
     *,
     all_taps: bool,
     staged: Stage | None = None,
@@ -91,7 +91,7 @@ def by_matrices(
     plan.counts = replace(counts, packed=packed, transposed=total_of(*moved))
 
 
-def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
+def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
     """Products along what is summed over, between two barriers."""
     mma = c.intrinsic
     if mma.warps > 1:
@@ -100,7 +100,7 @@ def _chunks(c: Contraction, flat: bool) -> Sequence[int]:
 
 
 def _result(
-    plan: Plan, c: Contraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
+    plan: Plan, c: MatrixContraction, out: Stage, parts: dict[str, tuple[Extent, Extent, Extent]], *, inside: bool
 ) -> None:
     """The loops of the results: blocks, warps, lanes, and what a lane has. `inside` of a block there are no others."""
     name, axis_of = out.name, axes_of(out, c)
@@ -132,7 +132,7 @@ def _result(
     plan.bind(name, "vector", held[-1])
 
 
-def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
+def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
     """The loops of the sums; the one at which operands are copied."""
     name, mma = c.stage.name, c.intrinsic
     level = {a.name: plan.split(name, a.name, inner[a.name]) for a in (*c.rows, *c.columns)}
@@ -151,7 +151,7 @@ def _sums(plan: Plan, c: Contraction, inner: dict[str, Extent], chunk: Extent, a
     return copies
 
 
-def _places(c: Contraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
+def _places(c: MatrixContraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
     """The dimensions of the sums, rows before columns, and how much of each is in one product."""
     places = [a.name for a in c.stage.axes]
     order = (*c.both, *c.rows, *c.columns)
@@ -160,7 +160,7 @@ def _places(c: Contraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
 
 def _copied(
     plan: Plan,
-    c: Contraction,
+    c: MatrixContraction,
     read: Read,
     extents: dict[str, Extent],
     loop: str,
@@ -225,7 +225,9 @@ def _copied(
     return product_of(bytes_each, *sizes)
 
 
-def copies(expression: Expression, c: Contraction, reader: str, transposed_in_block: str = "") -> tuple[s.Step, ...]:
+def copies(
+    expression: Expression, c: MatrixContraction, reader: str, transposed_in_block: str = ""
+) -> tuple[s.Step, ...]:
     """Steps that make stages: operands in shared memory, and before that in another order where it is needed."""
     names = {stage.name for stage in expression.stages if not facts.is_summed(stage)}
     steps: list[s.Step] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from deepgen.compiler.intrinsics.matrix import MatrixProduct
-from deepgen.compiler.rules.gpu.contraction import Contraction, transposed_along
+from deepgen.compiler.rules.gpu.contraction import MatrixContraction, transposed_along
 from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, total_of
 from deepgen.compiler.rules.gpu.stored import SPARE
@@ -32,7 +32,7 @@ class Tiling:
     warps: dict[str, Extent]
 
 
-def tiling(plan: Plan, c: Contraction, flat: bool) -> Tiling:
+def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
     mma, wide = c.intrinsic, c.intrinsic.warps > 1
     inner: dict[str, Extent] = {}
     tiles: dict[str, Extent] = {}
@@ -112,7 +112,7 @@ _SECTOR = 32  # bytes of memory that are written together
 _RESERVED = 48  # registers for addresses and the like
 
 
-def limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
+def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
     gpu = plan.gpu
     rows = product_of(*(tiles[a.name] for a in c.rows))
     columns = product_of(*(tiles[a.name] for a in c.columns))
@@ -133,7 +133,7 @@ def limits(plan: Plan, c: Contraction, tiles: dict[str, Extent], warps: Extent, 
     plan.derive("registers", registers)
 
 
-def beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
+def beside(out: Stage, c: MatrixContraction, runs: dict[str, Extent]) -> Extent:
     """How many elements are written for each result: those between results, and those of the same sectors."""
     between = covered(prod(out.shape), prod(c.stage.shape))
     return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
@@ -141,7 +141,7 @@ def beside(out: Stage, c: Contraction, runs: dict[str, Extent]) -> Extent:
 
 def counts(
     gpu: Gpu,
-    c: Contraction,
+    c: MatrixContraction,
     inner: dict[str, Extent],
     tiles: dict[str, Extent],
     warps: Extent,
@@ -184,7 +184,7 @@ def counts(
     )
 
 
-def late(c: Contraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
+def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps: bool) -> Extent:
     """1 where matrix units read rows from lines of shared memory. Rows of several axes may lie so too."""
     if (
         c.intrinsic.warps == 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import Group
+from deepgen.compiler.rules.gpu.groups import StageGroup
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
@@ -19,7 +19,7 @@ _USUAL_THREADS = 128
 _MOST_TAPS = 9  # that are written out
 
 
-def by_threads(plan: Plan, group: Group, *, shared: bool, kept: frozenset[str] = frozenset()) -> None:
+def by_threads(plan: Plan, group: StageGroup, *, shared: bool, kept: frozenset[str] = frozenset()) -> None:
     """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks.
 
     `kept` are operands that are stages, and computed there.

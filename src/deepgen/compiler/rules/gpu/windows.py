@@ -13,7 +13,7 @@ from math import gcd, prod
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import threads
-from deepgen.compiler.rules.gpu.groups import Group
+from deepgen.compiler.rules.gpu.groups import StageGroup
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
@@ -95,7 +95,7 @@ def _window(tensor: str) -> str:
     return f"{tensor}.window"
 
 
-def by_window(plan: Plan, group: Group, kept: Set[str]) -> None:
+def by_window(plan: Plan, group: StageGroup, kept: Set[str]) -> None:
     """The steps of a launch. `kept` are operands that are stages, and computed in registers."""
     out, sums = group.last, group.sums[0]
     plan.names.append("window")

@@ -14,7 +14,7 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 
-class _Tile(NamedTuple):
+class _MmaTile(NamedTuple):
     bm: int
     bn: int
     wm: int
@@ -23,14 +23,14 @@ class _Tile(NamedTuple):
 
 
 _TILES = (
-    _Tile(128, 256, 64, 64), _Tile(256, 128, 64, 64), _Tile(128, 128, 64, 64), _Tile(128, 128, 64, 32),
-    _Tile(128, 64, 64, 32), _Tile(64, 128, 32, 64), _Tile(64, 64, 32, 32), _Tile(64, 64, 32, 32, 2),
-    _Tile(64, 32, 32, 32), _Tile(32, 64, 32, 32), _Tile(32, 64, 32, 32, 2), _Tile(32, 32, 32, 32),
-    _Tile(32, 32, 32, 32, 2),
-    _Tile(16, 64, 16, 32), _Tile(16, 64, 16, 32, 2), _Tile(16, 64, 16, 32, 4), _Tile(16, 32, 16, 32),
-    _Tile(16, 32, 16, 32, 4), _Tile(64, 16, 32, 16), _Tile(64, 16, 32, 16, 2), _Tile(16, 16, 16, 16),
+    _MmaTile(128, 256, 64, 64), _MmaTile(256, 128, 64, 64), _MmaTile(128, 128, 64, 64), _MmaTile(128, 128, 64, 32),
+    _MmaTile(128, 64, 64, 32), _MmaTile(64, 128, 32, 64), _MmaTile(64, 64, 32, 32), _MmaTile(64, 64, 32, 32, 2),
+    _MmaTile(64, 32, 32, 32), _MmaTile(32, 64, 32, 32), _MmaTile(32, 64, 32, 32, 2), _MmaTile(32, 32, 32, 32),
+    _MmaTile(32, 32, 32, 32, 2),
+    _MmaTile(16, 64, 16, 32), _MmaTile(16, 64, 16, 32, 2), _MmaTile(16, 64, 16, 32, 4), _MmaTile(16, 32, 16, 32),
+    _MmaTile(16, 32, 16, 32, 4), _MmaTile(64, 16, 32, 16), _MmaTile(64, 16, 32, 16, 2), _MmaTile(16, 16, 16, 16),
     # Lines of an operand that is contiguous along rows are at least 128 bytes long, of which 8-bit formats have many.
-    _Tile(128, 32, 32, 32), _Tile(32, 128, 32, 32), _Tile(128, 128, 32, 64),
+    _MmaTile(128, 32, 32, 32), _MmaTile(32, 128, 32, 32), _MmaTile(128, 128, 32, 64),
 )  # fmt: skip
 _LAUNCH_SECONDS = 3e-6
 _ON_ITS_WAY = 60e3  # bytes that a multiprocessor must have asked for, to have its share of the bandwidth
@@ -67,7 +67,7 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                         yield {**base, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
 
 
-def config(gemm: Gemm, gpu: Gpu, tile: _Tile, bk: int, stages: int) -> dict[str, Any]:
+def config(gemm: Gemm, gpu: Gpu, tile: _MmaTile, bk: int, stages: int) -> dict[str, Any]:
     size = dtype(gemm.a).bytes
     threads = tile.bm // tile.wm * (tile.bn // tile.wn) * tile.warps_k * 32
     wide = widened(gemm, gpu)

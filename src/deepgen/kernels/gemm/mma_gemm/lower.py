@@ -15,7 +15,7 @@ _REDUCERS = 256  # threads of a block of the second step, as in share.h
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredMma:
     """The macros of a config, and what follows from them."""
 
     macros: Mapping[str, int | str]
@@ -33,7 +33,7 @@ def spread(gemm: Gemm, side: str) -> bool:
     return not along_k(gemm, side) and dtype(gemm.a).bytes != 2
 
 
-def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
+def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredMma:
     c, size, acc = config, dtype(gemm.a).bytes, dtype(gemm.acc).bytes
     everywhere = c["GUARD"] == "all"
     run = 8 if spread(gemm, "B") else 2 * c["WIDE"]
@@ -55,10 +55,10 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     warps = c["BM"] // c["WM"] * (c["BN"] // c["WN"])
     tiles = (c["BM"] + c["BN"]) * c["BK"] * size * c["STAGES"]
     added = c["BM"] * c["BN"] * acc if c["WARPS_K"] > 1 else 0
-    return Lowered(macros, warps * c["WARPS_K"] * 32, max(tiles, added))
+    return LoweredMma(macros, warps * c["WARPS_K"] * 32, max(tiles, added))
 
 
-def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredMma) -> LaunchPlan:
     """One step, or two where the parts of K are added up by a second one."""
     c, acc = config, dtype(gemm.acc).bytes
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"

@@ -12,7 +12,7 @@ from deepgen.targets import Gpu, Hip
 from deepgen.vocabulary import dtype
 
 
-class _Tile(NamedTuple):
+class _Shape(NamedTuple):
     bm: int
     bn: int
     tm: int
@@ -22,14 +22,14 @@ class _Tile(NamedTuple):
 
 # Warps of 32 lanes lie 4 x 8, of 64 lanes 8 x 8.
 _TILES_32 = (
-    _Tile(256, 128, 16, 8),
-    _Tile(128, 128, 16, 8), _Tile(128, 64, 16, 8), _Tile(128, 64, 8, 8), _Tile(64, 64, 8, 8), _Tile(64, 64, 8, 8, 2),
-    _Tile(32, 64, 8, 4), _Tile(32, 64, 8, 4, 4), _Tile(16, 64, 4, 4), _Tile(16, 64, 4, 4, 4), _Tile(16, 32, 4, 4, 4),
-    _Tile(16, 32, 2, 4), _Tile(16, 16, 2, 2),
+    _Shape(256, 128, 16, 8),
+    _Shape(128, 128, 16, 8), _Shape(128, 64, 16, 8), _Shape(128, 64, 8, 8), _Shape(64, 64, 8, 8), _Shape(64, 64, 8, 8, 2),
+    _Shape(32, 64, 8, 4), _Shape(32, 64, 8, 4, 4), _Shape(16, 64, 4, 4), _Shape(16, 64, 4, 4, 4), _Shape(16, 32, 4, 4, 4),
+    _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
 )  # fmt: skip
 _TILES_64 = (
-    _Tile(128, 128, 8, 8), _Tile(128, 64, 8, 8), _Tile(64, 64, 8, 8), _Tile(64, 64, 4, 4), _Tile(32, 64, 4, 8),
-    _Tile(32, 32, 4, 4), _Tile(16, 32, 2, 4), _Tile(16, 16, 2, 2),
+    _Shape(128, 128, 8, 8), _Shape(128, 64, 8, 8), _Shape(64, 64, 8, 8), _Shape(64, 64, 4, 4), _Shape(32, 64, 4, 8),
+    _Shape(32, 32, 4, 4), _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
 )  # fmt: skip
 _LAUNCH_SECONDS = 3e-6
 
@@ -50,7 +50,7 @@ def _candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                 yield _config(gemm, gpu, tile, splits)
 
 
-def _config(gemm: Gemm, gpu: Gpu, tile: _Tile, splits: int) -> dict[str, Any]:
+def _config(gemm: Gemm, gpu: Gpu, tile: _Shape, splits: int) -> dict[str, Any]:
     """K outermost in shared memory, through registers: the arithmetic then reads its operands from different banks."""
     cuda = not isinstance(gpu, Hip)
     wide = max(1, gemm.dtypes[3].bytes // 4)

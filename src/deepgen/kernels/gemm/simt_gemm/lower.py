@@ -16,7 +16,7 @@ _REDUCERS = 256  # threads of a block of the second step, as in schedule.h
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredSimt:
     """The macros of a config, and what follows from them."""
 
     macros: Mapping[str, int | str]
@@ -31,7 +31,7 @@ def group_k(config: Mapping[str, Any], size: int) -> int:
     return gcd(_WIDEST // size, config["BK"] // config["SPLIT_U"])
 
 
-def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, int]) -> Lowered:
+def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, int]) -> LoweredSimt:
     """`dots`: by dtype, how many products the chip adds up in one instruction."""
     a, _, _, acc = gemm.dtypes
     c = config
@@ -80,7 +80,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "EDGE_K": int(everywhere or gemm.k % c["BK"] != 0),
     }
     threads = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
-    return Lowered(macros, threads, _shared_bytes(macros, a.bytes, acc.bytes))
+    return LoweredSimt(macros, threads, _shared_bytes(macros, a.bytes, acc.bytes))
 
 
 def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
@@ -124,7 +124,7 @@ def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) ->
     return tuple(out)
 
 
-def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchPlan:
     """One step, or two where the parts of K are added up by a second one."""
     c = config
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"

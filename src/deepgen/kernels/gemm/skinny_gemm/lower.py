@@ -32,7 +32,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredSkinny:
     macros: Mapping[str, int | str]
     threads: int
     shared_bytes: int
@@ -51,7 +51,7 @@ def row_blocks(gemm: Gemm, config: Mapping[str, Any]) -> int:
     return 2 * int(config["TILES"]) if sides(gemm).large_along else formats.WIDEST // dtype(gemm.a).bytes
 
 
-def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
+def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSkinny:
     c, s, size = config, sides(gemm), dtype(gemm.a).bytes
     blocks = row_blocks(gemm, c)
     rows = c["WARPS_R"] * blocks * 8
@@ -83,10 +83,10 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     line = c["CHUNK"] * round_k * size
     pitch = line + (64 if line % 128 == 0 else 0)
     sums = c["WARPS_K"] * (s.padded * (rows + 4) if s.thin_m else rows * (s.padded + 8)) * 4
-    return Lowered(macros, c["WARPS_R"] * c["WARPS_K"] * 32, max(buffers * s.padded * pitch, sums), rows)
+    return LoweredSkinny(macros, c["WARPS_R"] * c["WARPS_K"] * 32, max(buffers * s.padded * pitch, sums), rows)
 
 
-def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSkinny) -> LaunchPlan:
     s, splits = sides(gemm), config["SPLITS"]
     tiles = f"ceil_div({'N' if s.thin_m else 'M'}, {lowered.rows}) * batch"
     partial: Arg = formats.NOTHING
@@ -99,7 +99,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered) -> LaunchPlan:
     return LaunchPlan(steps=(step,), requires=_requires(gemm, s, lowered))
 
 
-def _requires(gemm: Gemm, s: Sides, lowered: Lowered) -> tuple[formats.Requirement, ...]:
+def _requires(gemm: Gemm, s: Sides, lowered: LoweredSkinny) -> tuple[formats.Requirement, ...]:
     m, size = dict(lowered.macros), dtype(gemm.a).bytes
     thin, large = ("M", "N") if s.thin_m else ("N", "M")
     out = [(f"{thin} <= {s.padded}", f"{thin} of at most {s.padded}")]

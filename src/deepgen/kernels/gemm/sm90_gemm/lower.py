@@ -36,7 +36,7 @@ CONSUMER_REGISTERS = {2: 232, 3: 152}
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredSm90:
     """The macros of a config, and what follows from them."""
 
     macros: Mapping[str, int | str]
@@ -45,7 +45,7 @@ class Lowered:
     cluster: int
 
 
-def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
+def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     c = config
     size = dtype(gemm.a).bytes
     ping_pong = c["SCHEDULE"] == "ping-pong"
@@ -103,7 +103,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> Lowered:
     stage = c["ATOMS"] * ATOM_BYTES * (bm + operand_rows(gemm, c["BN"]))
     buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", 0) * BUFFER_ROWS * line
     shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
-    return Lowered(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
+    return LoweredSm90(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
 
 
 def promotes(gemm: Gemm) -> bool:
@@ -175,7 +175,7 @@ def _loads(registers: int, sums: int) -> int:
     return next(n for n in (16, 8, 4) if n <= max(spare, 4))
 
 
-def plan(gemm: Gemm, config: Mapping[str, Any], lowered: Lowered, multiprocessors: int) -> LaunchPlan:
+def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiprocessors: int) -> LaunchPlan:
     c, m = config, lowered.macros
     bm, bn, cluster = int(m["BM"]), c["BN"], lowered.cluster
     tiles = f"ceil_div(M, {bm * c['CLUSTER_M']}) * ceil_div(N, {bn * c['CLUSTER_N']}) * batch"

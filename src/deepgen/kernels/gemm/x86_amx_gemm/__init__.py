@@ -13,7 +13,7 @@ from deepgen.kernels.shared.x86 import (
     C_TYPES,
     HUGE_PAGE,
     PARTITION,
-    Tile,
+    TileCost,
     every_task_works,
     finish_macros,
     operand_macros,
@@ -142,7 +142,7 @@ class AmxGemm:
         rows, columns = config["MR"], config["NR"]
         clocks = max(16.0 * rows * columns, 8.0 * (rows + columns))  # a product of tiles takes 16, loading one 8
         packing = "ahead" if self._constant_b else "block"
-        tile = Tile(rows * 16, columns * 16, 64 // gemm.dtypes[0].bytes, clocks)
+        tile = TileCost(rows * 16, columns * 16, 64 // gemm.dtypes[0].bytes, clocks)
         return seconds(gemm, {**config, "PACK_B": packing}, tile)
 
 

@@ -9,7 +9,7 @@ from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_c
 from deepgen.kernels.shared.x86 import (
     C_TYPES,
     PARTITION,
-    Tile,
+    TileCost,
     all_cores,
     every_task_works,
     finish_macros,
@@ -162,9 +162,9 @@ class DotGemm:
         pieces = 64 // cpu.vector_bytes  # vectors of 16 sums
         clocks = max(rows * columns * pieces / 2, (rows + columns * pieces) / 2, 4.0)
         if config["KIND"] == "rows":
-            return seconds(gemm, {**config, "PACK_B": "none"}, Tile(rows, columns, 16 * group, clocks))
+            return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, columns, 16 * group, clocks))
         packing = "none" if config["KIND"] == "direct" else "block"
-        return seconds(gemm, {**config, "PACK_B": packing}, Tile(rows, columns * 16, group, clocks))
+        return seconds(gemm, {**config, "PACK_B": packing}, TileCost(rows, columns * 16, group, clocks))
 
 
 def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
 from deepgen.kernels.shared import c_kernel, served
-from deepgen.kernels.shared.x86 import HUGE_PAGE, Tile, seconds
+from deepgen.kernels.shared.x86 import HUGE_PAGE, TileCost, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
@@ -73,8 +73,8 @@ class X86Gemm:
         # Two multiply-adds or two loads in a clock, and sums wait for the step before.
         clocks = max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
         if config["KIND"] == "dot":
-            return seconds(gemm, {**config, "PACK_B": "none"}, Tile(rows, vectors, lanes, clocks))
-        return seconds(gemm, config, Tile(rows, vectors * lanes, 1, clocks))
+            return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, vectors, lanes, clocks))
+        return seconds(gemm, config, TileCost(rows, vectors * lanes, 1, clocks))
 
 
 class X86GemmConstant(X86Gemm):

@@ -14,7 +14,7 @@ _FEW_STRIPS = 4  # of A, each of which passes over B once more
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _RegisterTile:
     """The register tile, and the product that it runs over: transposed by SWAP, or as it is."""
 
     kind: Expr
@@ -38,7 +38,7 @@ def gemm_space(name: str, gemm: Gemm, cpu: X86, *, constant_b: bool) -> Space:
     return s
 
 
-def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
+def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _RegisterTile:
     lanes = cpu.vector_bytes // FLOAT
     kind = s.knob("KIND", ["tiles", "dot"] if gemm.layout == "nt" and not constant_b else ["tiles"])
     tiled = kind == "tiles"
@@ -65,10 +65,10 @@ def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _Tile:
         "the tile is at least half of the largest that the registers and the matrix allow, or a third in whole strips",
     )
     s.require(implies(kind == "dot", gemm.m <= rows * _FEW_STRIPS), "sums along K are for few rows of C")
-    return _Tile(kind, swap, rows, vectors, columns, height, width)
+    return _RegisterTile(kind, swap, rows, vectors, columns, height, width)
 
 
-def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> None:
+def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: bool) -> None:
     tiled, swap = tile.tiled, tile.swap
     lanes, longest = cpu.vector_bytes // FLOAT, max(gemm.m, gemm.n)
     mc = s.knob("MC", covering(BLOCK_M, longest), when=tiled)
@@ -131,7 +131,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _Tile, constant_b: bool) -> No
     s.require(implies(stream, (kc >= gemm.k) & ~swap), "C is streamed only where one block of K gives whole rows")
 
 
-def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _Tile) -> None:
+def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile) -> None:
     threads = s.knob("THREADS", thread_counts(cpu.cores))
     partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
     tasks = s.knob("TASKS", [1, 2, 4, 8], when=threads > 1)
