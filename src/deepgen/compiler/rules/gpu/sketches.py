@@ -12,6 +12,7 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
 from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
+    MatrixContraction,
     along_of,
     by_four_warps,
     by_images,

@@ -22,10 +22,9 @@ class _Shape(NamedTuple):
 
 # Warps of 32 lanes lie 4 x 8, of 64 lanes 8 x 8.
 _TILES_32 = (
-    _Shape(256, 128, 16, 8),
-    _Shape(128, 128, 16, 8), _Shape(128, 64, 16, 8), _Shape(128, 64, 8, 8), _Shape(64, 64, 8, 8), _Shape(64, 64, 8, 8, 2),
-    _Shape(32, 64, 8, 4), _Shape(32, 64, 8, 4, 4), _Shape(16, 64, 4, 4), _Shape(16, 64, 4, 4, 4), _Shape(16, 32, 4, 4, 4),
-    _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
+    _Shape(256, 128, 16, 8), _Shape(128, 128, 16, 8), _Shape(128, 64, 16, 8), _Shape(128, 64, 8, 8),
+    _Shape(64, 64, 8, 8), _Shape(64, 64, 8, 8, 2), _Shape(32, 64, 8, 4), _Shape(32, 64, 8, 4, 4), _Shape(16, 64, 4, 4),
+    _Shape(16, 64, 4, 4, 4), _Shape(16, 32, 4, 4, 4), _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
 )  # fmt: skip
 _TILES_64 = (
     _Shape(128, 128, 8, 8), _Shape(128, 64, 8, 8), _Shape(64, 64, 8, 8), _Shape(64, 64, 4, 4), _Shape(32, 64, 4, 8),
