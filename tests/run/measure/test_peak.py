@@ -10,7 +10,7 @@ import pytest
 from deepgen import targets
 from deepgen.operators import gemm
 from deepgen.run.measure import peak, peak_gflops
-from deepgen.run.measure.peak import Bounds, cpu_bounds
+from deepgen.run.measure.peak import MeasuredBounds, cpu_bounds
 from deepgen.targets import Cpu
 from deepgen.toolchains import Cache
 from deepgen.vocabulary import BadInput
@@ -45,7 +45,9 @@ def test_both_bounds_are_found_and_kept(cache: Cache, kept: Path) -> None:
 
 
 def test_a_bound_that_is_measured_again_never_falls(cache: Cache, kept: Path) -> None:
-    high = Bounds(gflops_zeros=1e6, gflops_random=0.1, gbytes_per_second=1e6)  # a better moment of the same machine
+    high = MeasuredBounds(
+        gflops_zeros=1e6, gflops_random=0.1, gbytes_per_second=1e6
+    )  # a better moment of the same machine
     kept.write_text(json.dumps(vars(high)))
     again = cpu_bounds(NATIVE, "f32", 1, again=True, cache=cache)
     assert (again.gflops, again.gbytes_per_second) == (1e6, 1e6) and again.gflops_random > 1
@@ -72,7 +74,7 @@ def test_bf16_that_is_quicker_as_f32_is_no_impossible_speed(
 ) -> None:
     vectors = targets.resolve("x86:avx512_bf16")
     peaks = {"bf16": bf16, "f32": 179.0}
-    monkeypatch.setattr(peak, "cpu_bounds", lambda target, name, threads, **_: Bounds(0.0, peaks[name], 1.0))
+    monkeypatch.setattr(peak, "cpu_bounds", lambda target, name, threads, **_: MeasuredBounds(0.0, peaks[name], 1.0))
     assert peak_gflops(gemm(8, 8, 8, dtype="bf16"), vectors) == peaks[quicker]
 
 

@@ -36,7 +36,7 @@ _NUMBERS = 4096  # bytes of what is multiplied
 
 
 @dataclass(frozen=True)
-class Bounds:
+class MeasuredBounds:
     """What the machine does at best on this many threads. Real data draw more power than zeros and may slow it."""
 
     gflops_zeros: float
@@ -77,7 +77,7 @@ def _operator_bounds(
     again: bool = False,
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
-) -> Bounds | None:
+) -> MeasuredBounds | None:
     if not isinstance(target, Cpu):
         return None
     name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
@@ -111,7 +111,7 @@ def cpu_bounds(
     again: bool = False,
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
-) -> Bounds:
+) -> MeasuredBounds:
     """The bounds, measured once for each machine, dtype and number of threads and kept in the cache folder.
 
     `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
@@ -128,7 +128,7 @@ def cpu_bounds(
     artifact = build_once(kernel, target, paths=toolchains, cache=cache)
     bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
     if recorded is not None:
-        bounds = Bounds(*(max(pair) for pair in zip(astuple(recorded), astuple(bounds), strict=True)))
+        bounds = MeasuredBounds(*(max(pair) for pair in zip(astuple(recorded), astuple(bounds), strict=True)))
     _write(kept, bounds)
     return bounds
 
@@ -173,7 +173,7 @@ def _rates(library: Any, numbers: Array, threads: int) -> list[float]:
     return _together(threads, lambda thread: flops * iterations / compute(iterations, at), _ROUNDS)
 
 
-def _measure(library: Any, name: str, threads: int) -> Bounds:
+def _measure(library: Any, name: str, threads: int) -> MeasuredBounds:
     read = library.deepgen_peak_read
     read.restype, read.argtypes = ctypes.c_double, (ctypes.c_void_p, *[ctypes.c_int64] * 3)
     memory = np.ones(threads * _READ_BYTES + 64, np.uint8)
@@ -187,7 +187,7 @@ def _measure(library: Any, name: str, threads: int) -> Bounds:
 
     numbers = _random(name)
     zeros, random = (max(_rates(library, n, threads)) * 1e-9 for n in (np.zeros_like(numbers), numbers))
-    return Bounds(zeros, random, max(map(reading, _STREAMS)) * 1e-9)
+    return MeasuredBounds(zeros, random, max(map(reading, _STREAMS)) * 1e-9)
 
 
 def _random(name: str) -> Array:
@@ -212,15 +212,15 @@ def _together(threads: int, rate: Callable[[int], float], rounds: int) -> list[f
         return [sum(rates) for rates in zip(*pool.map(one, range(threads)), strict=True)]
 
 
-def _read(path: Path) -> Bounds | None:
+def _read(path: Path) -> MeasuredBounds | None:
     try:
         data = json.loads(path.read_text())
-        return Bounds(*(float(data[field.name]) for field in fields(Bounds)))
+        return MeasuredBounds(*(float(data[field.name]) for field in fields(MeasuredBounds)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _write(path: Path, bounds: Bounds) -> None:
+def _write(path: Path, bounds: MeasuredBounds) -> None:
     """As a whole or not at all; a cache that cannot be written only costs the next one another measurement."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
