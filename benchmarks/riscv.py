@@ -31,8 +31,8 @@ from harness import parser, run_main, save, table
 TARGETS = ("riscv:rv64gcv_zvl128b", "riscv:rv64gcv_zvl256b")
 SIZE, TRIALS = 256, 60
 RULES: dict[str, dict[str, Any]] = {
-    "c2d": {"N": 1, "H": 14, "W": 14, "CI": 16, "CO": 32, "k": 3, "pad": 1, "layout": "nhwc"},
-    "dep": {"N": 1, "H": 14, "W": 14, "C": 32, "k": 3, "pad": 1, "layout": "nhwc"},
+    "conv2d": {"N": 1, "H": 14, "W": 14, "CI": 16, "CO": 32, "k": 3, "pad": 1, "layout": "nhwc"},
+    "depthwise_conv2d": {"N": 1, "H": 14, "W": 14, "C": 32, "k": 3, "pad": 1, "layout": "nhwc"},
     "gemv": {"M": 64, "K": 256},
     "softmax": {"rows": 16, "cols": 256},
 }

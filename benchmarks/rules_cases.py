@@ -95,17 +95,17 @@ def _on_gpu() -> Iterator[Case]:
     for layout in ("nhwc", "nchw"):
         for label, sizes in _GPU_IMAGES.items():
             kind = "conv" if label.startswith("C") else "dilated"
-            yield Case(f"{kind} {layout}", "dil", _words(_IMAGE, sizes, layout), label)
+            yield Case(f"{kind} {layout}", "dilated_conv2d", _words(_IMAGE, sizes, layout), label)
         for label, sizes in _GPU_TRANSPOSED.items():
-            yield Case(f"transposed {layout}", "t2d", _words(_IMAGE, sizes, layout), label)
+            yield Case(f"transposed {layout}", "conv_transpose2d", _words(_IMAGE, sizes, layout), label)
         depthwise = {"N": 16, "H": 56, "W": 56, "C": 128, "k": 3, "stride": 1, "pad": 1, "layout": layout}
-        yield Case(f"depthwise {layout}", "dep", depthwise)
+        yield Case(f"depthwise {layout}", "depthwise_conv2d", depthwise)
     for layout in ("nlc", "ncl"):
         for label, sizes in _GPU_LINES.items():
-            yield Case(f"conv1d {layout}", "c1d", _words(_LINE, sizes, layout), label)
+            yield Case(f"conv1d {layout}", "conv1d", _words(_LINE, sizes, layout), label)
     for layout in ("ndhwc", "ncdhw"):
         for label, sizes in _GPU_VOLUMES.items():
-            yield Case(f"conv3d {layout}", "c3d", _words(_VOLUME, sizes, layout), label)
+            yield Case(f"conv3d {layout}", "conv3d", _words(_VOLUME, sizes, layout), label)
     for label, sizes in _GPU_GEMM.items():
         yield Case("gemm", "gemm", _words("MNK", sizes, "nt"), label)
     for label, sizes in _GPU_BMM.items():
@@ -119,14 +119,14 @@ def _on_gpu() -> Iterator[Case]:
 def _on_cpu() -> Iterator[Case]:
     for layout in ("nhwc", "nchw"):
         for sizes in _CPU_IMAGES:
-            yield Case(f"conv {layout}", "c2d", _words(_IMAGE, sizes, layout))
-        yield Case(f"conv {layout}", "dil", _words(_IMAGE, (1, 28, 28, 128, 128, 3, 1, 2, 2), layout))
-        yield Case(f"transposed {layout}", "t2d", _words(_IMAGE, (1, 14, 14, 128, 64, 4, 2, 1), layout))
+            yield Case(f"conv {layout}", "conv2d", _words(_IMAGE, sizes, layout))
+        yield Case(f"conv {layout}", "dilated_conv2d", _words(_IMAGE, (1, 28, 28, 128, 128, 3, 1, 2, 2), layout))
+        yield Case(f"transposed {layout}", "conv_transpose2d", _words(_IMAGE, (1, 14, 14, 128, 64, 4, 2, 1), layout))
         for size, channels, stride in ((56, 128, 1), (28, 256, 2)):
             words = {"N": 1, "H": size, "W": size, "C": channels, "k": 3, "stride": stride, "pad": 1, "layout": layout}
-            yield Case(f"depthwise {layout}", "dep", words)
-    yield Case("conv other", "c1d", _words(_LINE, (1, 256, 64, 128, 3, 2, 1), "nlc"))
-    yield Case("conv other", "c3d", _words(_VOLUME, (1, 8, 28, 28, 32, 32, 3, 1, 1), "ndhwc"))
+            yield Case(f"depthwise {layout}", "depthwise_conv2d", words)
+    yield Case("conv other", "conv1d", _words(_LINE, (1, 256, 64, 128, 3, 2, 1), "nlc"))
+    yield Case("conv other", "conv3d", _words(_VOLUME, (1, 8, 28, 28, 32, 32, 3, 1, 1), "ndhwc"))
     for sizes in _CPU_GEMM:
         yield from (Case("gemm", "gemm", _words("MNK", sizes, layout)) for layout in ("nn", "nt"))
     yield Case("bmm", "bmm", _words("BMNK", (16, 128, 128, 64), "nn"))

@@ -39,6 +39,8 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "c3d": ("N", "D", "H", "W", "CI", "CO", "k", "kh", "kw", "stride", "pad", "dilation"),
     "t2d": (*_IMAGE, "out_pad"),
 }
+# deepgen's names of these operators; the others have the same ones.
+_OURS = {"c1d": "conv1d", "c2d": "conv2d", "dil": "dilated_conv2d", "c3d": "conv3d", "t2d": "conv_transpose2d"}
 _METHODS = {"CGA": "constrained_ga", "RAND": "random"}
 _NEEDED = ("cases", "in_dtype", "out_dtype")
 _COUNTS = ("max_trials", "runner_number", "runner_repeat", "runner_timeout", "build_timeout")
@@ -117,7 +119,8 @@ def _operator(kind: str, sizes: dict[str, int], of: str, out: str) -> Operator:
         del sizes["dilation"]
     elif kind == "c2d":
         kind = "dil"
-    return OPERATORS.get(kind).make({**sizes, **({"k": filters.pop()} if filters else {}), "dtype": of})
+    filter_size = {"k": filters.pop()} if filters else {}
+    return OPERATORS.get(_OURS.get(kind, kind)).make({**sizes, **filter_size, "dtype": of})
 
 
 def _count(config: Mapping[str, Any], key: str, where: str) -> int | None:

@@ -26,12 +26,15 @@ CASES: list[tuple[str, Mapping[str, Any]]] = [
     ("var", ROWS),
     ("layer_norm", {**ROWS, "eps": 1e-3}),
     ("rms_norm", {**ROWS, "eps": 1e-3}),
-    *(("c1d", {**CONVOLUTION, "L": 20, "dilation": 2, "epilogue": "bias", "layout": one}) for one in ("nlc", "ncl")),
-    *(("c2d", {**CONVOLUTION, "H": 9, "W": 8, "layout": one}) for one in ("nhwc", "nchw")),
-    *(("c3d", {**CONVOLUTION, "D": 6, "H": 7, "W": 8, "layout": one}) for one in ("ndhwc", "ncdhw")),
-    *(("dil", {**CONVOLUTION, "H": 9, "W": 12, "groups": 4, "layout": one}) for one in ("nhwc", "nchw")),
-    *(("t2d", {**CONVOLUTION, "H": 9, "W": 8, "out_pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
-    *(("dep", {"N": 2, "C": 5, "H": 9, "W": 8, "k": 3, "pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("conv1d", {**CONVOLUTION, "L": 20, "dilation": 2, "epilogue": "bias", "layout": one}) for one in ("nlc", "ncl")),
+    *(("conv2d", {**CONVOLUTION, "H": 9, "W": 8, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("conv3d", {**CONVOLUTION, "D": 6, "H": 7, "W": 8, "layout": one}) for one in ("ndhwc", "ncdhw")),
+    *(("dilated_conv2d", {**CONVOLUTION, "H": 9, "W": 12, "groups": 4, "layout": one}) for one in ("nhwc", "nchw")),
+    *(("conv_transpose2d", {**CONVOLUTION, "H": 9, "W": 8, "out_pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
+    *(
+        ("depthwise_conv2d", {"N": 2, "C": 5, "H": 9, "W": 8, "k": 3, "pad": 1, "layout": one})
+        for one in ("nhwc", "nchw")
+    ),
 ]
 
 
@@ -42,7 +45,7 @@ def made(name: str, words: Mapping[str, Any]) -> Operator:
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("name", "words"), CASES, ids=lambda one: one if isinstance(one, str) else one.get("layout"))
 def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str) -> None:
-    if (name, dtype) == ("t2d", "bf16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if (name, dtype) == ("conv_transpose2d", "bf16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("torch adds up transposed convolutions in bf16 right only on a processor with bf16")
     operator = made(name, {"dtype": dtype, **words})
     assert "torch" in baselines.find(operator, CPU)
@@ -60,8 +63,8 @@ def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str)
     ("name", "words", "why"),
     [
         ("mean", {**ROWS, "epilogue": "relu"}, "torch has no single call for mean with relu"),
-        ("c1d", {**CONVOLUTION, "L": 20, "epilogue": "bias,relu"}, "no single call for c1d with bias,relu"),
-        ("c1d", {**CONVOLUTION, "L": 20, "dtype": "i8"}, "torch computes c1d of floats"),
+        ("conv1d", {**CONVOLUTION, "L": 20, "epilogue": "bias,relu"}, "no single call for conv1d with bias,relu"),
+        ("conv1d", {**CONVOLUTION, "L": 20, "dtype": "i8"}, "torch computes conv1d of floats"),
         ("elementwise", ROWS, "torch has no single call for elementwise here"),
     ],
     ids=["epilogue", "two steps", "bytes", "chain"],

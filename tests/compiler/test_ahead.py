@@ -19,7 +19,7 @@ from deepgen.toolchains import build_once
 
 FAMILY = "rules_constant_weights"
 PRODUCT = dg.operator("gemm", M=9, N=21, K=18, dtype="f32", layout="nt")
-CONV = dg.operator("dil", N=1, H=5, W=6, CI=6, CO=9, k=3, pad=1, dilation=1, dtype="i8")
+CONV = dg.operator("dilated_conv2d", N=1, H=5, W=6, CI=6, CO=9, k=3, pad=1, dilation=1, dtype="i8")
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)

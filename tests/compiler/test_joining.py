@@ -16,7 +16,7 @@ def joined(name: str, **words: Any) -> Expression:
 
 
 def conv(**words: Any) -> Expression:
-    return joined("dil", **{"N": 2, "H": 6, "W": 5, "CI": 8, "CO": 4, "k": 1, "dilation": 1, **words})
+    return joined("dilated_conv2d", **{"N": 2, "H": 6, "W": 5, "CI": 8, "CO": 4, "k": 1, "dilation": 1, **words})
 
 
 def test_a_filter_of_one_pixel_is_a_product_of_matrices() -> None:

@@ -16,7 +16,7 @@ from deepgen.operators.expr.nodes import Expression, HasExpression
 
 
 def transposed(**words: Any) -> Expression:
-    operator = dg.operator("t2d", **{"N": 1, "H": 3, "W": 4, "CI": 1, "CO": 2, "k": 3, **words})
+    operator = dg.operator("conv_transpose2d", **{"N": 1, "H": 3, "W": 4, "CI": 1, "CO": 2, "k": 3, **words})
     assert isinstance(operator, HasExpression)
     return operator.expression()
 

@@ -13,7 +13,7 @@ from deepgen.toolchains import build_once
 
 CASES = {
     "layer_norm": ("rules", dg.operator("layer_norm", rows=9, cols=37)),
-    "dep": ("rules", dg.operator("dep", N=1, H=5, W=6, C=16, k=3, pad=1)),
+    "depthwise_conv2d": ("rules", dg.operator("depthwise_conv2d", N=1, H=5, W=6, C=16, k=3, pad=1)),
     "gemm with weights packed ahead": ("rules_constant_weights", dg.operator("gemm", M=9, N=21, K=18, layout="nt")),
 }
 

@@ -49,7 +49,7 @@ def gemm(dtype: str, m: int, n: int, k: int, layout: str = "nn", **words: Any) -
 
 def conv(dtype: str, layout: str, **words: Any) -> Operator:
     sizes = {"N": 2, "H": 10, "W": 8, "CI": 62, "CO": 20, "k": 3, "pad": 1, "dilation": 1}
-    return dg.operator("dil", **{**sizes, **words}, layout=layout, dtype=dtype)
+    return dg.operator("dilated_conv2d", **{**sizes, **words}, layout=layout, dtype=dtype)
 
 
 WHOLE = {
@@ -63,7 +63,7 @@ WHOLE = {
     "conv with a stride": conv("i8", "nhwc", stride=2, H=15, W=15),
     "conv, channels first": conv("i8", "nchw"),
     "conv of one pixel": conv("i8", "nhwc", k=1, pad=0, epilogue="residual"),
-    "transposed conv": dg.operator("t2d", N=1, H=4, W=7, CI=64, CO=20, k=4, stride=2, pad=1, dtype="i8"),
+    "transposed conv": dg.operator("conv_transpose2d", N=1, H=4, W=7, CI=64, CO=20, k=4, stride=2, pad=1, dtype="i8"),
 }
 FLOATS = {
     "gemm in bf16": gemm("bf16", 24, 40, 64),
@@ -202,7 +202,8 @@ def test_whole_numbers_are_left_to_instructions_and_floats_are_tried_both_ways()
 
 
 def test_products_that_no_instruction_does_are_left_to_vectors() -> None:
-    alone = dg.operator("dep", N=1, H=8, W=8, C=16, k=3, pad=1, dtype="i8")  # nothing is summed up along channels
+    # Nothing is summed up along channels.
+    alone = dg.operator("depthwise_conv2d", N=1, H=8, W=8, C=16, k=3, pad=1, dtype="i8")
     squares = dg.tensor("A", (32, 32), "i8")
     k = dg.reduce_axis("k", 32)
     same = dg.compute("C", (32, 32), lambda i, j: dg.sum(squares[i, k].cast("i32") * squares[j, k].cast("i32"), k))

@@ -53,7 +53,7 @@ def hashed(value: object, length: int = 16) -> str:
     """The start of the SHA-256 of a value's canonical JSON, in which what was renamed has its old name."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     for rename in RENAMES["texts"]:
-        text = rename["old"].join(re.split(rf"(?<!\w){re.escape(rename['new'])}(?!\w)", text))
+        text = rename["old"].join(re.split(rf"(?:(?<!\w)|(?<=\\n)){re.escape(rename['new'])}(?!\w)", text))
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 

@@ -51,9 +51,9 @@ def test_matrix_units_come_before_plain_arithmetic_where_they_serve() -> None:
 
 def test_what_they_cannot_do_they_refuse_in_words() -> None:
     assert "CPUs" in (C.refuses(conv2d(1, 8, 8, 8, 8, 3), targets.resolve("cuda:sm_80")) or "")
-    assert "c2d" in (C.refuses(gemm(8, 8, 8), targets.resolve("x86:avx2")) or "")
+    assert "conv2d" in (C.refuses(gemm(8, 8, 8), targets.resolve("x86:avx2")) or "")
     assert "GPU" in (SIMT.refuses(conv2d(1, 8, 8, 8, 8, 3), targets.resolve("x86:avx2")) or "")
-    assert "c2d" in (SIMT.refuses(gemm(8, 8, 8), targets.resolve("cuda:sm_80")) or "")
+    assert "conv2d" in (SIMT.refuses(gemm(8, 8, 8), targets.resolve("cuda:sm_80")) or "")
     large = conv2d(1 << 11, 1 << 10, 1 << 10, 1, 1, 1)
     assert "32-bit" in (SIMT.refuses(large, targets.resolve("cuda:sm_80")) or "")
 

@@ -68,7 +68,7 @@ def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
-        for operator in (*means, dg.operator("c1d", N=1, L=4, CI=1, CO=1, k=2), doubled):
+        for operator in (*means, dg.operator("conv1d", N=1, L=4, CI=1, CO=1, k=2), doubled):
             study = dg.tune(operator, target="cpu", trials=1, keep_top=1, baselines=False, out=folder / "studies")
             dg.library(folder / "library").add(study)
     return folder / "library"

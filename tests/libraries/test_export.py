@@ -410,7 +410,7 @@ def test_names_of_functions() -> None:
         "deepgen_gemm_f32_nn_batched": dg.gemm(8, 8, 8, batch=3),
         "deepgen_gemm_i8_i32_nn_relu_bias": dg.gemm(8, 8, 8, dtype="i8", activation="relu", bias=True),
         "deepgen_softmax_f16": dg.softmax(3, 4, dtype="f16"),
-        "deepgen_c2d_f32_nhwc": dg.conv2d(1, 9, 9, 4, 5, 3, pad=1, stride=2),  # also without padding
+        "deepgen_conv2d_f32_nhwc": dg.conv2d(1, 9, 9, 4, 5, 3, pad=1, stride=2),  # also without padding
     }
     target = targets.resolve("cpu")
     entries = [

@@ -69,7 +69,7 @@ def test_kernels_that_arrays_do_not_tell_apart_do_not_serve() -> None:
     from deepgen.jax import JaxFunction
 
     words = {"N": 1, "L": 8, "CI": 1, "CO": 1, "k": 3}
-    alike = [dg.operator("c1d", **words, pad=steps, dilation=steps) for steps in (1, 2)]
+    alike = [dg.operator("conv1d", **words, pad=steps, dilation=steps) for steps in (1, 2)]
     [function] = functions_of(
         Entry(CPU, True, None, False, "x", {}, f"{i}", "", (), (Timed(one, 1.0, (1.0, 1.0), {}),), None, None, {})
         for i, one in enumerate(alike)
@@ -93,8 +93,8 @@ def test_what_does_not_fit_is_told_while_tracing(jax: Any, functions: Callable[.
         gemm(a, a.astype(np.float16))
     with pytest.raises(BadInput, match="the same K in both"):
         gemm(a, a[:3])
-    kernels.without = {"c2d_f32_nhwc": "its arrays do not tell stride"}
-    with pytest.raises(AttributeError, match=r"no function 'c2d_f32_nhwc' \(its arrays do not tell stride\); there"):
-        kernels.c2d_f32_nhwc  # noqa: B018
+    kernels.without = {"conv2d_f32_nhwc": "its arrays do not tell stride"}
+    with pytest.raises(AttributeError, match=r"no function 'conv2d_f32_nhwc' \(its arrays do not tell stride\); there"):
+        kernels.conv2d_f32_nhwc  # noqa: B018
     with pytest.raises(AttributeError, match="no function 'gemm_f64_nn'; there are: gemm_f32_nn, softmax_f32"):
         kernels.gemm_f64_nn  # noqa: B018

@@ -60,11 +60,11 @@ def answer(operator: Any) -> tuple[dict[str, Any], Any]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("c1d", {"N": 2, "L": 17, "CI": 3, "CO": 4, "k": 3, "stride": 2, "pad": 4, "dilation": 3}),
-        ("dil", {"N": 2, "H": 9, "W": 8, "CI": 4, "CO": 6, "k": 3, "pad": 2, "groups": 2}),
-        ("dil", {"N": 1, "H": 5, "W": 8, "CI": 2, "CO": 3, "k": 2, "stride": 3, "dilation": 1}),
-        ("c3d", {"N": 1, "D": 4, "H": 5, "W": 6, "CI": 2, "CO": 3, "k": 3, "stride": 2, "pad": 1}),
-        ("dep", {"N": 2, "H": 6, "W": 7, "C": 3, "k": 3, "pad": 1}),
+        ("conv1d", {"N": 2, "L": 17, "CI": 3, "CO": 4, "k": 3, "stride": 2, "pad": 4, "dilation": 3}),
+        ("dilated_conv2d", {"N": 2, "H": 9, "W": 8, "CI": 4, "CO": 6, "k": 3, "pad": 2, "groups": 2}),
+        ("dilated_conv2d", {"N": 1, "H": 5, "W": 8, "CI": 2, "CO": 3, "k": 2, "stride": 3, "dilation": 1}),
+        ("conv3d", {"N": 1, "D": 4, "H": 5, "W": 6, "CI": 2, "CO": 3, "k": 3, "stride": 2, "pad": 1}),
+        ("depthwise_conv2d", {"N": 2, "H": 6, "W": 7, "C": 3, "k": 3, "pad": 1}),
     ],
 )
 def test_convolutions(name: str, words: dict[str, int], layout: str) -> None:
@@ -72,10 +72,10 @@ def test_convolutions(name: str, words: dict[str, int], layout: str) -> None:
     operator = dg.operator(name, **words, dtype="f64", layout=choices[layout == FIRST])
     inputs, got = answer(operator)
     x, weight = inputs["x"], inputs["weight"]
-    if name == "dep":  # one input channel for each filter
+    if name == "depthwise_conv2d":  # one input channel for each filter
         weight = weight[:, None] if layout == FIRST else weight[..., None, :]
     x, weight = channels_first(x, weight, layout)
-    usual = {"stride": 1, "pad": 0, "dilation": 2 if name == "dil" else 1}
+    usual = {"stride": 1, "pad": 0, "dilation": 2 if name == "dilated_conv2d" else 1}
     told = [words.get(word, value) for word, value in usual.items()]
     want = convolved(x, weight, *told, groups=words.get("groups", words.get("C", 1)))
     np.testing.assert_allclose(got if layout == FIRST else np.moveaxis(got, -1, 1), want, rtol=1e-11, atol=1e-12)
@@ -88,7 +88,16 @@ def test_convolutions(name: str, words: dict[str, int], layout: str) -> None:
 def test_a_transposed_convolution(stride: int, pad: int, dilation: int, out_pad: int, layout: str) -> None:
     words = {"stride": stride, "pad": pad, "dilation": dilation, "out_pad": out_pad}
     operator = dg.operator(
-        "t2d", N=2, H=5, W=4, CI=3, CO=2, k=3, **words, dtype="f64", layout="nhwc" if layout == LAST else "nchw"
+        "conv_transpose2d",
+        N=2,
+        H=5,
+        W=4,
+        CI=3,
+        CO=2,
+        k=3,
+        **words,
+        dtype="f64",
+        layout="nhwc" if layout == LAST else "nchw",
     )
     inputs, got = answer(operator)
     x, weight = channels_first(inputs["x"], inputs["weight"], layout, transposed=True)
@@ -125,10 +134,10 @@ def test_products_and_rows() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "says"),
     [
-        ("dep", {"N": 1, "H": 5, "W": 5, "C": 3}, "needs a value for k"),
-        ("dep", {"N": 1, "H": 5, "W": 5, "C": 3, "k": 9}, "a filter that reaches over 9"),
-        ("dil", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "groups": 2}, "a divisor of both"),
-        ("t2d", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "out_pad": 1}, "out_pad below stride"),
+        ("depthwise_conv2d", {"N": 1, "H": 5, "W": 5, "C": 3}, "needs a value for k"),
+        ("depthwise_conv2d", {"N": 1, "H": 5, "W": 5, "C": 3, "k": 9}, "a filter that reaches over 9"),
+        ("dilated_conv2d", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "groups": 2}, "a divisor of both"),
+        ("conv_transpose2d", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "out_pad": 1}, "out_pad below stride"),
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,sqrt"}, "unknown step 'sqrt'"),
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,bias"}, "bias is given twice"),
         ("gemv", {"M": 3, "K": 4, "dtype": "i8", "epilogue": "gelu"}, "with an element of i32"),

@@ -14,7 +14,7 @@ Tensors: TypeAlias = "Mapping[str, Any]"
 _Call: TypeAlias = "Callable[[Any, Words, Tensors], Callable[[], Any]]"
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
-_CONVOLUTIONS = ("c1d", "c2d", "c3d", "dil", "dep", "t2d")
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose2d")
 
 
 def unfit(operator: Operator) -> str | None:
@@ -43,9 +43,9 @@ def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
 def filters(name: str, words: Words, weight: Any) -> Any:
     """A view of a convolution's weight with the dimensions in torch's order."""
     last = words["layout"].endswith("c")
-    if name == "dep":
+    if name == "depthwise_conv2d":
         return (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
-    return weight.movedim((-2, -1), (0, 1) if name == "t2d" else (1, 0)) if last else weight
+    return weight.movedim((-2, -1), (0, 1) if name == "conv_transpose2d" else (1, 0)) if last else weight
 
 
 def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: Any = None) -> Callable[[], Any]:
@@ -54,8 +54,8 @@ def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: 
     image = x.movedim(-1, 1) if last else x
     functional = torch.nn.functional
     options = {"stride": words["stride"], "padding": words["pad"], "dilation": words.get("dilation", 1)}
-    options["groups"] = image.shape[1] if name == "dep" else words.get("groups", 1)
-    if name == "t2d":
+    options["groups"] = image.shape[1] if name == "depthwise_conv2d" else words.get("groups", 1)
+    if name == "conv_transpose2d":
         run, options["output_padding"] = functional.conv_transpose2d, words.get("out_pad", 0)
     else:
         run = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]

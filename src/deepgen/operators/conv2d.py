@@ -38,7 +38,7 @@ _LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
 class Conv2d(Operator):
     """The fields of a convolution, listed once."""
 
-    name: ClassVar[str] = "c2d"
+    name: ClassVar[str] = "conv2d"
     weights: ClassVar[tuple[str, ...]] = ("weight",)
     words: ClassVar[tuple[Word, ...]] = (
         Word("N", "batch size (images)", needed=True),
@@ -68,10 +68,10 @@ class Conv2d(Operator):
         for word, size in self.sizes().items():
             least = 0 if word == "pad" else 1
             if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise BadInput(f"c2d: {word} is {size!r}", allowed=f"must be an integer of at least {least}")
+                raise BadInput(f"conv2d: {word} is {size!r}", allowed=f"must be an integer of at least {least}")
         for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
             if value not in allowed:
-                raise BadInput(f"c2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
+                raise BadInput(f"conv2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
         _check_filter(self.sizes())
 
     @property
@@ -95,11 +95,11 @@ class Conv2d(Operator):
 
     def describe(self) -> str:
         image = f"{self.n}x{self.h}x{self.w}x{self.ci}"
-        return f"c2d {self._formats()} {self.layout} {image} to {self.co} by {self._filter(' ')}"
+        return f"conv2d {self._formats()} {self.layout} {image} to {self.co} by {self._filter(' ')}"
 
     def slug(self) -> str:
         image = f"{self.n}x{self.h}x{self.w}x{self.ci}x{self.co}"
-        return f"c2d-{self._formats()}-{self.layout}-{image}-{self._filter('-')}"
+        return f"conv2d-{self._formats()}-{self.layout}-{image}-{self._filter('-')}"
 
     def _filter(self, between: str) -> str:
         apart = [f"stride{between}{self.stride}"] if self.stride != 1 else []
@@ -170,7 +170,7 @@ class Conv2d(Operator):
         import numpy as np
 
         if probe not in self.probes():
-            raise BadInput(f"c2d: unknown probe {probe!r}", allowed="one of " + ", ".join(self.probes()))
+            raise BadInput(f"conv2d: unknown probe {probe!r}", allowed="one of " + ", ".join(self.probes()))
         if probe == "exact":
             return self._exact_inputs(seed)
         of = self.dtypes[0]
@@ -229,7 +229,7 @@ class Conv2d(Operator):
 def _check_filter(sizes: Mapping[str, int]) -> None:
     height, width = (sizes[side] + 2 * sizes["pad"] for side in "HW")
     if sizes["k"] > min(height, width):
-        words = f"c2d: a filter with k={sizes['k']} on a padded image of {height}x{width}"
+        words = f"conv2d: a filter with k={sizes['k']} on a padded image of {height}x{width}"
         raise BadInput(words, allowed=f"k <= {min(height, width)}")
 
 

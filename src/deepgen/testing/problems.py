@@ -32,7 +32,7 @@ OWN: list[Operator] = [
     conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
     matrix_product("f16", "f32"),
     matrix_product("i8", "i32"),
-    dg.operator("dep", N=2, H=9, W=8, C=7, k=3, pad=1, epilogue="bias,residual,silu"),
+    dg.operator("depthwise_conv2d", N=2, H=9, W=8, C=7, k=3, pad=1, epilogue="bias,residual,silu"),
 ]
 PLUGGED = [example for kind in OPERATORS.working() if kind.name not in OPERATORS.own for example in kind.examples()]
 PROBLEMS = [*OWN, *PLUGGED]
@@ -40,10 +40,10 @@ PROBLEMS = [*OWN, *PLUGGED]
 EXPRESSED: list[Operator] = [
     dg.operator("bmm", B=3, M=20, N=17, K=33, dtype="f16", epilogue="bias,relu"),
     dg.operator("gemv", M=50, K=333),
-    dg.operator("c1d", N=2, L=30, CI=5, CO=7, k=3, pad=4, layout="ncl"),
-    dg.operator("c3d", N=1, D=4, H=6, W=7, CI=3, CO=5, k=3, stride=2, pad=1),
-    dg.operator("dil", N=1, H=9, W=8, CI=4, CO=6, k=3, pad=2, groups=2, dtype="i8"),
-    dg.operator("t2d", N=1, H=5, W=6, CI=3, CO=4, k=3, stride=2, pad=1, out_pad=1, dtype="f64"),
+    dg.operator("conv1d", N=2, L=30, CI=5, CO=7, k=3, pad=4, layout="ncl"),
+    dg.operator("conv3d", N=1, D=4, H=6, W=7, CI=3, CO=5, k=3, stride=2, pad=1),
+    dg.operator("dilated_conv2d", N=1, H=9, W=8, CI=4, CO=6, k=3, pad=2, groups=2, dtype="i8"),
+    dg.operator("conv_transpose2d", N=1, H=5, W=6, CI=3, CO=4, k=3, stride=2, pad=1, out_pad=1, dtype="f64"),
     dg.operator("scan", M=4, N=9, K=30, axis="1", dtype="bf16"),
     dg.operator("mean", rows=9, cols=300, dtype="f16"),
     dg.operator("var", rows=9, cols=300),

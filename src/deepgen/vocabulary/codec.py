@@ -42,25 +42,28 @@ class Malformed(BadInput, ValueError):
 
 @dataclass(frozen=True)
 class _Options:
-    key: str | None
-    omit: bool
-    read: Callable[[Any], Any] | None
-    write: Callable[[Any], Any] | None
+    key: str | None = None
+    omit: bool = False
+    first: bool = False
+    read: Callable[[Any], Any] | None = None
+    write: Callable[[Any], Any] | None = None
 
 
 def coded(
     *,
     key: str | None = None,
     omit: bool = False,
+    first: bool = False,
     read: Callable[[Any], Any] | None = None,
     write: Callable[[Any], Any] | None = None,
 ) -> Mapping[str, Any]:
     """The metadata of a field whose JSON is special.
 
-    `key`: its name in JSON. `omit`: it is left out where it equals its default. `read` and `write`: functions to use
-    in place of the annotation; `read` may raise ValueError and the like.
+    `key`: its name in JSON. `omit`: it is left out where it equals its default. `first`: it is written before
+    the others. `read` and `write`: functions to use in place of the annotation; `read` may raise ValueError and the
+    like.
     """
-    return {_METADATA: _Options(key, omit, read, write)}
+    return {_METADATA: _Options(key, omit, first, read, write)}
 
 
 class Serializable:
@@ -136,7 +139,8 @@ class _Plan:
             raise TypeError(f"{cls.__qualname__} is not a dataclass")
         self.cls = cls
         self.kind: str | None = getattr(cls, "json_kind", None)
-        self.fields = [_field(cls, field) for field in fields(cls) if field.init]
+        ordered = sorted(fields(cls), key=lambda field: not _options(field).first)
+        self.fields = [_field(cls, field) for field in ordered if field.init]
         self._keys = frozenset(f.key for f in self.fields)
 
     def write(self, value: Any) -> JsonObject:
@@ -186,8 +190,13 @@ def _plan(cls: type[Any]) -> _Plan:
     return plan
 
 
+def _options(field: Any) -> _Options:
+    options: _Options = field.metadata.get(_METADATA) or _Options()
+    return options
+
+
 def _field(cls: type[Any], field: Any) -> _Field:
-    options: _Options = field.metadata.get(_METADATA) or _Options(None, False, None, None)
+    options = _options(field)
     if options.read is not None and options.write is not None:
         form = _Form(_checked(options.read), options.write, "another value", ())
     else:

@@ -123,7 +123,7 @@ class LaunchPlan(Serializable):
     """
 
     steps: tuple[Step, ...]
-    prepare: tuple[Step, ...] = ()
+    prepare: tuple[Step, ...] = field(default=(), metadata=coded(first=True))
     # What a shape must satisfy: a condition over the operator's scalars, and the same in words.
     requires: tuple[tuple[str, str], ...] = field(default=(), metadata=_OMITTED)
     constants: tuple[ConstantCopy, ...] = field(default=(), metadata=_OMITTED)

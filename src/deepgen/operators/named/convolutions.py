@@ -116,28 +116,28 @@ class _Convolution(Named):
 
 
 class Conv1d(_Convolution):
-    name: ClassVar[str] = "c1d"
+    name: ClassVar[str] = "conv1d"
     words: ClassVar[tuple[Word, ...]] = _words(1)
     dimensions: ClassVar[int] = 1
 
 
 class Conv3d(_Convolution):
-    name: ClassVar[str] = "c3d"
+    name: ClassVar[str] = "conv3d"
     words: ClassVar[tuple[Word, ...]] = _words(3)
     dimensions: ClassVar[int] = 3
 
 
 class DilatedConv2d(_Convolution):
-    """Two dimensions with whatever `c2d` does not have: dilation, groups, an epilogue."""
+    """Two dimensions with what `conv2d` does not have: dilation, groups, an epilogue."""
 
-    name: ClassVar[str] = "dil"
+    name: ClassVar[str] = "dilated_conv2d"
     words: ClassVar[tuple[Word, ...]] = _words(2, more=(Word("groups", "groups of channels", default=1),), dilation=2)
 
 
 class DepthwiseConv2d(_Convolution):
     """One filter for each channel: weight is k x k x C, or C x k x k with channels first."""
 
-    name: ClassVar[str] = "dep"
+    name: ClassVar[str] = "depthwise_conv2d"
     words: ClassVar[tuple[Word, ...]] = _words(2, channels=(Word("C", "channels", needed=True),))
 
     def build(self) -> Operand:
@@ -157,7 +157,7 @@ class DepthwiseConv2d(_Convolution):
 class TransposedConv2d(_Convolution):
     """The gradient of a convolution by its input: each pixel adds its filter to the result, `stride` apart."""
 
-    name: ClassVar[str] = "t2d"
+    name: ClassVar[str] = "conv_transpose2d"
     words: ClassVar[tuple[Word, ...]] = _words(
         2, more=(Word("out_pad", "how much larger the result is at its end", default=0, least=0),)
     )

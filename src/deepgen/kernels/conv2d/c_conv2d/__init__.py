@@ -30,7 +30,7 @@ class CConv2d:
         if not isinstance(target, Cpu):
             return "it serves CPUs only"
         if not isinstance(operator, Conv2d):
-            return "it serves c2d only"
+            return "it serves conv2d only"
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:

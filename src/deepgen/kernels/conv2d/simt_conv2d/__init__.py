@@ -80,7 +80,7 @@ class SimtConv2d:
         if not isinstance(target, Gpu):
             return "it serves GPUs only"
         if not isinstance(operator, Conv2d):
-            return "it serves c2d only"
+            return "it serves conv2d only"
         if max(operator.n * operator.out_h * operator.out_w, operator.reduced) > _MOST:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None
