@@ -21,6 +21,7 @@ from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
 from deepgen.tuning.progress import PARTS, Clock
+from deepgen.tuning.study.finals import Waited
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput, Measurement, Verdict
 
@@ -42,12 +43,12 @@ class Machine(LocalSession):
 
 def test_finals_wait_until_the_machine_is_calm_and_not_for_ever() -> None:
     heard: list[str] = []
-    assert wait_for_calm(Machine(0), 5.0, heard.append) == {"seconds": 0.0, "by": None, "disturbed": None}
-    found: Any = wait_for_calm(Machine(20), 5.0, heard.append)
-    assert found["seconds"] >= 0.2 and (found["by"], found["disturbed"]) == (BUSY, None)
+    assert wait_for_calm(Machine(0), 5.0, heard.append) == Waited()
+    found = wait_for_calm(Machine(20), 5.0, heard.append)
+    assert found.seconds >= 0.2 and (found.by, found.disturbed) == (BUSY, None)
     assert set(heard) == {f"waiting for a calm machine: {BUSY}"}
-    assert wait_for_calm(Machine(10_000), 0.1, heard.append)["disturbed"] == BUSY
-    assert wait_for_calm(Machine(10_000), 0.0, heard.append)["by"] is None, "0 does not even look"
+    assert wait_for_calm(Machine(10_000), 0.1, heard.append).disturbed == BUSY
+    assert wait_for_calm(Machine(10_000), 0.0, heard.append).by is None, "0 does not even look"
 
 
 @pytest.mark.parametrize(("name", "limit"), [("CALM", calm_seconds), ("RACE", race_seconds)])
