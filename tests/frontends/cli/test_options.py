@@ -12,7 +12,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.frontends.cli import main, tune
-from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, Declared
+from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, OptionSpec
 from deepgen.tuning import Request
 from deepgen.tuning.formats import TuningFile
 
@@ -28,7 +28,7 @@ NOT_IN_PYTHON = {
 NOT_DECLARED = {"operator", "generator", "policy", "settings", "progress", "watch", "stop", "engine"}
 
 
-def python_name(option: Declared) -> str:
+def python_name(option: OptionSpec) -> str:
     return option.field or option.name
 
 

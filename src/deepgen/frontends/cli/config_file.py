@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from deepgen import targets
 from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
-from deepgen.frontends.cli.options import IN_FILES, Declared
+from deepgen.frontends.cli.options import IN_FILES, OptionSpec
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
@@ -109,7 +109,7 @@ _CHECKS: Mapping[str, _Check] = {
 }  # fmt: skip
 
 
-def _value(option: Declared, folder: Path, value: Any) -> Any:
+def _value(option: OptionSpec, folder: Path, value: Any) -> Any:
     """The value of an option's key as the option has it; None where it cannot be one."""
     if option.kind in (bool, dict):
         return value if isinstance(value, option.kind) else None

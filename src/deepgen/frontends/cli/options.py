@@ -40,7 +40,7 @@ Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that
 
 
 @dataclass(frozen=True)
-class Declared:
+class OptionSpec:
     """What can be asked of a run: an option of commands, a key of config files, or both."""
 
     name: str  # of a command's parameter; its flag, unless `flag` says another
@@ -85,102 +85,102 @@ class Declared:
 
 
 _DECLARED = (
-    Declared(
+    OptionSpec(
         "dtype", str, "Data type of the tensors; same as dtype=...", complete=completion.dtypes
     ),
-    Declared("layout", str, "Memory layout of the tensors; same as layout=..."),
-    Declared(
+    OptionSpec("layout", str, "Memory layout of the tensors; same as layout=..."),
+    OptionSpec(
         "epilogue", str, "What is done with the result, such as bias,relu; same as epilogue=...", metavar="STEP,..."
     ),
-    Declared(
+    OptionSpec(
         "fast_sums", bool, "Allow accumulation in less than f32 precision; same as fast_sums=true."
     ),
-    Declared(
+    OptionSpec(
         "also", str, "Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels "
         "are ranked by the geometric mean of their times.", metavar="NAME=VALUE...", repeated=True,
     ),
-    Declared(
+    OptionSpec(
         "target", str, "Device to tune for, such as x86:native. [the best device here]", complete=completion.targets,
         key="target", allowed="the name of a target, such as x86:native",
     ),
-    Declared(
+    OptionSpec(
         "host", str, "With a target of boards, such as riscv:k1: the one that runs kernels, over SSH. [qemu here]",
         metavar="USER@HOST[:PORT]",
     ),
-    Declared(
+    OptionSpec(
         "family", str, "Kernel family, or `all` for a study of each. [the fastest one for the target]",
         complete=completion.families, key="family", allowed="a family's name, or all",
     ),
-    Declared(
+    OptionSpec(
         "threads", int, "Maximum threads of CPU kernels and baselines. [all cores]", least=1,
         key="threads", allowed="an integer of at least 1",
     ),
-    Declared("one_kernel", bool, key="one_kernel", allowed="true or false"),
-    Declared("knobs", dict, key="knobs", allowed="a table: each knob with the values it may take"),
-    Declared(
+    OptionSpec("one_kernel", bool, key="one_kernel", allowed="true or false"),
+    OptionSpec("knobs", dict, key="knobs", allowed="a table: each knob with the values it may take"),
+    OptionSpec(
         "trials", int, "How many configs to try. [200]", least=1,
         key="budget.trials", allowed="must be an integer of at least 1",
     ),
-    Declared(
+    OptionSpec(
         "time_budget", float, "Maximum seconds in total, finals included. [no limit]", least=0.001,
         key="budget.time", allowed="seconds, a number above 0",
     ),
-    Declared("jobs", int, "Parallel builds. [one per core]", least=1),
-    Declared("engine", str, "Where to build and measure: local, or ray for a Ray cluster.", default="local"),
-    Declared(
+    OptionSpec("jobs", int, "Parallel builds. [one per core]", least=1),
+    OptionSpec("engine", str, "Where to build and measure: local, or ray for a Ray cluster.", default="local"),
+    OptionSpec(
         "address", str, "With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]"
     ),
-    Declared(
+    OptionSpec(
         "seed", int, "Random seed of inputs and search. [0]", least=0, key="seed", allowed="a whole number from 0 up"
     ),
-    Declared(
+    OptionSpec(
         "strategy", str, "Search strategy. [model]", complete=completion.strategies,
         key="strategy", allowed="a strategy's name",
     ),
-    Declared(
+    OptionSpec(
         "start_from", int, "First rank to try, with --strategy exhaustive. [0]", least=0,
         field="options", value=lambda first: {"start_from": first},
     ),
-    Declared(
+    OptionSpec(
         "no_transfer", bool, "Do not learn from earlier studies.", field="transfer", value=lambda _: False
     ),
-    Declared(
+    OptionSpec(
         "learn_from", Path, "A recording to start from, T4 or Kernel Tuner's cache; repeatable.", repeated=True,
         value=tuple,
     ),
-    Declared(
+    OptionSpec(
         "no_second_look", bool, "Run every built kernel, even if its build statistics predict that it is slow.",
         field="second_look", value=lambda _: False,
     ),
-    Declared(
+    OptionSpec(
         "target_speedup", float, "Stop once the best kernel is this many times as fast as every baseline.", least=0.001
     ),
-    Declared("patience", int, "Stop after this many trials without improvement.", least=1),
-    Declared(
+    OptionSpec("patience", int, "Stop after this many trials without improvement.", least=1),
+    OptionSpec(
         "space_strategy", int, "For an older tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
         least=0, most=1,
     ),
-    Declared(
+    OptionSpec(
         "keep_top", int, "Finalists, in addition to the default config. [8]", least=1,
         key="keep_top", allowed="must be an integer of at least 1",
     ),
-    Declared(
+    OptionSpec(
         "counters", str, "Count these events of every right kernel, in runs of their own. [none]",
         metavar="default|EVENT,...", key="counters",
     ),
-    Declared(
+    OptionSpec(
         "baseline", str, "Compare with this implementation; repeatable. [all that can run]", metavar="NAME",
         complete=completion.baselines, repeated=True, field="baselines",
     ),
-    Declared(
+    OptionSpec(
         "library", Path,
         "Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]", metavar="DIR",
     ),
-    Declared("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
-    Declared("warm", bool, "Measure with warm caches instead of cold ones."),
+    OptionSpec("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
+    OptionSpec("warm", bool, "Measure with warm caches instead of cold ones."),
 )  # fmt: skip
 OPTIONS = {option.name: option for option in _DECLARED}
-OPTIONS["one_family"] = Declared(
+OPTIONS["one_family"] = OptionSpec(
     "family", str, "The family of kernels. [the fastest there, as measured]", complete=completion.families
 )
 OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums")  # options that say what a word of that name may say, too
