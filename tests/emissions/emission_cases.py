@@ -33,7 +33,7 @@ ROOT = HERE.parents[1]
 RENAMES: dict[str, Any] = json.loads((HERE / "renames.json").read_text())
 # The families of what is no family by name: kernels of a user's own, and files of an older tool.
 OWN, TRITON, TRITON_C, OLDER = "own kernel", "own Triton kernel", "Triton IR to C", "legacy_simt"
-BUILT_IN: tuple[str, ...] = tuple(generators.FAMILIES.own)
+BUILT_IN: tuple[str, ...] = (*generators.FAMILIES.own, "vta")  # one is a plug-in of our own
 # The release of Triton, its digest of a kernel, and a digest of the Python text that lowers it: none is an emission.
 _NOT_EMITTED = ("--triton=", "--key=", "--lowering=")
 _DRAWN = "drawn "
