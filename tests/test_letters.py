@@ -18,9 +18,9 @@ OTHERS = (
     "baselines/torch_named.py",
 )  # fmt: skip
 LIBRARIES = (
-    "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "products.py", "rocm.py",
+    "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "products.py",
     "torch_compile.py", "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py", "tvm_schedules.py",
-    "vendor_model.py",
+    "vendor_model.py", "rocm.py",
 )  # fmt: skip
 ROOMS = (
     "operators/gemm.py",
