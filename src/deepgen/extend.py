@@ -72,7 +72,8 @@ if TYPE_CHECKING:
     from deepgen import baselines
     from deepgen.tuning import search
     # Engines, studies and their folders
-    from deepgen.tuning import Progress, Request, formats, tune as tune_request
+    from deepgen.frontends import formats
+    from deepgen.tuning import Progress, Request, tune as tune_request
     from deepgen.tuning.engines.base import Engine, Look, NOT_WORTH_IT, Outcome
     from deepgen.tuning.study import lock, trust
     from deepgen.report.serve.places import Runs, file_mark
@@ -111,7 +112,7 @@ if TYPE_CHECKING:
     from deepgen.space.expr import Config, Requirement, all_of, const, maximum, points, table
     from deepgen.space.parse import parse_values
     from deepgen.tuning import Study
-    from deepgen.tuning.formats import Document, FileFormat, MeasuredConfig, TuningFile, write_results
+    from deepgen.frontends.formats import Document, FileFormat, MeasuredConfig, TuningFile, write_results
     from deepgen.tuning.search import DEFAULT as DEFAULT_STRATEGY, make as make_strategy, settle as settle_options
     from deepgen.tuning.search.recorded import read as read_recorded
     from deepgen.vocabulary import JsonObject
@@ -169,7 +170,7 @@ _NAMES = {
     "deepgen.toolchains.find_gpu": "triton_for",
     "deepgen.tuning": "Progress Request Study tune=tune_request",
     "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
-    "deepgen.tuning.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
+    "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
     "deepgen.tuning.search": "DEFAULT=DEFAULT_STRATEGY Past Setting Strategy make=make_strategy settle=settle_options",
     "deepgen.tuning.search.recorded": "read=read_recorded",
     "deepgen.tuning.study.text": "counted rate_text seconds_text",
@@ -185,7 +186,7 @@ _NAMES = {
 _MODULES = {
     "baselines": "deepgen.baselines",
     "foreign": "deepgen.vocabulary.foreign",
-    "formats": "deepgen.tuning.formats",
+    "formats": "deepgen.frontends.formats",
     "handed": "deepgen.run.measure.handed",
     "host": "deepgen.targets.host",
     "live": "deepgen.report.view.live",

@@ -183,8 +183,8 @@ int main(void) {
     if (deepgen_mean_f32_workspace(2, 6, &bytes) || deepgen_mean_f32(2, 6, x, out, 0, 0) || out[1] != 8.5f) return 1;
     if (deepgen_mean_f32_served(1, 8) || deepgen_mean_f32(1, 8, x, out, 0, 0) || out[0] != 3.5f) return 2;
     if (deepgen_mean_f32_served(2, 5) != DEEPGEN_NOT_SERVED) return 3;
-    if (deepgen_c1d_f32(1, 4, 1, 1, 2, 1, 0, 1, x, x + 4, out3, scratch, sizeof scratch) || out3[2] != 23) return 5;
-    if (deepgen_c1d_f32_served(1, 4, 1, 1, 2, 1, 1, 1) != DEEPGEN_NOT_SERVED) return 6;  // with padding
+    if (deepgen_conv1d_f32(1, 4, 1, 1, 2, 1, 0, 1, x, x + 4, out3, scratch, sizeof scratch) || out3[2] != 23) return 5;
+    if (deepgen_conv1d_f32_served(1, 4, 1, 1, 2, 1, 1, 1) != DEEPGEN_NOT_SERVED) return 6;  // with padding
     if (deepgen_doubled_workspace(&bytes) || deepgen_doubled(x, out, 0, 0) || out[1] != 2) return 4;
     return deepgen_doubled_served();
 }
@@ -197,7 +197,7 @@ def test_kernels_of_fixed_shapes_are_one_function(expressed_ones: Path, tmp_path
     made = export(dg.library(expressed_ones), tmp_path / "exported")
     filtered, expressed, mean = (function.name for function in made.functions)
     assert expressed.startswith("deepgen_doubled_f32_to_y") and mean == "deepgen_mean_f32", made
-    assert filtered == "deepgen_c1d_f32"
+    assert filtered == "deepgen_conv1d_f32"
     (tmp_path / "fixed.c").write_text(FIXED.replace("deepgen_doubled", expressed))
     flags = [f"-I{made.folder / 'include'}", f"-L{made.folder / 'lib'}", "-ldeepgen_kernels"]
     run(["gcc", "-Wall", "-Wpedantic", "-Werror", "fixed.c", "-o", "fixed", *flags], tmp_path)
@@ -216,9 +216,9 @@ for wrong in ((x.reshape(3, 4), {}), (x.reshape(2, 6), {"rows": 3})):
     except tuned.NotServed as error:
         print(error)
 image, weight = x[:4].reshape(1, 4, 1), x[:2].reshape(2, 1, 1)
-assert tuned.c1d_f32(image, weight, stride=1).ravel().tolist() == [1, 2, 3]
+assert tuned.conv1d_f32(image, weight, stride=1).ravel().tolist() == [1, 2, 3]
 try:
-    tuned.c1d_f32(image, weight)
+    tuned.conv1d_f32(image, weight)
 except TypeError as error:
     print(error)
 """
@@ -231,12 +231,12 @@ except TypeError as error:
     ).splitlines()
     assert said == [*["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
                       "mean f32 rows=2 cols=6."] * 2,
-                    "c1d_f32: the arrays do not tell stride: pass it as stride="], said  # fmt: skip
+                    "conv1d_f32: the arrays do not tell stride: pass it as stride="], said  # fmt: skip
 
 
 def _as_if_tuned_with_another_stride(functions: Path) -> None:
     about = json.loads(functions.read_text())
-    [filtered] = (function for function in about["functions"] if function["name"] == "c1d_f32")
+    [filtered] = (function for function in about["functions"] if function["name"] == "conv1d_f32")
     [tuned] = filtered["shapes"]
     filtered["shapes"].append({**tuned, "sizes": {**tuned["sizes"], "stride": 2}})
     functions.write_text(json.dumps(about))

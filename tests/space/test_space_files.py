@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from deepgen.frontends.formats import Document, space_of
 from deepgen.space import Space
-from deepgen.tuning.formats import Document, space_of
 from deepgen.vocabulary import BadInput, foreign
 from deepgen_formats.older.files import full_config, own_config, points_space, to_space_file, tuning_space
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deepgen.frontends import formats
 from deepgen.operators import gemm
-from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput
 
 FULL = """

@@ -48,7 +48,7 @@ def test_a_bundle_takes_the_sums_along(deepgen: Callable) -> None:
     assert said.code == 0 and "-fast-sim" in said.json()["bundle"]
     given = {"dtype": "f8e4m3", "layout": None, "fast_sums": True, "trials": 2}
     packing = "deepgen bundle pack gemm MNK=64 --dtype f8e4m3 --fast-sums --trials 2"
-    assert bundle.command(["gemm", "MNK=64"], given, warm=False) == packing  # what `tune` offers, ready to be copied
+    assert bundle.command(["gemm", "MNK=64"], given) == packing  # what `tune` offers, ready to be copied
 
 
 @pytest.mark.parametrize("command", [["tune"], ["build", "-o", "out"], ["space"], ["bundle", "pack"]])
@@ -70,6 +70,7 @@ def test_a_config_file_says_which_sums(deepgen: Callable, project: Path) -> None
     assert study["operator"]["fast_sums"] is True
     assert "fast_sums is 'yes' (true or false)" in tuned(fast_sums="yes").err
     assert "shapes[0]" in tuned(fast_sums=True, dtype="bf16").err
+    (project / "my.json").write_text(json.dumps(config))
     assert "write fast_sums in my.json" in deepgen(*asked, "--fast-sums").err
     deepgen("export", study["study"], "--as-config", "--top", "1", "-o", "again.json")
     assert deepgen("tune", "again.json", "--trials", "2", "--json").json()["operator"] == study["operator"]

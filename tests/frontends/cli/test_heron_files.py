@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from deepgen.frontends.api import local_engine
+from deepgen.frontends.formats import Document, TuningFile, tuning_of
 from deepgen.settings import Settings
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine
-from deepgen.tuning.formats import Document, TuningFile, tuning_of
 from deepgen.vocabulary import BadInput
 
 # The first case of each of Heron's files, and what it is.

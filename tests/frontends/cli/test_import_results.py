@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from deepgen.frontends.formats import write_results
 from deepgen.operators import gemm
 from deepgen.space import Space
 from deepgen.tuning import Study
-from deepgen.tuning.formats import write_results
 from deepgen.tuning.study.finals import RacedBaseline
 from deepgen.tuning.study.journal import Journal
 from deepgen.vocabulary import BadInput

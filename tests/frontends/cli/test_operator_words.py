@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from row_norms import Plain, RowNorms
 
 import deepgen as dg
+from deepgen.frontends import formats
 from deepgen.frontends.cli.words import parse
 from deepgen.operators import OPERATORS, Operator, gemm, words_of
 from deepgen.operators.words import MOST_DIGITS, Word
-from deepgen.tuning import Study, formats
+from deepgen.tuning import Study
 from deepgen.vocabulary import BadInput, registry
 
 

@@ -13,8 +13,8 @@ import pytest
 import deepgen as dg
 from deepgen.frontends.cli import main, tune
 from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, OptionSpec
+from deepgen.frontends.formats import TuningFile
 from deepgen.tuning import Request
-from deepgen.tuning.formats import TuningFile
 
 GUIDE = Path(__file__).parents[3] / "docs" / "user-guide.md"
 REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default

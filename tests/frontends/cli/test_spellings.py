@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import deepgen as dg
+from deepgen.frontends import formats
 from deepgen.frontends.cli import words
-from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.dtypes import DTYPES
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.tuning import Study, formats
+from deepgen.frontends import formats
+from deepgen.tuning import Study
 from t1_files import written
 
 

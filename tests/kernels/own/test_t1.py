@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepgen import targets
+from deepgen.frontends import formats
 from deepgen.kernels.own.arguments import ScalarArgument, TensorArgument
-from deepgen.tuning import formats
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, ScalarArg, TensorArg
 from t1_files import SCALE, SOURCE, written
 

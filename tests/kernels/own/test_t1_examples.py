@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from deepgen import targets
+from deepgen.frontends import formats
 from deepgen.operators.base import Array
-from deepgen.tuning import formats
 from deepgen.vocabulary import TensorArg
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "t1"

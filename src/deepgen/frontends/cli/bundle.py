@@ -19,6 +19,7 @@ from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen.frontends.cli.output import print_json, shown
 from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.words import names_code
+from deepgen.frontends.formats import is_file_name
 from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
@@ -26,7 +27,6 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import exchange as bundles
 from deepgen.tuning.bundles.archive import stem
-from deepgen.tuning.formats import is_file_name
 from deepgen.tuning.study import trust as trusted
 from deepgen.vocabulary.errors import BadInput
 

@@ -13,12 +13,12 @@ from deepgen import targets
 from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.frontends.cli.options import IN_FILES, OptionSpec
+from deepgen.frontends.formats import Document, FileFormat, TuningFile
 from deepgen.generators import FAMILIES
 from deepgen.operators import OPERATORS, Operator, words_of
 from deepgen.operators.words import short_example
 from deepgen.run.counters import base as counter_names
 from deepgen.tuning import search
-from deepgen.tuning.formats import Document, FileFormat, TuningFile
 from deepgen.vocabulary.errors import BadInput
 
 _Check: TypeAlias = "Callable[[Any], object]"  # raises BadInput

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from deepgen import settings, targets
+from deepgen.frontends import formats
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, labelled, print_json, shown, table, write_text
+from deepgen.frontends.formats import MeasuredConfig
 from deepgen.space import Space
-from deepgen.tuning import Study, formats, reuse
-from deepgen.tuning.formats import MeasuredConfig
+from deepgen.tuning import Study, reuse
 from deepgen.tuning.study.recorded_study import import_study
 from deepgen.tuning.study.text import as_csv, as_perf_stats, seconds_text
 from deepgen.vocabulary.errors import BadInput

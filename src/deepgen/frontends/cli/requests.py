@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from deepgen import generators, targets
+from deepgen.frontends import formats
 from deepgen.frontends.cli import words
 from deepgen.frontends.cli.completion import EVERY_FAMILY
 from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OF_OPERATOR
+from deepgen.frontends.formats import TuningFile
 from deepgen.operators import Operator
 from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
-from deepgen.tuning import Request, Study, formats
-from deepgen.tuning.formats import TuningFile
+from deepgen.tuning import Request, Study
 from deepgen.tuning.request import generator_of, narrow, on_threads
 from deepgen.tuning.work import RecordedWork
 from deepgen.vocabulary.errors import BadInput

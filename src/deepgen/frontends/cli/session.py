@@ -13,6 +13,7 @@ import typer
 from deepgen.frontends.cli.library import DEFAULT
 from deepgen.frontends.cli.output import print_json, shown
 from deepgen.frontends.cli.result import print_counted, print_ranking, print_result, write_counted
+from deepgen.frontends.formats import write_results
 from deepgen.report.view.live import title_of, watching
 from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
 from deepgen.report.view.text import note
@@ -20,7 +21,6 @@ from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
-from deepgen.tuning.formats import write_results
 from deepgen.tuning.request import plan
 from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing

@@ -94,7 +94,7 @@ def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> 
 
 
 def _reader(words: list[str], strategy: int) -> Callable[[], Space]:
-    from deepgen.tuning import formats
+    from deepgen.frontends import formats
     from deepgen.vocabulary.errors import BadInput
 
     if len(words) != 2:

@@ -100,7 +100,7 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
     from deepgen.kernels.own import OwnKernel
 
     if word.endswith(".json") and Path(word).is_file():
-        from deepgen.tuning import formats
+        from deepgen.frontends import formats
 
         return formats.kernel_of(formats.opened(Path(word)))
     if not names_code(word):

@@ -151,13 +151,14 @@ class WorkFile(FileFormat):
         return TuningFile(document.path, work=recorded, target=recorded.target)
 
 
-_LAST = "config"  # of the command line: claims whatever is left, to report what it lacks
+_LAST = "config"  # claims whatever is left, to report what it lacks
 FORMATS: Registry[Callable[[], FileFormat]] = Registry(
     "deepgen.formats",
     "file format",
     {
-        "space": "deepgen.tuning.formats:SpaceFile",
-        "work": "deepgen.tuning.formats:WorkFile",
+        "space": "deepgen.frontends.formats:SpaceFile",
+        "work": "deepgen.frontends.formats:WorkFile",
+        _LAST: "deepgen.frontends.cli.config_file:ConfigFile",
     },
 )
 EXPORTERS: Registry[Callable[[Study, int], JsonObject]] = Registry("deepgen.exporters", "export format", {})
