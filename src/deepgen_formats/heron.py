@@ -44,7 +44,7 @@ _OURS = {"c1d": "conv1d", "c2d": "conv2d", "dil": "dilated_conv2d", "c3d": "conv
 _METHODS = {"CGA": "constrained_ga", "RAND": "random"}
 _NEEDED = ("cases", "in_dtype", "out_dtype")
 _COUNTS = ("max_trials", "runner_number", "runner_repeat", "runner_timeout", "build_timeout")
-_KNOWN = ("out_name", "method", *_COUNTS, *_NEEDED)
+_ACCEPTED = ("out_name", "method", *_COUNTS, *_NEEDED)
 
 
 class HeronFormat(FileFormat):
@@ -66,8 +66,8 @@ def read(document: Document) -> TuningFile:
         if key not in config:
             raise BadInput(f"config.{key} is not given", where=where, allowed="it is in all of Heron's case files")
     for key in config:
-        if key not in _KNOWN:
-            raise BadInput(f"unknown key config.{key}", where=where, allowed="one of " + ", ".join(_KNOWN))
+        if key not in _ACCEPTED:
+            raise BadInput(f"unknown key config.{key}", where=where, allowed="one of " + ", ".join(_ACCEPTED))
     formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
     operators = tuple(_case(name, case, formats, where) for name, case in config["cases"].items())
     if not operators:

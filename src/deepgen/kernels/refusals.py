@@ -50,11 +50,11 @@ def _sizes(operator: Operator) -> Iterator[tuple[str, int]]:
 
 
 def _serves(operator: Operator, word: str, value: str, target: Target, families: Sequence[Generator]) -> bool:
-    said = operator.parameters()
-    if said.get(word) == value:
+    parameters = operator.parameters()
+    if parameters.get(word) == value:
         return False
     try:
-        other = type(operator).make({**said, word: value})
+        other = type(operator).make({**parameters, word: value})
     except BadInput:
         return False
     return any(family.refuses(other, target) is None for family in families)
@@ -62,10 +62,10 @@ def _serves(operator: Operator, word: str, value: str, target: Target, families:
 
 def _ask(operator: Operator, target: Target) -> str:
     words = " ".join(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in _said(operator)
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in _stated(operator)
     )
     return f"deepgen space {operator.name} {words} --target {target.name} --why"
 
 
-def _said(operator: Operator) -> list[tuple[str, object]]:
+def _stated(operator: Operator) -> list[tuple[str, object]]:
     return [(name, value) for name, value in operator.parameters().items() if value is not None]

@@ -88,8 +88,8 @@ def varied(best: Candidate, existing: Sequence[Config]) -> list[tuple[Generator,
             places = [knob.values.index(one[knob.name]) if knob.name in one else 0 for one in (config, best.config)]
             by_knob.setdefault(knob.name, []).append((abs(places[0] - places[1]), config))
     nearest_first = (sorted(rows, key=lambda row: row[0]) for rows in by_knob.values())
-    in_turns = chain.from_iterable(zip_longest(*nearest_first))
-    return [(family, row[1]) for row in islice(filter(None, in_turns), _VARIED)]
+    interleaved = chain.from_iterable(zip_longest(*nearest_first))
+    return [(family, row[1]) for row in islice(filter(None, interleaved), _VARIED)]
 
 
 def sized(space: Space, config: Config) -> Config:

@@ -168,20 +168,20 @@ def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]
 
 def calm_seconds() -> float:
     """How long finals wait for a calm machine at most."""
-    return _said("DEEPGEN_CALM_SECONDS", CALM_SECONDS)
+    return _seconds("DEEPGEN_CALM_SECONDS", CALM_SECONDS)
 
 
 def race_seconds() -> float:
     """How long a race lasts at most. A chunk of rounds is always run."""
-    return _said("DEEPGEN_RACE_SECONDS", RACE_SECONDS)
+    return _seconds("DEEPGEN_RACE_SECONDS", RACE_SECONDS)
 
 
-def _said(variable: str, otherwise: float) -> float:
-    said = os.environ.get(variable, "")
+def _seconds(variable: str, otherwise: float) -> float:
+    text = os.environ.get(variable, "")
     try:
-        return max(0.0, float(said)) if said else otherwise
+        return max(0.0, float(text)) if text else otherwise
     except ValueError as error:
-        raise BadInput(f"{variable} is {said!r}", allowed="seconds, a number from 0 up") from error
+        raise BadInput(f"{variable} is {text!r}", allowed="seconds, a number from 0 up") from error
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:

@@ -66,17 +66,17 @@ class Registry(Generic[T]):
 
     def broken(self) -> list[Broken]:
         """The plug-ins that cannot be loaded, and why. Imports all of them."""
-        found = []
+        failures = []
         for name, entry in sorted(_entry_points(self.group).items()):
             if name in self._own:
                 why = f"{name!r} is one of deepgen's own names, which win"
-                found.append(Broken(self.group, name, _package(entry), why))
+                failures.append(Broken(self.group, name, _package(entry), why))
                 continue
             try:
                 self.get(name)
             except DeepgenError as error:
-                found.append(Broken(self.group, name, _package(entry), str(error)))
-        return found
+                failures.append(Broken(self.group, name, _package(entry), str(error)))
+        return failures
 
     def _load(self, name: str) -> T:
         if name in self._own:

@@ -10,7 +10,7 @@ from deepgen_triton_cpu.lowering.c_types import NARROW, computed, rounded, unsig
 from deepgen_triton_cpu.lowering.ir import Op, Type
 
 # From an operation and its operands in C to the result in C.
-Made: TypeAlias = Callable[[Op, Sequence[str]], str]
+WriteOp: TypeAlias = Callable[[Op, Sequence[str]], str]
 _CMPI = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
 _SIGNED_BELOW = 6  # predicates from here on compare as unsigned
 _CMPF = {
@@ -27,11 +27,11 @@ _MATH = (
 _NEAREST = (1,)  # rounding of tt.fp_to_fp
 
 
-def _infix(sign: str) -> Made:
+def _infix(sign: str) -> WriteOp:
     return lambda op, args: rounded(op.result.type.element, f"{args[0]} {sign} {args[1]}")
 
 
-def _wrapping(sign: str) -> Made:
+def _wrapping(sign: str) -> WriteOp:
     def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         if of == "i1":  # addition and subtraction of one bit are xor, multiplication is and
@@ -42,7 +42,7 @@ def _wrapping(sign: str) -> Made:
     return write
 
 
-def _call(name: str, *, as_unsigned: bool = False) -> Made:
+def _call(name: str, *, as_unsigned: bool = False) -> WriteOp:
     def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         suffix = "f32" if of in NARROW else of if not as_unsigned else f"u{of[1:]}"
@@ -54,7 +54,7 @@ def _call(name: str, *, as_unsigned: bool = False) -> Made:
     return write
 
 
-def _shift(sign: str, *, signed: bool = False) -> Made:
+def _shift(sign: str, *, signed: bool = False) -> WriteOp:
     def write(op: Op, args: Sequence[str]) -> str:
         of = op.result.type.element
         if of == "i1":
@@ -149,7 +149,7 @@ def _external(op: Op, args: Sequence[str]) -> str:
     return f"({computed(op.result.type.element)})({text.format(*args, args=', '.join(args))})"
 
 
-TABLE: dict[str, Made] = {
+TABLE: dict[str, WriteOp] = {
     **{f"arith.{name}": _infix(sign) for name, sign in (("addf", "+"), ("subf", "-"), ("mulf", "*"), ("divf", "/"))},
     "tt.precise_divf": _infix("/"),
     **{f"arith.{name}": _wrapping(sign) for name, sign in (("addi", "+"), ("subi", "-"), ("muli", "*"))},

@@ -16,7 +16,7 @@ from deepgen.compiler.intrinsics.dots import EMULATED, Dot
 REGISTERS = 8
 MOST_ROWS = 16
 GROUPS = 16  # in a row of a tile
-TURNING = 2  # tiles of the first operand that are held: one is loaded while products with the other run
+DOUBLE_BUFFER = 2  # tiles of the first operand that are held: one is loaded while products with the other run
 HEADERS = ("tiles.h", "emulate.h")  # that families of templates share
 _ROW_BYTES = 64
 
@@ -90,7 +90,7 @@ static inline void {self.name}(const {self.tile.left} *left, i64 row, i64 below,
 
     def _registers(self) -> tuple[list[list[int]], list[int], list[int]]:
         first = self.down * self.across
-        second = first + min(self.down, TURNING)
+        second = first + min(self.down, DOUBLE_BUFFER)
         sums = [[i * self.across + j for j in range(self.across)] for i in range(self.down)]
         return sums, list(range(first, second)), list(range(second, second + self.across))
 

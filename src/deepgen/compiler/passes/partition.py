@@ -268,12 +268,12 @@ def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
     stores = [s for s in walk(statement) if isinstance(s, Store)]
     touched = {s.buffer for s in stores} | {r.tensor for s in stores for r in reads(s.value)}
     kind = UNROLL if touched & held and not _sums(statement, held) else SERIAL
-    return placed(_in_turns(statement, kind))
+    return placed(_loops_as(statement, kind))
 
 
-def _in_turns(statement: Stmt, kind: str) -> Stmt:
+def _loops_as(statement: Stmt, kind: str) -> Stmt:
     if isinstance(statement, For) and statement.kind in AT_ONCE:
         asked = (c for s in walk(statement) if isinstance(s, If) for c in s.conditions)
         if any(statement.variable in c.iterators for c in asked):
             statement = replace(statement, kind=kind)
-    return with_children(statement, lambda s: _in_turns(s, kind))
+    return with_children(statement, lambda s: _loops_as(s, kind))

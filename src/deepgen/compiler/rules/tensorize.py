@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.dots import Dot
-from deepgen.compiler.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TURNING, Instruction, TileProduct
+from deepgen.compiler.intrinsics.tiles import DOUBLE_BUFFER, GROUPS, MOST_ROWS, REGISTERS, Instruction, TileProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.operands import stage_operands
@@ -205,7 +205,7 @@ def tile_matrices(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) 
     high = draft.knob(draft.free_name(sums.name, f"{rows}_3"), counts, counts[-1])
     down = draft.knob(draft.free_name(sums.name, f"{rows}_2"), up_to(_DOWN, extents[rows]), usual_down)
     across = draft.knob(draft.free_name(sums.name, f"{along}_2"), up_to(_ACROSS, columns), usual_across)
-    held = plus([times([down, across]), across, TURNING])
+    held = plus([times([down, across]), across, DOUBLE_BUFFER])
     draft.derive(draft.free_name(sums.name, "tiles"), held)
     draft.require(held <= REGISTERS, "tiles of sums, and those that are multiplied, fit in registers")
     tall = times([down, high])

@@ -8,7 +8,7 @@ from typing import Any
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
-from deepgen.compiler.intrinsics.tiles import GROUPS, MOST_ROWS, REGISTERS, TILES, TURNING
+from deepgen.compiler.intrinsics.tiles import DOUBLE_BUFFER, GROUPS, MOST_ROWS, REGISTERS, TILES
 from deepgen.compiler.schedule import loops, stages
 from deepgen.compiler.schedule.state import Loop, Planned, State, region, unplanned
 from deepgen.compiler.schedule.steps import (
@@ -186,7 +186,7 @@ def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Pla
     kept, fixed = [not loop.reduced for loop in inner], [loop.extent for loop in inner[3:]]
     right = kept == [True] * 4 + [False] * 2 and fixed == [tile.lanes, GROUPS, tile.depth]
     down, rows, across = [loop.extent for loop in inner[:3]] if right else (0, 0, 0)
-    held = down * across + min(down, TURNING) + across
+    held = down * across + min(down, DOUBLE_BUFFER) + across
     if not right or rows > MOST_ROWS or held > REGISTERS or planned.scope != "register":
         what = (
             f"the loops from {step.loop} inwards are not tiles in registers, rows of one, tiles, {tile.lanes} columns, "

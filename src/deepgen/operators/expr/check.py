@@ -45,7 +45,7 @@ FORMATS = tuple(name for name in DTYPES if name != "tf32")  # tf32 is a way to m
 OF_INTEGERS = ("neg", "abs")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
-Known: TypeAlias = "Mapping[str, TensorSpec | Stage]"
+Defined: TypeAlias = "Mapping[str, TensorSpec | Stage]"
 
 
 def check(expression: Expression) -> Expression:
@@ -82,7 +82,7 @@ def check_tensor(tensor: TensorSpec) -> None:
     _check_shape(tensor.name, tensor.shape)
 
 
-def check_stage(stage: Stage, defined: Known) -> None:
+def check_stage(stage: Stage, defined: Defined) -> None:
     """Raises BadInput where the stage cannot be computed from what is known before it."""
     name(stage.name, "a stage")
     _check_shape(stage.name, stage.shape)
@@ -168,7 +168,7 @@ def check_constant(value: object, of: str, where: str) -> None:
         raise BadInput(f"{where}: {value!r} as {of}", allowed="a number")
 
 
-def _new(name: str, defined: Known) -> str:
+def _new(name: str, defined: Defined) -> str:
     if name in defined:
         raise BadInput(f"two tensors or stages are named {name}", allowed="a name each")
     return name
@@ -193,7 +193,7 @@ def _check_reduction(stage: Stage) -> None:
         raise BadInput(f"{stage.name}: a reduction over nothing, or axes without one", allowed="both, or neither")
 
 
-def _check_value(value: Value, where: str, facts: Facts, defined: Known) -> None:
+def _check_value(value: Value, where: str, facts: Facts, defined: Defined) -> None:
     if isinstance(value, Select):
         _check_value(value.condition, where, facts, defined)
         _check_value(value.then, where, facts.assuming(value.condition), defined)
@@ -204,7 +204,7 @@ def _check_value(value: Value, where: str, facts: Facts, defined: Known) -> None
     _check_node(value, where, facts, defined)
 
 
-def _check_node(value: Value, where: str, facts: Facts, defined: Known) -> None:
+def _check_node(value: Value, where: str, facts: Facts, defined: Defined) -> None:
     if isinstance(value, Const):
         check_constant(value.value, value.dtype, where)
     elif isinstance(value, Place):
@@ -232,7 +232,7 @@ def _check_node(value: Value, where: str, facts: Facts, defined: Known) -> None:
         check_same(value.then.dtype, value.otherwise.dtype, where, "a choice")
 
 
-def _check_read(read: Read, where: str, facts: Facts, defined: Known) -> None:
+def _check_read(read: Read, where: str, facts: Facts, defined: Defined) -> None:
     if read.tensor not in defined:
         raise BadInput(f"{where} reads {read.tensor}", allowed="a tensor, or a stage before it")
     of = defined[read.tensor]

@@ -16,7 +16,7 @@ from typing import Any
 
 STEM, UNIT, REPORT = "kernel", "unit.json", "report.json"
 PLUG_IN = "plug-in"
-_KNOWN = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
+_HINTS = {"divisible": ["tt.divisibility", 16], "near": ["tt.pointer_range", 32]}
 _BINARIES, _TEXTS = ("cubin", "hsaco"), ("ttgir", "ptx", "amdgcn")
 _REPORTED = ("name", "shared", "num_warps", "global_scratch_size", "profile_scratch_size")
 
@@ -55,7 +55,7 @@ def _described(source: str, unit: Any) -> dict[str, Any]:
         "signature": {name: parameters[name][0] if name in parameters else "constexpr" for name in names},
         "constexprs": {name: _constant(value) for name, value in unit["constants"].items()},
         "attrs": {
-            (names.index(name),): [_KNOWN[word] for word in words] for name, (_, *words) in parameters.items() if words
+            (names.index(name),): [_HINTS[word] for word in words] for name, (_, *words) in parameters.items() if words
         },
     }
 

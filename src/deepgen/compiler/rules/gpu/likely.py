@@ -14,7 +14,7 @@ from deepgen.targets import Gpu
 
 _LOOKED_AT = 150  # configs that are drawn
 _KEPT = 6  # from which to go on, one knob at a time
-_TURNS = 6
+_SWEEPS = 6
 
 
 def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[str, Value]]]:
@@ -29,7 +29,7 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
     counted = counts.knobs
     changing = [knob for knob in sketch.knobs if knob.name in counted]
     waiting = [_with_usual(config, usual, counted, space) for config in drawn]
-    for _ in range(_TURNS):
+    for _ in range(_SWEEPS):
         fresh = {key: config for config in waiting if (key := _key(config)) not in ranked}
         ranked |= {key: (seconds(counts, config, gpu), config) for key, config in fresh.items()}
         best = sorted(ranked.values(), key=lambda one: one[0])[: max(_KEPT, count)]

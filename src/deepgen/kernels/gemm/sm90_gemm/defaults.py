@@ -35,7 +35,7 @@ _REGISTERS = {1: 254, 2: 168, 3: 128}  # of a thread, by how many groups multipl
 _LAUNCH_SECONDS = 4.5e-6
 _CLUSTER_SECONDS = 0.75e-6  # more until a cluster's blocks have met
 _CLUSTER_SLOWER = 1.03  # they wait for each other in every stage
-_TURNS_SECONDS = 0.12e-6  # more until the second warpgroup begins
+_PING_PONG_SECONDS = 0.12e-6  # more until the second warpgroup begins
 _TILE_SECONDS = 0.31e-6  # until a tile's first products, and from its last ones
 _CLOCK = 1.96e9
 _OPERAND_CLOCKS, _OPERAND_BOUND = 0.35, 1.55  # of 128 bytes from shared memory: they cost power, or bind
@@ -71,7 +71,7 @@ class Way(NamedTuple):
     consumers: int
     tiles_m: int
     bn: int
-    turns: bool = False  # ping-pong
+    ping_pong: bool = False  # ping-pong
     cluster: tuple[int, int] = (1, 1)
     cluster_k: int = 1
     parts: int = 1
@@ -79,7 +79,7 @@ class Way(NamedTuple):
 
     @property
     def bm(self) -> int:
-        return 64 * self.tiles_m * (1 if self.turns else self.consumers)
+        return 64 * self.tiles_m * (1 if self.ping_pong else self.consumers)
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
@@ -112,26 +112,26 @@ def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
 
 
 def _kind(way: Way) -> tuple[bool, bool, bool, str]:
-    return way.turns, way.cluster != (1, 1), way.cluster_k > 1, way.fixup
+    return way.ping_pong, way.cluster != (1, 1), way.cluster_k > 1, way.fixup
 
 
 def _ways(gemm: Gemm, gpu: Gpu, columns: Sequence[int]) -> Iterator[Way]:
     steps = _steps(gemm)
-    for consumers, tiles_m, turns in _GROUPS:
+    for consumers, tiles_m, ping_pong in _GROUPS:
         for bn in columns:
-            tile = Way(consumers, tiles_m, bn, turns)
+            tile = Way(consumers, tiles_m, bn, ping_pong)
             most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
                 continue
             if bn < min(gemm.n, 16):
                 continue  # so few columns of more were never timed
             in_part = operand_rows(gemm, bn) != bn
-            if (turns or tiles_m > 1) and in_part:
+            if (ping_pong or tiles_m > 1) and in_part:
                 continue  # lines of columns that are used in part then take a third longer, or twice as long
             for cluster in ((1, 1), (2, 1), (1, 2)):  # 33 clusters of four do not run at once
                 yield tile._replace(cluster=cluster)
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
-            if turns or in_part or tiles * 2 > gpu.multiprocessors:
+            if ping_pong or in_part or tiles * 2 > gpu.multiprocessors:
                 continue
             for parts in _PARTS:
                 if 1 < parts <= min(steps, gpu.multiprocessors // tiles):
@@ -149,8 +149,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     """A way with as many stages as fit; None when too few do."""
     splits, size = way.cluster_k * way.parts, dtype(gemm.c).bytes
     tiles = ceil(gemm.m / way.bm) * ceil(gemm.n / way.bn) * gemm.batch
-    staying = way.turns or tiles > gpu.multiprocessors
-    moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.turns
+    staying = way.ping_pong or tiles > gpu.multiprocessors
+    moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.ping_pong
     if promotes(gemm):
         moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
     store = "straight"
@@ -167,7 +167,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     # raced, 7 of which were slower.
     atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" else 1
     result: dict[str, Any] = {
-        "SCHEDULE": "ping-pong" if way.turns else "cooperative",
+        "SCHEDULE": "ping-pong" if way.ping_pong else "cooperative",
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
         "STAGES": max(n for n in STAGES if n <= most // atoms), "REGISTERS": moved, "MIN_BLOCKS": 1,
         "CLUSTER_M": way.cluster[0], "CLUSTER_N": way.cluster[1], "STORE": store,
@@ -204,7 +204,7 @@ def way_of(values: Mapping[str, Any]) -> Way:
 def _late(gemm: Gemm, way: Way) -> bool:
     """Whether registers hold a tile's results beside the sums of the next."""
     one_set = dtype(gemm.c).bytes == 2 and not promotes(gemm)
-    longer = way.consumers > 1 and not way.turns and _steps(gemm) >= _LATE_STEPS
+    longer = way.consumers > 1 and not way.ping_pong and _steps(gemm) >= _LATE_STEPS
     return one_set and longer and 96 <= _sums(gemm, way) <= 130
 
 
@@ -225,10 +225,10 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
     rounds, steps = ceil(tiles * splits / gpu.multiprocessors), ceil(_steps(gemm) / splits)
     ragged = 1 + _RAGGED * (bn * size % 128 > 0)
     stored = bm * bn * size / _STORE_BYTES_PER_SECOND * ragged
-    waited = 0.0 if way.turns else (rounds - 1) * stored * (_LATE if _late(gemm, way) else 1.0)
+    waited = 0.0 if way.ping_pong else (rounds - 1) * stored * (_LATE if _late(gemm, way) else 1.0)
     own = rounds * (steps * _clocks(gemm, way) / _CLOCK + _TILE_SECONDS) + (1 - _OPEN) * waited
     memory = _memory_seconds(gemm, gpu, way, steps * tiles * splits, ragged)
-    parts = _CLUSTER_SECONDS * (shared > 1) + _TURNS_SECONDS * way.turns
+    parts = _CLUSTER_SECONDS * (shared > 1) + _PING_PONG_SECONDS * way.ping_pong
     if way.fixup == "exchange":
         parts += 2.7e-6 + bm * bn * 4 / 90e9
     elif splits > 1:
@@ -242,7 +242,7 @@ def seconds(gemm: Gemm, gpu: Gpu, way: Way) -> float:
 def _clocks(gemm: Gemm, way: Way) -> float:
     """Of 128 bytes of K of a tile."""
     operands = way.bm + way.bm // 64 * way.bn
-    single = way.turns or way.consumers == 1  # one warpgroup multiplies at a time
+    single = way.ping_pong or way.consumers == 1  # one warpgroup multiplies at a time
     clocks = way.bm * way.bn / 32 + _OPERAND_CLOCKS * operands + _ALONE_CLOCKS * (single and way.tiles_m == 1)
     if promotes(gemm):
         clocks += _PROMOTE_CLOCKS + _ADD_CLOCKS * way.tiles_m * way.bn * single

@@ -34,9 +34,9 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     stages = s.knob("STAGES", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
     registers = s.knob("REGISTERS", [False, True])
     min_blocks = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 6])
-    turns = schedule == "ping-pong"
-    s.require(implies(turns, consumers == 2), "two warpgroups take turns")
-    bm = s.derive("BM", tiles_m * 64 * where(turns, 1, consumers))
+    ping_pong = schedule == "ping-pong"
+    s.require(implies(ping_pong, consumers == 2), "two warpgroups take turns")
+    bm = s.derive("BM", tiles_m * 64 * where(ping_pong, 1, consumers))
     s.require(bm < max(2 * gemm.m, 65), "tiles are not much higher than the matrix")
 
     cluster_m, cluster_n = _clusters(s, gemm, bm, bn, min_blocks)
@@ -134,13 +134,15 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     sharers = knob["CLUSTER_M"] * knob["CLUSTER_N"]
     fixup = s.knob("FIXUP", _fixups(gemm, gpu, steps))
     persistent = s.knob("PERSISTENT", [True, False], when=fixup == "none")
-    turns, store = knob["SCHEDULE"] == "ping-pong", knob["STORE"]
-    s.require(implies(turns, fixup == "none"), "turns are taken over whole tiles")
-    s.require(implies(turns & (fixup == "none"), persistent), "turns are taken by blocks that stay")
+    ping_pong, store = knob["SCHEDULE"] == "ping-pong", knob["STORE"]
+    s.require(implies(ping_pong, fixup == "none"), "turns are taken over whole tiles")
+    s.require(implies(ping_pong & (fixup == "none"), persistent), "turns are taken by blocks that stay")
     tail = fixup == "tail"
-    stays = ~turns & ((fixup == "none") | tail)
+    stays = ~ping_pong & ((fixup == "none") | tail)
     s.require(implies(store == "late", stays), "results are late where blocks go on to others")
-    s.require(implies(store == "reuse", ~turns & (fixup == "none")), "results reuse tiles' memory when all are done")
+    s.require(
+        implies(store == "reuse", ~ping_pong & (fixup == "none")), "results reuse tiles' memory when all are done"
+    )
     s.require(implies((store == "late") & (fixup == "none"), persistent), "blocks that stay have a next tile")
     s.require(implies((store == "reuse") & (fixup == "none"), ~persistent), "no next tile comes where results are")
     s.require(implies(fixup == "none", persistent | fits["stages"]), "no stage stays empty")

@@ -125,9 +125,9 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
     """Cache lines that an iteration of the innermost loop asks for: all that comes next, no faster than need be."""
     height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
     if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
-        in_a_turn: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
+        in_an_iteration: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
         strips: int = height // config["MR"]
-        return min(-(-in_a_turn // max(strips - 1, 1)), _MOST_LINES)
+        return min(-(-in_an_iteration // max(strips - 1, 1)), _MOST_LINES)
     if config.get("NEXT", "none") == "none":
         return 1
     tiles = -(-height // config["MR"]) * -(-width // (config["NR"] * lanes))
