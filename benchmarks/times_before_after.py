@@ -113,10 +113,10 @@ def worker(target: str) -> None:
 
 def loaded(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], Callable[[], object]]:
     """The kernel as this process's deepgen loads it, its arrays, and what waits for the device."""
+    from importlib import import_module
+
     from deepgen import targets
     from deepgen.operators import gemm
-    from deepgen.run.call import loaded as runtime
-    from deepgen.toolchains import build_once
     from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 
     target = targets.resolve(name)
@@ -124,7 +124,11 @@ def loaded(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], Callable[[],
     plan = LaunchPlan((Step("entry", (*map(TensorArg, "ABC"), *(ScalarArg("i64", size) for size in _SIZES))),))
     source = Source("entry.c", _C) if language == "c" else Source("entry.cu", _GPU)
     kernel = Kernel("nearly_nothing", language, (source,), ("-O2",) if language == "c" else (), plan)
-    call = runtime.load(kernel, gemm(4, 4, 4), target, Path(build_once(kernel, target).binary))
+    try:
+        runtime, builds = import_module("deepgen.run.call.loaded"), import_module("deepgen.toolchains")
+    except ModuleNotFoundError:  # a tree in which these had other names
+        runtime, builds = import_module("deepgen.runtime.loaded"), import_module("deepgen.build")
+    call = runtime.load(kernel, gemm(4, 4, 4), target, Path(builds.build_once(kernel, target).binary))
     if language == "c":
         import numpy as np
 
