@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
 from pathlib import Path
@@ -172,6 +173,16 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable, folder in (("XDG_CONFIG_HOME", "config"), ("XDG_DATA_HOME", "data")):
         monkeypatch.setenv(variable, str(home / folder))
     return home
+
+
+@pytest.fixture(autouse=True)
+def own_cores(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves its process on fewer cores would change what every later one sees of this machine."""
+    before = os.sched_getaffinity(0)
+    yield
+    if os.sched_getaffinity(0) != before:
+        os.sched_setaffinity(0, before)
+        warnings.warn(f"{request.node.nodeid} left this process on other cores", stacklevel=1)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -237,8 +238,10 @@ def served(case: Case) -> tuple[Generator, Operator, Target] | None:
 
 
 def _example(case: Case) -> Any:
-    path = f"triton/{case.operator}.py" if case.family in (TRITON, TRITON_C) else case.operator
-    return module_at(ROOT / "examples" / path).kernel
+    if case.family in (TRITON, TRITON_C):
+        return module_at(ROOT / "examples/triton" / f"{case.operator}.py").kernel
+    # Executed anew: a copy of the same text in a study's folder may be a module already, without its sources.
+    return runpy.run_path(str(ROOT / "examples" / case.operator))["kernel"]
 
 
 def default(case: Case) -> Emission | None:

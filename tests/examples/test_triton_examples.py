@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import triton_calls
 from deepgen import targets
 
-AUTOTUNED = Path(__file__).parents[1] / "generators" / "triton_autotuned.py"
+AUTOTUNED = Path(__file__).parents[1] / "kernels" / "triton_autotuned.py"
 # One process for both: importing torch takes longer than all the rest.
 PROGRAM = f"""
 import runpy, sys

@@ -124,7 +124,9 @@ def _write(operator: type[Operator], formatter: Any) -> None:
     from deepgen.operators.words import short_example
 
     words = words_of(operator).values()
-    with formatter.section(f"Operator {operator.name}, such as {operator.name} {short_example(words)}".rstrip()):
+    example = f"{operator.name} {short_example(words)}".rstrip()
+    fits = len(example) + len(operator.name) < 60  # in 80 columns, with what stands around it
+    with formatter.section(f"Operator {operator.name}, such as {example}" if fits else f"Operator {example}"):
         if words:
             formatter.write_dl([(", ".join((w.name, *w.aliases)), _meaning(w)) for w in words])
 
