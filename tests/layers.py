@@ -20,7 +20,7 @@ SRC = Path(__file__).parents[1] / "src"
 CORE = "deepgen"
 PICTURE = Path(__file__).parents[1] / "docs" / "layers.svg"
 _PLACE = re.compile(r"(deepgen(?:_\w+)?(?:\.\w+)*):[\w.]+")
-_WIDTH, _HEIGHT, _GAP, _STEP = 132, 40, 18, 74
+_WIDTH, _HEIGHT, _GAP, _STEP = 146, 40, 18, 74
 
 
 def layer(module: str) -> str | None:
