@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -90,7 +92,7 @@ def test_a_wait_is_told_with_the_result(
 def test_a_budget_keeps_some_of_itself_for_the_finals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Clock().search_over and Clock().left == float("inf")
     now = 5.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     ours = Clock(20.0)
     assert not ours.search_over
     now += 15.0
@@ -101,7 +103,7 @@ def test_a_budget_keeps_some_of_itself_for_the_finals(monkeypatch: pytest.Monkey
 
 def test_what_happens_at_the_same_time_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 5.0
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     ours = Clock()
     with ours.on("search"):
         now += 3.0
@@ -167,3 +169,30 @@ def test_the_seconds_are_accounted_for_over_all_runs(tmp_path: Path, capsys: pyt
     assert 0.1 < times[0]["measuring"] < times[1]["measuring"] and times[0]["total"] < times[1]["total"]
     print_result(study)
     assert f"time     {times[1]['total']:.1f} s: " in capsys.readouterr().out
+
+
+def test_a_summary_has_the_curve_of_the_best_over_all_runs(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"target": "sim:measure_seconds=0.02", "strategy": "random", "out": tmp_path}
+    first: dict[str, Any] = dg.tune(OPERATOR, trials=3, **words).summary()
+    study = dg.tune(OPERATOR, trials=30, time_budget=60.0, **words)
+    summary: dict[str, Any] = study.summary()
+    assert (first["time_budget"], summary["time_budget"], summary["left_out"]) == (None, 60.0, [])
+    assert 0 < first["default_measured_after"] == summary["default_measured_after"] < first["time"]["total"]
+    curve = summary["improved"]
+    assert curve[: len(first["improved"])] == first["improved"] and curve == sorted(curve, key=lambda row: row[0])
+    assert [row[1] for row in curve] == sorted((row[1] for row in curve), reverse=True)
+    assert curve[-1][1] == min(trial.seconds or 1.0 for trial in study.trials())
+    assert all(0 < after < summary["time"]["total"] for after, _ in curve)
+    late = [row for row in curve if row not in first["improved"]]
+    assert all(after > first["time"]["total"] for after, _ in late), "what earlier runs took counts too"
+
+
+def test_a_run_may_have_begun_earlier() -> None:
+    program = (
+        "import time; time.sleep(0.3); from deepgen.tuning.progress import process_start;"
+        "print(time.monotonic() - process_start())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0.3 < float(done.stdout) < 60.0
+    ours = Clock(10.0, time.monotonic() - 4.0)
+    assert 4.0 <= ours.elapsed < 9.0 and ours.left < 6.0

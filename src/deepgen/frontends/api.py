@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
@@ -82,6 +83,7 @@ def tune(
     `settings.load()` for what the command line would use in this folder. Arguments override settings, and `engine`
     overrides those of the local engine (`cache`, `toolchains`, build limits).
     """
+    started = time.monotonic()
     if not isinstance(target, (str, Target, NoneType)):
         raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
     if not isinstance(settings, (Settings, NoneType)):
@@ -128,7 +130,7 @@ def tune(
     if progress is None:
         progress = watch is None and (sys.stderr.isatty() or in_notebook())
     with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
-        study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event)
+        study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event, started=started)
     if stopping.signum:
         sentence = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
         raise KeyboardInterrupt(f"{sentence}: the same call goes on where it stopped")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 
 from deepgen.tuning.speed import ARITHMETIC
 from deepgen.vocabulary import BadInput, JsonObject, Trial
@@ -53,16 +55,33 @@ def timed_part(seconds: dict[str, float], part: str) -> Iterator[None]:
         seconds[part] += time.monotonic() - started
 
 
+_LONG = 120.0  # seconds: no command takes so long to start, so the system's answer is not believed
+
+
+def process_start() -> float:
+    """When this process was started, on the clock of `time.monotonic`; now, where the system does not say so."""
+    now = time.monotonic()
+    try:
+        # The name stands in parentheses and may hold anything; the time is in ticks since the system was booted.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        age = 0.0
+    return now - age if 0.0 < age < _LONG else now - min(_LONG, time.process_time())
+
+
 class Clock:
-    """The time of one run, from its start.
+    """The time of one run, from its start: that of the command's process, or the call from Python.
 
     Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
     verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
     """
 
-    def __init__(self, budget: float | None = None) -> None:
+    def __init__(self, budget: float | None = None, started: float | None = None) -> None:
+        """`started`, on the clock of `time.monotonic`: when the run began, if that is not now."""
         self._budget = inf if budget is None else budget
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
+        self.started_at = round(time.time() - self.elapsed, 3)  # in Unix time, as a journal records the end of trials
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._trials = (0.0, 0)  # seconds and samples
 
@@ -104,7 +123,8 @@ class Clock:
         total, parts = self.elapsed, dict(self._seconds)
         twice = max(0.0, sum(parts.values()) - total)
         parts["measuring"] = max(0.0, parts["measuring"] - twice)
-        return {**{part: round(seconds, 3) for part, seconds in parts.items()}, "total": round(total, 3)}
+        rounded = {part: round(seconds, 3) for part, seconds in parts.items()}
+        return {**rounded, "total": round(total, 3), "started_at": self.started_at}
 
 
 def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:

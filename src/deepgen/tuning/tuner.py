@@ -36,13 +36,18 @@ def tune(
     engine: Engine | None = None,
     watch: Watch | None = None,
     stop: threading.Event | None = None,
+    started: float | None = None,
 ) -> Study:
-    """Tune, or resume the same study; `stop` ends the run early and loses nothing."""
-    clock = Clock(request.time_budget)
+    """Tune, or resume the same study; `stop` ends the run early and loses nothing.
+
+    A time budget counts from `started` on the clock of `time.monotonic`, or from now.
+    """
+    clock = Clock(request.time_budget, started)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
     with open_journal(request, plan(request)) as (planned, journal):
-        journal.begin_run(request.budget())
+        first = None if planned.first is None else str(planned.first)  # a rank may be too large for other JSON readers
+        journal.begin_run({**request.budget(), "default": first, "started_at": clock.started_at})
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)
         if planned.after is not None:
             run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")

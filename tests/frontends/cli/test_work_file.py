@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,7 @@ def test_what_may_gain_little_is_tuned_too_where_time_suffices(monkeypatch: pyte
     parts = divided(gains, 480.0)
     assert min(parts) > 20.0 and max(parts) > 2 * min(parts)
     now = [0.0]
-    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     request = Request(LARGE, targets.resolve("sim"), time_budget=480.0)
     for longer, tuned in ((1.0, 10), (1.2, 8)):  # studies that keep to their time, and some that take more
         now[0] = 0.0
@@ -62,7 +63,7 @@ def test_where_no_time_is_left_the_last_is_left_out(
 ) -> None:
     """It once got a millisecond, and the command ended with an error though all others were tuned."""
     now = [0.0]
-    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     request = Request(LARGE, targets.resolve("sim"), time_budget=60.0)
     got = []
     for job in session.divided_among([session.TuningJob(request, tmp_path, 0.5)] * 2, 20.0):
@@ -74,7 +75,7 @@ def test_where_no_time_is_left_the_last_is_left_out(
 
 def test_time_that_a_study_leaves_over_goes_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [0.0]
-    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     target = targets.resolve("sim")
     jobs = [
         session.TuningJob(Request(gemm(8 * i, 8, 8), target, time_budget=100.0), tmp_path, gain)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -67,6 +68,7 @@ class Invocation:
 
     argv: tuple[str, ...]
     debug: bool = False
+    started: float | None = None  # on the clock of `time.monotonic`; None: with this process
 
 
 def _version(wanted: bool) -> None:
@@ -145,7 +147,8 @@ def _words() -> tuple[str, ...]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and give its exit code; errors are reported on stderr in one sentence."""
-    invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv))
+    started = None if argv is None else time.monotonic()
+    invocation = Invocation(tuple(sys.argv[1:] if argv is None else argv), started=started)
     try:
         command_line = app_for(_words() if argv is None else argv)
         code = command_line(list(invocation.argv), prog_name="deepgen", standalone_mode=False, obj=invocation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
+from deepgen.tuning.progress import Clock, process_start
 from deepgen.tuning.request import plan
 from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
 from deepgen.vocabulary.errors import Missing
@@ -50,16 +50,19 @@ def carry_out(
     as_json: bool,
     after: Sequence[Callable[[Study], None]] = (),
     least: float = 0.0,
+    started: float | None = None,
 ) -> None:
     """Tune one study after the other and print what came out.
 
     `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended. A time
-    budget is that of all together; a study that would get less than `least` seconds of it is left out.
+    budget is that of all together and counts from `started`, or from the start of this process; a study that would get
+    less than `least` seconds of it is left out.
     """
     studies = []
+    started = process_start() if started is None else started
     with stop_on_signals() as stop:
-        for job in divided_among(jobs, least):
-            studies.append(_tune(job, on, stop, as_json=as_json))
+        for job in divided_among(jobs, least, started):
+            studies.append(_tune(job, on, stop, as_json=as_json, started=started if len(jobs) == 1 else None))
             if stop.event.is_set():
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
             for do in after:
@@ -76,7 +79,7 @@ def carry_out(
         raise typer.Exit(1)
 
 
-def divided_among(jobs: Sequence[TuningJob], least: float) -> Iterator[TuningJob]:
+def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None = None) -> Iterator[TuningJob]:
     """Each with its part of the time budget, by what may be gained. Time that one leaves over goes to those after it.
 
     Those that would get less than `least` seconds are left out, and named. What only works on elements has a short
@@ -86,7 +89,7 @@ def divided_among(jobs: Sequence[TuningJob], least: float) -> Iterator[TuningJob
     if budget is None:
         yield from jobs
         return
-    started = time.monotonic()
+    clock = Clock(budget, started)
     out: list[TuningJob] = []
     if least:
         chosen = short_ones([job.request.operator for job in jobs], [job.gain for job in jobs])
@@ -94,7 +97,7 @@ def divided_among(jobs: Sequence[TuningJob], least: float) -> Iterator[TuningJob
         out = [job for job in jobs if is_short(job.request.operator) and job not in short]
         jobs = [job for job in jobs if not is_short(job.request.operator)]
         share = SHORT_SHARE * budget if jobs else budget
-        while short and time.monotonic() - started < share:
+        while short and clock.elapsed < share:
             job = short.pop(0)
             yield replace(job, request=replace(job.request, time_budget=SHORT_SECONDS))
         out += short
@@ -104,7 +107,7 @@ def divided_among(jobs: Sequence[TuningJob], least: float) -> Iterator[TuningJob
     _say_left_out(out, "as too little may be gained by it")
     begun = False
     while planned:
-        left, total = max(0.001, budget - (time.monotonic() - started)), sum(seconds for _, seconds in planned)
+        left, total = max(0.001, clock.left), sum(seconds for _, seconds in planned)
         # Those before may have taken longer than they should have. One is tuned in any case.
         if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
             _say_left_out([planned.pop()[0]], "as too little of the time is left for it")
@@ -128,10 +131,10 @@ def offering(command: str) -> Iterator[None]:
         raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
-def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool) -> Study:
+def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool, started: float | None) -> Study:
     request = job.request
     with watching(title_of(request), quiet=as_json) as watch:
-        study = run_tuner(request, engine=on, watch=watch, stop=stop.event)
+        study = run_tuner(request, engine=on, watch=watch, stop=stop.event, started=started)
     write_older_results(study)
     write_counted(study)
     return study

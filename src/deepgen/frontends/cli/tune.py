@@ -59,7 +59,15 @@ def tune(
             if wanted.file is not None and wanted.file.after is not None:
                 after = [wanted.file.after, *after]
             least = 0.0 if recorded is None else LEAST_SECONDS
-            session.carry_out(work, on(current, values["jobs"]), go_on=again, as_json=as_json, after=after, least=least)
+            session.carry_out(
+                work,
+                on(current, values["jobs"]),
+                go_on=again,
+                as_json=as_json,
+                after=after,
+                least=least,
+                started=context.obj.started,
+            )
 
 
 @options.taking("trials", "time_budget", "jobs", "engine", "address", "keep_top", "counters", after="study")
@@ -85,7 +93,9 @@ def resume(
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
         with session.offering(bundle.command([study], values)):
-            session.carry_out([job], on(current, values["jobs"]), go_on=engines.words(engine, address), as_json=as_json)
+            again = engines.words(engine, address)
+            started = context.obj.started
+            session.carry_out([job], on(current, values["jobs"]), go_on=again, as_json=as_json, started=started)
 
 
 Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]

@@ -143,6 +143,7 @@ class Finals:
     shapes: tuple[ShapeTimes, ...] = field(default=(), metadata=coded(omit=True))
     conditions: tuple[Mapping[str, Any], ...] = ()
     waited: Waited | None = None
+    left_out: tuple[str, ...] = field(default=(), metadata=coded(omit=True))  # for lack of time, in words
     trials: int | None = field(default=None, metadata=coded(omit=True))  # that had ended when they were held
     peak_gflops: float | None = None
     bandwidth: float | None = None

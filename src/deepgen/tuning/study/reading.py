@@ -71,7 +71,37 @@ class Reading:
             "waited": finals.waited.to_json() if finals.waited is not None else None,
             "doubts": doubts,
             "time": summed(self.times),
+            "time_budget": self.budget.get("time_budget"),
+            "default_measured_after": self.default_measured_after(),
+            "improved": [[round(after, 3), seconds] for after, seconds in self.improved()],
+            "left_out": [*finals.left_out],
         }
+
+    def default_measured_after(self) -> float | None:
+        """The seconds from the start to the end of the trial that the search began with."""
+        rank = self.budget.get("default")
+        first = next((trial for trial in self.trials if str(trial.rank) == rank), None)
+        return None if first is None else round(self._after(self.ended_at[first.id]), 3)
+
+    def improved(self) -> list[tuple[float, float]]:
+        """Each time that the best became shorter: seconds since the start, those of all runs together, and the time."""
+        right = [trial for trial in self.trials if trial.ok and trial.seconds is not None]
+        best: list[tuple[float, float]] = []
+        for trial in sorted(right, key=lambda trial: (self.ended_at[trial.id], trial.id)):
+            if trial.seconds is not None and (not best or trial.seconds < best[-1][1]):
+                best.append((self._after(self.ended_at[trial.id]), trial.seconds))
+        return best
+
+    def _after(self, at: float) -> float:
+        """How long all runs together had lasted at a moment in Unix time."""
+        lasted, after = 0.0, at - (self.began_at or at)  # an older deepgen did not record when runs began
+        runs = {run.get("started_at"): run["total"] for run in self.times}
+        runs.setdefault(self.budget.get("started_at"), 0.0)  # the newest one, while it runs
+        for began, seconds in runs.items():
+            if isinstance(began, (int, float)) and began <= at:
+                after = lasted + at - began
+            lasted += seconds
+        return max(0.0, after)
 
 
 def read(study: Study, journal: Journal) -> Reading:
