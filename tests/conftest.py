@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from deepgen.run.measure import base
 from deepgen.targets.host import usable_cores
 
 TESTS = Path(__file__).parent
@@ -44,9 +45,9 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", 
          "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
-# waiting say how long.
-os.environ["DEEPGEN_CALM_SECONDS"] = "0"
-os.environ["DEEPGEN_RACE_SECONDS"] = "1"
+# waiting say how long. Commands in processes of their own read it in their settings.
+base.CALM_SECONDS, base.RACE_SECONDS = 0.0, 1.0
+SETTINGS = f"[limits]\ncalm_seconds = {base.CALM_SECONDS}\nrace_seconds = {base.RACE_SECONDS}\n"
 
 # The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
 # time to fit. Said before numpy is imported; measuring workers set their own numbers.
@@ -172,6 +173,8 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir(mode=0o700)
     for variable, folder in (("XDG_CONFIG_HOME", "config"), ("XDG_DATA_HOME", "data")):
         monkeypatch.setenv(variable, str(home / folder))
+    (home / "config" / "deepgen").mkdir(mode=0o700, parents=True)
+    (home / "config" / "deepgen" / "deepgen.toml").write_text(SETTINGS)
     return home
 
 

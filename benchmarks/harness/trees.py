@@ -32,16 +32,21 @@ class Tree:
             **env,
             **{name: str(self.scratch / folder) for name, folder in folders.items()},
             "PYTHONPATH": str(self.source),
-            "DEEPGEN_CALM_SECONDS": "0",  # what is timed is deepgen, and not how busy the machine is
-            "DEEPGEN_RACE_SECONDS": "2",
         }
+
+    def calm(self) -> None:
+        """Settings by which commands do not wait for a calm machine: what is timed is deepgen, and not the machine."""
+        folder = self.scratch / "config" / "deepgen"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if "calm_seconds" in (self.source / "deepgen" / "settings.py").read_text():
+            (folder / "deepgen.toml").write_text("[limits]\ncalm_seconds = 0\nrace_seconds = 2\n")
 
     def run(self, *words: str) -> str:
         """What `deepgen WORDS` prints. Raises where it fails."""
         return self.python("-m", "deepgen", *words)
 
     def python(self, *words: str) -> str:
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        self.calm()
         argv = [sys.executable, *words]
         done = subprocess.run(argv, cwd=self.scratch, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -53,7 +58,7 @@ class Worker:
     """A program of a tree that answers each line with a line of JSON, for as long as it is open."""
 
     def __init__(self, tree: Tree, program: Path, words: Sequence[str]) -> None:
-        tree.scratch.mkdir(parents=True, exist_ok=True)
+        tree.calm()
         self._process = subprocess.Popen(
             [sys.executable, str(program), *words],
             cwd=tree.scratch,

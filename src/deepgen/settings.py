@@ -25,6 +25,7 @@ from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.folders import default_cache_folder, user_folder
 
 if TYPE_CHECKING:
+    from deepgen.run.measure.base import Policy
     from deepgen.toolchains import BuildLimits
 
 FILE_NAME = "deepgen.toml"
@@ -40,6 +41,8 @@ class Limits:
     build_seconds: float = 120.0  # of one build
     build_memory_gb: float = 4.0  # of one build
     run_seconds: float | None = None  # of one run of a kernel; None: scaled with the operator's work
+    calm_seconds: float | None = None  # that finals wait for a calm machine; None: as a policy does by itself
+    race_seconds: float | None = None  # that the race of finals lasts; None: as a policy does by itself
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Settings:
     def with_build_limit(self, seconds: float | None) -> Settings:
         """The settings with this limit on builds; None: as they are."""
         return self if seconds is None else replace(self, limits=replace(self.limits, build_seconds=seconds))
+
+    def limited(self, policy: Policy) -> Policy:
+        """The policy with the limits on finals that are set."""
+        limits = {"calm_seconds": self.limits.calm_seconds, "race_seconds": self.limits.race_seconds}
+        return replace(policy, **{name: seconds for name, seconds in limits.items() if seconds is not None})
 
     def build_limits(self) -> BuildLimits:
         from deepgen.toolchains import BuildLimits
@@ -211,6 +219,10 @@ def _number(value: Any, folder: Path) -> float | None:
     return float(value) if good else None
 
 
+def _seconds(value: Any, folder: Path) -> float | None:
+    return 0.0 if value == 0 and not isinstance(value, bool) else _number(value, folder)
+
+
 # Each key with how it is read (None: not possible) and what is allowed, in words; but for toolchains.
 _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "cache": (_path, "the path of a folder, as a string"),
@@ -220,6 +232,8 @@ _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "limits.build_seconds": (_number, "a number above 0"),
     "limits.build_memory_gb": (_number, "a number above 0"),
     "limits.run_seconds": (_number, "a number above 0"),
+    "limits.calm_seconds": (_seconds, "seconds, a number from 0 up"),
+    "limits.race_seconds": (_seconds, "seconds, a number from 0 up"),
 }
 _TABLES = ("toolchains", "limits")
 

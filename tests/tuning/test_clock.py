@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 import deepgen as dg
+from deepgen import settings
 from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure import conditions
-from deepgen.run.measure.base import Contender
+from deepgen.run.measure.base import Contender, Policy
 from deepgen.run.measure.conditions import MachineReading
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
-from deepgen.tuning.finals import calm_seconds, race_seconds, wait_for_calm
+from deepgen.tuning.finals import wait_for_calm
 from deepgen.tuning.progress import PARTS, Clock
 from deepgen.tuning.study.finals import Waited
 from deepgen.tuning.study.journal import Journal
@@ -53,13 +54,18 @@ def test_finals_wait_until_the_machine_is_calm_and_not_for_ever() -> None:
     assert wait_for_calm(Machine(10_000), 0.0, heard.append).by is None, "0 does not even look"
 
 
-@pytest.mark.parametrize(("name", "limit"), [("CALM", calm_seconds), ("RACE", race_seconds)])
-def test_a_limit_can_be_set(name: str, limit: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"DEEPGEN_{name}_SECONDS", "3.5")
-    assert limit() == 3.5
-    monkeypatch.setenv(f"DEEPGEN_{name}_SECONDS", "long")
-    with pytest.raises(BadInput, match=rf"DEEPGEN_{name}_SECONDS is 'long'.*a number from 0 up"):
-        limit()
+def test_limits_of_finals_come_from_settings_and_are_no_part_of_a_study(tmp_path: Path) -> None:
+    file = tmp_path / "deepgen.toml"
+    file.write_text("[limits]\ncalm_seconds = 0\nrace_seconds = 3.5\n")
+    policy = settings.read(file).limited(Policy())
+    assert (policy.calm_seconds, policy.race_seconds) == (0.0, 3.5)
+    assert policy.identity() == Policy().identity() and Policy(**policy.to_json()) == policy
+    for text in ("-1", "true", "'long'"):
+        file.write_text(f"[limits]\nrace_seconds = {text}\n")
+        with pytest.raises(BadInput, match=r"limits.race_seconds is .*a number from 0 up"):
+            settings.read(file)
+    with pytest.raises(BadInput, match=r"calm_seconds is -1.*a number from 0 up"):
+        Policy(calm_seconds=-1.0)
 
 
 def test_a_neighbour_that_takes_the_processor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,8 +86,8 @@ def test_a_wait_is_told_with_the_result(
 ) -> None:
     looks = iter([BUSY, BUSY, None])
     monkeypatch.setattr(LocalSession, "disturbed", lambda self: next(looks, BUSY))
-    monkeypatch.setenv("DEEPGEN_CALM_SECONDS", "0.6")
-    words: dict[str, Any] = {"target": "sim", "strategy": "random", "out": tmp_path}
+    policy = Policy(calm_seconds=0.6)
+    words: dict[str, Any] = {"target": "sim", "strategy": "random", "out": tmp_path, "policy": policy}
     study = dg.tune(OPERATOR, trials=4, **words)
     print_result(study)
     assert "waited   0 s for a calm machine: other processes took 40%" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import deepgen as dg
 from deepgen import baselines, targets
 from deepgen.frontends.cli.result import print_result
-from deepgen.run.measure.base import Contender, Task
+from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import Ratio
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
@@ -175,10 +175,10 @@ class SlowMachine(Arena):
 def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = SlowMachine(0.05)
     monkeypatch.setattr(time, "monotonic", lambda: machine.now)
-    monkeypatch.delenv("DEEPGEN_RACE_SECONDS")
     clock = Clock(30.0)
     machine.now = 21.0
-    task = replace(SIMULATED, neighbours=tuple(dg.gemm(8 + i, 8, 8) for i in range(40)))
+    policy = Policy(race_seconds=30.0)
+    task = replace(SIMULATED, policy=policy, neighbours=tuple(dg.gemm(8 + i, 8, 8) for i in range(40)))
     trials = [trial(number) for number in range(4)]
     result = run_finals(machine, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
     assert machine.now < 30.0 * 1.15 and result.winner is not None

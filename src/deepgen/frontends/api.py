@@ -91,7 +91,7 @@ def tune(
     if settings is not None:
         target = settings.target if target is None else target
         out = settings.studies if out is None else out
-        policy = policy or Policy(timeout_seconds=settings.limits.run_seconds)
+        policy = policy or settings.limited(Policy(timeout_seconds=settings.limits.run_seconds))
         engine = engine or local_engine(settings)
     if isinstance(operator, OwnKernel):
         if family is not None or generator is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from deepgen.tuning.study.finals import (
     Waited,
 )
 from deepgen.tuning.study.text import counted
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, Trial, Verdict
 
 CHUNK = 10  # rounds between two checks of the intervals
 FIRST = 3  # rounds before the first check of the time, where there is a budget
@@ -38,8 +37,6 @@ NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
-CALM_SECONDS = 20.0  # that finals wait for a calm machine at most
-RACE_SECONDS = 30.0  # that a race lasts at most
 _HEATING, _QUALIFYING, _WAITING, _RACING = 0.1, 0.3, 0.2, 0.7  # of the budget that is left, when each begins
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 
@@ -82,7 +79,7 @@ def run_finals(
     default: Trial | None,
     keep: int,
     baselines: bool | Sequence[str],
-    max_seconds: float = RACE_SECONDS,
+    max_seconds: float = inf,
     clock: Clock | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Finals:
@@ -112,12 +109,12 @@ def run_finals(
         if not finalists:
             return Finals(None, dropped=tuple(dropped))
         with clock.on("waiting"):
-            waited = wait_for_calm(session, min(calm_seconds(), _WAITING * clock.left), say)
+            waited = wait_for_calm(session, min(task.policy.calm_seconds, _WAITING * clock.left), say)
         raced = f"{counted(len(finalists), 'finalist')} and {counted(len(names), 'baseline')}"
         say(f"builds paused: timing {raced} side by side")
         contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
         with clock.on("measuring"):
-            limit = min(max_seconds, race_seconds(), _RACING * clock.left)
+            limit = min(max_seconds, task.policy.race_seconds, _RACING * clock.left)
             shown = [*(f.name for f in finalists if f.default), *names]
             first = CHUNK if clock.left == inf else FIRST
             race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown, first)
@@ -164,24 +161,6 @@ def _before(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> t
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
     """The baselines that take part, of those that can run here."""
     return raced(able) if baselines is True else [name for name in baselines or () if name in able]
-
-
-def calm_seconds() -> float:
-    """How long finals wait for a calm machine at most."""
-    return _seconds("DEEPGEN_CALM_SECONDS", CALM_SECONDS)
-
-
-def race_seconds() -> float:
-    """How long a race lasts at most. A chunk of rounds is always run."""
-    return _seconds("DEEPGEN_RACE_SECONDS", RACE_SECONDS)
-
-
-def _seconds(variable: str, otherwise: float) -> float:
-    text = os.environ.get(variable, "")
-    try:
-        return max(0.0, float(text)) if text else otherwise
-    except ValueError as error:
-        raise BadInput(f"{variable} is {text!r}", allowed="seconds, a number from 0 up") from error
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:

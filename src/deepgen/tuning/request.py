@@ -208,7 +208,7 @@ def _definition(request: Request, generator: Generator, space: Space) -> JsonObj
         "strategy": search.name_of(request.strategy),
         "options": search.settle(request.strategy, request.options),
         "seed": request.seed,
-        "policy": request.policy.to_json(),
+        "policy": request.policy.identity(),
     }
     if request.also:
         definition["also"] = [operator.to_json() for operator in request.also]

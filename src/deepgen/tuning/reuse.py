@@ -15,6 +15,7 @@ from deepgen.tuning.study.study import Study
 from deepgen.vocabulary import BadInput, Json, JsonObject, Trial
 
 if TYPE_CHECKING:
+    from deepgen.run.measure.base import Policy
     from deepgen.space import Space
     from deepgen.tuning.engines import Engine
     from deepgen.tuning.study.finals import Finals
@@ -86,17 +87,20 @@ def widened(domain: Sequence[Any], used: set[Any]) -> list[Any]:
     return [domain[i] for i in sorted(near)]
 
 
-def retest(study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True) -> Finals:
-    """Repeat the finals over the best `count` and the default, with nothing else of ours running."""
-    from deepgen.run.measure.base import Policy
+def retest(
+    study: Study, count: int, *, engine: Engine | None = None, baselines: bool = True, policy: Policy | None = None
+) -> Finals:
+    """Repeat the finals over the best `count` and the default, with nothing else of ours running.
+
+    `policy`: the study's own, with other limits of finals.
+    """
     from deepgen.tuning.engines import LocalEngine
     from deepgen.tuning.finals import run_finals
     from deepgen.tuning.request import first_config
 
-    policy = Policy(**study.definition["policy"])
+    task = study.task() if policy is None else replace(study.task(), policy=policy)
     domains = study.definition["domains"]
-    first = first_config(study.generator, study.operator, study.target, study.space, domains, policy)
-    task = study.task()
+    first = first_config(study.generator, study.operator, study.target, study.space, domains, task.policy)
     with Journal(study.folder, write=True) as journal:
         trials = journal.trials()
         if not any(trial.ok for trial in trials):

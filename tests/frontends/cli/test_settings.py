@@ -25,6 +25,9 @@ def _user(text: str) -> Path:
 
 
 def test_without_files_every_value_is_a_default(project: Path) -> None:
+    file = settings.user_file()
+    assert file is not None
+    file.unlink()
     found = settings.load()
     assert found == settings.Settings()
     assert {found.source(key) for key in found.values()} == {"default"}

@@ -139,8 +139,8 @@ def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, 
     requested = options.requested(values)
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
-        return requests.from_study(studies.open_study(one, current, trust=trust), requested)
-    policy = Policy(cold=not values["warm"], timeout_seconds=current.limits.run_seconds)
+        return requests.from_study(studies.open_study(one, current, trust=trust), requested, current)
+    policy = current.limited(Policy(cold=not values["warm"], timeout_seconds=current.limits.run_seconds))
     wanted = requests.from_words(words, requested, current, policy).requests
     if len(wanted) > 1:
         raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")

@@ -61,9 +61,10 @@ def from_words(
     return WantedStudies(_placed([request], options), file, bool(extras.detach))
 
 
-def from_study(study: Study, options: Mapping[str, Any]) -> Request:
+def from_study(study: Study, options: Mapping[str, Any], settings: Settings | None = None) -> Request:
     """The request that resumes a study."""
     definition, run = study.definition, study.budget()
+    policy = Policy(**definition["policy"])
     return Request(
         operator=study.operator,
         target=study.target,
@@ -74,7 +75,7 @@ def from_study(study: Study, options: Mapping[str, Any]) -> Request:
         transfer=definition.get("transfer", True),
         second_look=definition.get("second_look", True),
         domains=definition["domains"],
-        policy=Policy(**definition["policy"]),
+        policy=policy if settings is None else settings.limited(policy),
         baselines=_baselines(study),
         generator=study.generator,
         out=study.folder.parent,

@@ -43,7 +43,7 @@ def tune(
     engine, address, library, warm = (values[name] for name in ("engine", "address", "library", "warm"))
     on = engines.chosen(engine, address)
     current = settings.load()
-    policy = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds)
+    policy = current.limited(Policy(cold=not warm, timeout_seconds=current.limits.run_seconds))
     wanted = requests.from_words(words, options.requested(values), current, policy)
     recorded = None if wanted.file is None else wanted.file.work
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
@@ -88,7 +88,7 @@ def resume(
         studies.check_machine(opened)
     if trials is not None and trials <= (done := len(opened.trials())):
         note(f"{done} trials are done already: --trials {trials} adds none")
-    job = session.TuningJob(requests.from_study(opened, options.requested(values)), opened.folder)
+    job = session.TuningJob(requests.from_study(opened, options.requested(values), current), opened.folder)
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
@@ -122,7 +122,7 @@ def retest(
         else:
             print_calls(opened, times)
         return
-    reuse.retest(opened, top, engine=local_engine(current))
+    reuse.retest(opened, top, engine=local_engine(current), policy=current.limited(opened.task().policy))
     if as_json:
         print_json(opened.summary())
     else:

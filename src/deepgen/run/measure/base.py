@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,13 +12,15 @@ from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
 from deepgen.run.counters.base import Counted
 from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, JsonObject, Kernel, Measurement
+from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measurement
 from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
     from deepgen.toolchains import Cache
 
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
+CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
+_OF_FINALS = ("calm_seconds", "race_seconds")
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
 
 
@@ -33,9 +36,20 @@ class Policy:
     give_up: float = 1.5  # stop early when surely this many times slower than the time to beat
     timeout_seconds: float | None = None  # of one run; None: scaled with the operator's work
     threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
+    calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a calm machine at most
+    race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # that a race lasts at most, but for its start
+
+    def __post_init__(self) -> None:
+        for name in _OF_FINALS:
+            if not 0.0 <= getattr(self, name) < inf:
+                raise BadInput(f"{name} is {getattr(self, name)!r}", allowed="seconds, a number from 0 up")
 
     def to_json(self) -> JsonObject:
         return asdict(self)
+
+    def identity(self) -> JsonObject:
+        """What a study is known by. How long its finals may take can differ from run to run."""
+        return {name: value for name, value in self.to_json().items() if name not in _OF_FINALS}
 
 
 @dataclass(frozen=True)
