@@ -72,6 +72,11 @@ class Target:
         return ()
 
     @property
+    def host_cores(self) -> int:
+        """How many of this host's cores its kernels run on; 0 where they run elsewhere."""
+        return 0
+
+    @property
     def cache_bytes(self) -> int:
         """Of all its caches: data that were not used while more than this was read are in none of them."""
         return 32 << 20

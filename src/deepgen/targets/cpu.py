@@ -42,6 +42,10 @@ class Cpu(Target):
         return isinstance(device, type(self)) and device.has(*self.isa)
 
     @property
+    def host_cores(self) -> int:
+        return self.cores
+
+    @property
     def cache_bytes(self) -> int:
         return self.l3_bytes + self.cores * self.l2_bytes
 

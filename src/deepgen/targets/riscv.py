@@ -101,6 +101,10 @@ class Riscv(Cpu):
     host: str = ""  # USER@HOST[:PORT] of a board; empty: qemu on this machine
 
     @property
+    def host_cores(self) -> int:
+        return 0
+
+    @property
     def proxy(self) -> str:
         return "" if self.host else "weighted instruction counts under qemu, not times"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from deepgen.targets import PROCESSORS, Cpu, Riscv, Target, host
+from deepgen.targets import PROCESSORS, Target, host
 from deepgen.targets.cpu import common
 from deepgen.toolchains import find_gpu, programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
@@ -53,7 +53,7 @@ def toolchain_for(target: Target, language: str, paths: Mapping[str, str] | None
 
     A compiler whose path the user set comes before those that are merely found, and must work.
     """
-    names = (language, f"{language}.{target.runner}")
+    names = (f"{language}.{target.runner}", language)
     name = next((name for name in names if name in TOOLCHAINS), None)
     if language not in target.languages or name is None:
         others = " or ".join(one for one in target.languages if one != language)
@@ -72,33 +72,36 @@ def toolchains_for(target: Target, paths: Mapping[str, str] | None = None) -> Ca
 
 def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
     """A compiler that builds for another kind of machine, such as gcc for its own, is passed over."""
-    assert isinstance(target, Cpu), "only processors have kernels in C"
-    if isinstance(target, Riscv):
-        return riscv.riscv_for(target, paths, _zig_cache())
     others = []
     for tool in sorted(C_COMPILERS, key=lambda tool: tool.name not in paths):
         path = programs.named(tool.name, paths[tool.name]) if tool.name in paths else programs.search(tool.name)
         if path is None:
             continue
-        compiler = _compiler(tool.name, path, target.machine)
+        compiler = _compiler(tool.name, path, target.built_for)
         if compiler.serves(target):
             return compiler
         others.append(f"{path} builds for {compiler.machine}")
     raise Missing(
-        f"a C compiler for {target.machine}" if others else "a C compiler",
+        f"a C compiler for {target.built_for}" if others else "a C compiler",
         blocks=f"kernels for {target.name} cannot be built" + (f" ({', '.join(others)})" if others else ""),
         remedy="Install one with `pip install ziglang`, which builds for every processor"
         + ("." if others else ", or gcc or clang with your system's packages."),
     )
 
 
-# A language, or a language and the runner of targets with a dot between -> what chooses the toolchain, from a target
-# that has the language and the paths that the user set.
+def c_for_riscv(target: Target, paths: Mapping[str, str]) -> Toolchain:
+    """One that builds whole programs, which boards and qemu run."""
+    return riscv.riscv_for(target, paths, _zig_cache())
+
+
+# A language and the runner of targets with a dot between, or a language for all others -> what chooses the toolchain,
+# from a target that has the language and the paths that the user set.
 TOOLCHAINS: Registry[Callable[[Target, Mapping[str, str]], Toolchain]] = Registry(
     "deepgen.toolchains",
     "toolchain",
     {
         "c": "deepgen.toolchains.find:c_compiler",
+        "c.riscv": "deepgen.toolchains.find:c_for_riscv",
         "cuda": "deepgen.toolchains.find_gpu:nvrtc_for",
         "hip": "deepgen.toolchains.find_gpu:hip_for",
         "triton.gpu": "deepgen.toolchains.find_gpu:triton_for",

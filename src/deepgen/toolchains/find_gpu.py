@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deepgen.targets import Cuda, Target
+from deepgen.targets import Target
 from deepgen.toolchains import programs
 from deepgen.toolchains.base import Toolchain
 from deepgen.toolchains.compilers import hip_clang, nvrtc, triton
@@ -60,16 +60,15 @@ def examine(name: str, configured: str) -> tuple[str | None, str | None]:
 
 def nvrtc_for(target: Target, paths: Mapping[str, str]) -> Nvrtc:
     """The newest library that compiles for the architecture. One whose path the user set must work."""
-    assert isinstance(target, Cuda), "only CUDA targets have kernels in CUDA"
     seen = []
     for path in _libraries(paths.get("nvrtc", "")):
         library = _described(path, program("nvdisasm", paths.get("nvdisasm", "")))
         if library.serves(target):
             return library
         seen.append(f"NVRTC {library.version}")
-    package = "nvidia-cuda-nvrtc-cu12" if target.sm < 75 else "nvidia-cuda-nvrtc"
+    package = "nvidia-cuda-nvrtc-cu12" if nvrtc.capability(target) < 75 else "nvidia-cuda-nvrtc"
     raise Missing(
-        f"an NVRTC library that compiles for {target.arch}",
+        f"an NVRTC library that compiles for {target.built_for}",
         blocks=f"CUDA kernels for {target.name} cannot be built" + (f" ({', '.join(seen)} cannot)" if seen else ""),
         remedy=f"Install one with `pip install {package}`, or set the path of another as toolchains.nvrtc.",
     )

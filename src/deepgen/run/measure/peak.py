@@ -19,7 +19,7 @@ import numpy as np
 
 from deepgen.operators import Array, Operator
 from deepgen.run.measure.base import arithmetic
-from deepgen.targets import Cpu, Target, device_for
+from deepgen.targets import Target, device_for
 from deepgen.toolchains import Cache, build_once, default_cache_folder
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
 from deepgen.vocabulary.dtypes import narrow
@@ -78,16 +78,16 @@ def _operator_bounds(
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
 ) -> MeasuredBounds | None:
-    if not isinstance(target, Cpu):
+    if not target.host_cores:
         return None
     name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
     if name is None:
         return None
-    return cpu_bounds(target, name, target.cores, again=again, cache=cache, toolchains=toolchains)
+    return cpu_bounds(target, name, target.host_cores, again=again, cache=cache, toolchains=toolchains)
 
 
 def bounding(
-    name: str, target: Cpu, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
+    name: str, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
 ) -> str | None:
     """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
 
@@ -104,7 +104,7 @@ def bounding(
 
 
 def cpu_bounds(
-    target: Cpu,
+    target: Target,
     dtype: str,
     threads: int,
     *,
@@ -118,7 +118,7 @@ def cpu_bounds(
     """
     cache = cache or Cache(default_cache_folder())
     # Other cores, which a process may be kept from, change nothing.
-    alike = replace(target, name=target.kind, cores=threads)
+    alike = replace(target.limited_to(threads), name=target.kind)
     kept = cache.folder / "peak" / f"{alike.fingerprint()}-{dtype}-{threads}.json"
     recorded = _read(kept)
     if recorded is not None and not again:
@@ -133,7 +133,7 @@ def cpu_bounds(
     return bounds
 
 
-def _kernel(name: str, target: Cpu) -> Kernel:
+def _kernel(name: str, target: Target) -> Kernel:
     flags = _dot_flags(name, target) if name in _DOTS else _flags(name)
     if flags is None:
         allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", where the processor has instructions for it"
@@ -148,14 +148,14 @@ def _flags(name: str) -> tuple[str, ...] | None:
     return (f"-DREAL={_C_TYPES[name]}",) if name in _C_TYPES else None
 
 
-def _dot_flags(name: str, target: Cpu) -> tuple[str, ...] | None:
+def _dot_flags(name: str, target: Target) -> tuple[str, ...] | None:
     """None where the target has no dot products of this dtype."""
     tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
     vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
     return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
 
 
-def cpu_state(target: Cpu, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
+def cpu_state(target: Target, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
     """The share of its best rate on random numbers that the machine gives just now; less where others slow it down."""
     cache = cache or Cache(default_cache_folder())
     best = cpu_bounds(target, dtype, threads, cache=cache).gflops_random

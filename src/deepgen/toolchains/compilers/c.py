@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Target
 from deepgen.toolchains import elf, process
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import judge
@@ -50,7 +50,7 @@ class CCompiler:
         return f"{self.name}-{self.version}-{digest([self.identity, recipe, list(self.command[1:])], 16)}"
 
     def serves(self, target: Target) -> bool:
-        return isinstance(target, Cpu) and target.machine == self.machine
+        return target.built_for == self.machine
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         # -fstack-usage costs nothing and shows which kernels spill registers.
@@ -91,23 +91,22 @@ class CCompiler:
         limits: BuildLimits,
         group: Group,
     ) -> process.Finished:
-        if not isinstance(target, Cpu) or not self.serves(target):
+        if not self.serves(target):
             raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
         if self.family == "gcc" and self.machine == "x86_64":
-            flags = (*self._flags(target.isa), "-fPIC")
+            flags = (*self._flags(target.instruction_sets), "-fPIC")
             argv = (*argv, *compiled_header(self.command, self.identity, flags, kernel, limits, group))
         return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
-        assert isinstance(target, Cpu), "C compilers are found for processors"
         return Recipe(self._argv(kernel, target, _SHARED, _BINARY))
 
-    def _argv(self, kernel: Kernel, target: Cpu, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
+    def _argv(self, kernel: Kernel, target: Target, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
         # Names relative to the folder, so that the binary is the same wherever it was built; the kernel's own flags
         # come last, so that they win and its libraries follow what needs them.
-        flags = (*self._flags(target.isa), *kind)
+        flags = (*self._flags(target.instruction_sets), *kind)
         argv = (*self.command, *flags, "-o", output, kernel.sources[0].name, *kernel.flags)
         return argv if "-S" in kind else (*argv, "-lm")
 

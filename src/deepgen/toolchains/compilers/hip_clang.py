@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepgen.targets import Hip, Target
+from deepgen.targets import Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import gpu_facts, judge
@@ -39,7 +39,6 @@ class HipClang:
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         log = self._compile(kernel, target, folder, _BINARY, (), limits, group)
-        assert isinstance(target, Hip)
         try:
             image = (folder / _BINARY).read_bytes()
             entries = {str(k[".name"]): usage(k) for k in elf.kernels(image)}
@@ -65,17 +64,16 @@ class HipClang:
         limits: BuildLimits,
         group: Group,
     ) -> str:
-        if not isinstance(target, Hip):
+        if "hip" not in target.languages:
             raise BadInput(f"{self.name} builds no kernels for {target.name}", allowed="hip targets")
         write_sources(kernel, folder)
         return run_judged(self.name, self._argv(kernel, target, kind, output), folder, limits, group).log
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
-        assert isinstance(target, Hip), "clang is found for HIP targets"
         return Recipe(self._argv(kernel, target, (), _BINARY))
 
-    def _argv(self, kernel: Kernel, target: Hip, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
-        arch = f"--offload-arch={target.arch}"
+    def _argv(self, kernel: Kernel, target: Target, kind: tuple[str, ...], output: str) -> tuple[str, ...]:
+        arch = f"--offload-arch={target.built_for}"
         return self.path, *_OPTIONS, arch, *kind, "-o", output, *kernel.flags, kernel.sources[0].name
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from deepgen.targets import Cuda, Target
+from deepgen.targets import Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import gpu_facts, judge, nvrtc_program
@@ -53,11 +53,10 @@ class Nvrtc:
         return [str(place) for place in places if (place / "cuda_fp16.h").is_file()][:1]
 
     def serves(self, target: Target) -> bool:
-        return isinstance(target, Cuda) and target.sm in self.archs
+        return "cuda" in target.languages and capability(target) in self.archs
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         log = self._compile(kernel, target, folder, ("CUBIN", _BINARY), limits, group)
-        assert isinstance(target, Cuda)
         try:
             code = elf.code_bytes((folder / _BINARY).read_bytes())
         except (OSError, ValueError) as error:
@@ -90,7 +89,7 @@ class Nvrtc:
     def _compile(
         self, kernel: Kernel, target: Target, folder: Path, form: tuple[str, str], limits: BuildLimits, group: Group
     ) -> str:
-        if not isinstance(target, Cuda) or not self.serves(target):
+        if not self.serves(target):
             allowed = ", ".join(f"sm_{sm}" for sm in self.archs)
             raise BadInput(f"NVRTC {self.version} builds no kernels for {target.name}", allowed=allowed)
         write_sources(kernel, folder)
@@ -99,17 +98,21 @@ class Nvrtc:
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
         """NVRTC is a library: the few lines of Python that call it here go along."""
-        assert isinstance(target, Cuda), "NVRTC is found for CUDA targets"
         program = Path(nvrtc_program.__file__)
         words = self._words(kernel, target, ("CUBIN", _BINARY))
         return Recipe(("python3", program.name, *words), {program.name: program.read_text(encoding="utf-8")})
 
-    def _words(self, kernel: Kernel, target: Cuda, form: tuple[str, str]) -> tuple[str, ...]:
+    def _words(self, kernel: Kernel, target: Target, form: tuple[str, str]) -> tuple[str, ...]:
         """What the program is told."""
-        arch = f"--gpu-architecture={target.arch}"
+        arch = f"--gpu-architecture={target.built_for}"
         named = (f"{nvrtc_program.NAME}{name}" for name in judge.expressions(kernel))
         headers = (f"--include-path={place}" for place in self._headers(kernel))
         return self.path, kernel.sources[0].name, *form, arch, *_OPTIONS, _REPORT, *kernel.flags, *named, *headers
+
+
+def capability(target: Target) -> int:
+    """The compute capability of a CUDA target as a number: 90 for sm_90a."""
+    return int(target.built_for[len("sm_") :].rstrip("a"))
 
 
 def described(path: str, disassembler: str | None) -> Nvrtc:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import deepgen
-from deepgen.targets import Cuda, Gpu, Target
+from deepgen.targets import Gpu, Target
 from deepgen.toolchains import elf
 from deepgen.toolchains.base import BuildLimits, Built, Recipe
-from deepgen.toolchains.compilers import gpu_facts, hip_clang, triton_program
+from deepgen.toolchains.compilers import gpu_facts, hip_clang, nvrtc, triton_program
 from deepgen.toolchains.compilers.disassembly import sass
 from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
@@ -45,7 +45,7 @@ class Triton:
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         gpu = _gpu(target)
         log = self._compile(kernel, gpu, folder, limits, group)
-        form = "cubin" if isinstance(gpu, Cuda) else "hsaco"
+        form = "cubin" if "cuda" in gpu.languages else "hsaco"
         binary = f"{triton_program.STEM}.{form}"
         try:
             image = (folder / binary).read_bytes()
@@ -68,7 +68,7 @@ class Triton:
         """The machine code where its disassembler is installed, and otherwise PTX; of AMD's GPUs their assembly."""
         with Group() as group:
             self._compile(kernel, _gpu(target), folder, BuildLimits(), group)
-        if not isinstance(target, Cuda):
+        if "cuda" not in target.languages:
             return (folder / f"{triton_program.STEM}.amdgcn").read_text()
         if self.disassembler is not None:
             return sass(self.disassembler, folder / f"{triton_program.STEM}.cubin")
@@ -82,7 +82,7 @@ class Triton:
 
     def _words(self, kernel: Kernel, target: Gpu) -> tuple[str, ...]:
         """What the program is told."""
-        chip = ("cuda", str(target.sm)) if isinstance(target, Cuda) else ("hip", target.arch)
+        chip = ("cuda", str(nvrtc.capability(target))) if "cuda" in target.languages else ("hip", target.arch)
         return self.path, kernel.sources[0].name, *chip, str(target.warp)
 
     def made_elsewhere(
