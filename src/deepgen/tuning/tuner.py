@@ -118,19 +118,21 @@ class _Run:
         def more() -> bool:
             return not self.clock.search_over and stopping.reason() is None
 
-        for proposal in sorted(self.state.proposals.values(), key=lambda p: p.id):
+        for proposal in sorted(self.state.proposals.values(), key=self._turn):
             self._submit(session, proposal)
         loaded = self.request.time_budget is None
         while not self.stop.is_set():
             with self.clock.on("search"):
                 proposals = self.state.advance(session.slots, self.request.trials, more=more)
-            for proposal in proposals:
+            for proposal in sorted(proposals, key=self._turn):
                 self._submit(session, proposal)
             if not loaded:
                 self._load_baselines(session)
                 loaded = True
-            # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet.
-            if self.clock.search_over and self.best.seconds is not None and session.drop():
+            # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet. A search
+            # never ends without its first guess, whatever else was measured.
+            settled = self.best.seconds is not None and not self._first_pending
+            if self.clock.search_over and settled and session.drop():
                 break
             if not self.state.proposals:
                 if why := stopping.reason():
@@ -233,10 +235,22 @@ class _Run:
         """Called by the engine in another thread: what it reads was fixed before the trial was submitted."""
         return not self.state.opinions[trial_id].hopeless(artifact.facts)
 
+    def _turn(self, proposal: Proposal) -> tuple[bool, int]:
+        """The default before all others, wherever the strategy put it."""
+        return proposal.rank != self.plan.first, proposal.id
+
     def _submit(self, session: Session, proposal: Proposal) -> None:
         kernel = self.plan.emit(self.request, proposal.config)
         self.kernels[proposal.id] = kernel
-        session.submit(proposal.id, kernel)
+        if proposal.rank == self.plan.first:
+            session.submit(proposal.id, kernel, first=True)
+        else:
+            session.submit(proposal.id, kernel)
+
+    @property
+    def _first_pending(self) -> bool:
+        """Whether the config that the search begins with was asked for and has not ended."""
+        return any(proposal.rank == self.plan.first for proposal in self.state.proposals.values())
 
     def _trial(self, outcome: Outcome) -> Trial:
         proposal = self.state.proposals[outcome.trial_id]

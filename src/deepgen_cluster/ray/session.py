@@ -88,8 +88,8 @@ class RaySession:
     def builds_running(self) -> int:
         return min(self._flow.building, self._flow.build_slots)
 
-    def submit(self, trial_id: int, kernel: Kernel) -> None:
-        self._flow.submit(trial_id, json.dumps(kernel.to_json()))
+    def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
+        self._flow.submit(trial_id, json.dumps(kernel.to_json()))  # in the order of submission
 
     def results(self, timeout: float) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -84,8 +84,11 @@ class Session(Arena, Protocol):
         """GB/s of the device's memory, where they are known."""
         ...
 
-    def submit(self, trial_id: int, kernel: Kernel) -> None:
-        """Queue this kernel to be built and measured."""
+    def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
+        """Queue this kernel to be built and measured.
+
+        `first`: before all that are submitted after it. It gets the device first, and their builds do not delay it.
+        """
         ...
 
     def results(self, timeout: float) -> list[Outcome]:

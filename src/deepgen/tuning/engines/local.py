@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -69,10 +70,14 @@ class LocalSession:
             least_again=self._least_again,
         )
         self._device = threading.Lock()  # one measurement at a time, from any thread
-        self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
+        self._built: SimpleQueue[tuple[int, Kernel, Artifact | None] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
         self._closing = self._dropped = False
+        self._leading: int | None = None  # the trial that the device waits for
+        self._beside = 0  # other builds that were begun before that of the leading trial has ended
+        self._behind: list[tuple[int, Kernel]] | None = None  # trials whose builds wait for it; None: none does
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._measure_all, name="deepgen-measure", daemon=True)
         self._thread.start()
 
@@ -85,7 +90,19 @@ class LocalSession:
     def builds_running(self) -> int:
         return self._pool.running
 
-    def submit(self, trial_id: int, kernel: Kernel) -> None:
+    def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
+        with self._lock:
+            if first:
+                self._leading, self._behind, self._beside = trial_id, [], 0
+            elif self._behind is not None:
+                # Half of the cores may only be threads of the others, and this process and its worker start meanwhile.
+                if self._beside >= (self.jobs - 2) // 2:
+                    self._behind.append((trial_id, kernel))
+                    return
+                self._beside += 1
+        self._begin(trial_id, kernel)
+
+    def _begin(self, trial_id: int, kernel: Kernel) -> None:
         self._pool.submit(kernel).add_done_callback(partial(self._on_built, trial_id, kernel))
 
     def results(self, timeout: float) -> list[Outcome]:
@@ -181,24 +198,39 @@ class LocalSession:
         return self._pool.quiet() if self.task.target.shares_cores_with_builds else nullcontext()
 
     def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
+        artifact = None
         try:
-            self._built.put((trial_id, kernel, future.result()))
+            artifact = future.result()
         except BuildError as error:
             self._ended.put(Outcome(trial_id, None, Measurement(error.verdict, error.detail)))
         except CancelledError:
-            pass
+            return
         except Exception as error:  # an internal error must reach the tuner, not vanish in a pool thread
             self._ended.put(error)
+        self._built.put((trial_id, kernel, artifact))
+        with self._lock:
+            behind, self._behind = (self._behind, None) if trial_id == self._leading else (None, self._behind)
+        for one in behind or ():
+            self._begin(*one)
 
     def _measure_all(self) -> None:
-        while (item := self._built.get()) is not None and not self._closing:
-            if self._dropped:
-                continue
+        early: deque[tuple[int, Kernel, Artifact | None]] = deque()  # built before the leading trial was measured
+        while not self._closing:
+            item = early.popleft() if early and self._leading is None else self._built.get()
+            if item is None:
+                return
             trial_id, kernel, artifact = item
+            if self._leading not in (None, trial_id):
+                early.append(item)
+                continue
+            self._leading = None if artifact is None else self._leading
+            if self._dropped or artifact is None:
+                continue
             try:
                 outcome: Outcome | Exception = self._outcome(trial_id, kernel, artifact)
             except Exception as error:  # passed to the tuner, which stops with it
                 outcome = error
+            self._leading = None
             if not self._closing:
                 self._ended.put(outcome)
 
