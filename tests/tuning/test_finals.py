@@ -24,8 +24,9 @@ from deepgen.run.measure.race import Ratio
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import finals, reuse
 from deepgen.tuning.entrants import entrants
-from deepgen.tuning.finals import Finalist, Race, choose, run_finals
+from deepgen.tuning.finals import Race, choose, run_finals
 from deepgen.tuning.progress import Clock
+from deepgen.tuning.qualifying import Finalist
 from deepgen.tuning.study.text import lost_baselines
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
 
