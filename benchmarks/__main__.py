@@ -17,7 +17,9 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "device_check", "wrong_kernels", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
-    "What deepgen itself costs": ("times_before_after", "cli_start", "journal_scale", "report_size", "cluster_scaling"),
+    "What deepgen itself costs": (
+        "first_seconds", "times_before_after", "cli_start", "journal_scale", "report_size", "cluster_scaling",
+    ),
     "The README": ("readme_results", "readme_terminal"),
 }  # fmt: skip
 
