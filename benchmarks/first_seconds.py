@@ -115,11 +115,11 @@ def run(case: Case, options: Options, budget: float | None) -> Outcome:
         case.name,
         wall,
         sum(summary["trials"].values()),
-        summary.get("default_measured_after"),
+        summary["default_measured_after"],
         (winner.get("over_default") or {}).get("ratio"),
         tuple((one["name"], one["ratio"]) for one in summary["baselines"] if one["ratio"]),
-        tuple((at, best) for at, best in summary.get("improvements", ())),
-        tuple(summary.get("left_out", ())),
+        tuple((at, best) for at, best in summary["improved"]),
+        tuple(summary["left_out"]),
         tuple(summary["time"].items()),
     )
 
