@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": ("gemm", "rules", "triton_examples", "models", "riscv", "triton_calls"),
     "Libraries of kernels": ("library_unseen", "library_replay", "library_calls", "torch_calls"),
-    "Search": ("search", "record", "tuner_overhead", "space", "rule_spaces"),
+    "Search": ("search", "record", "tuner_overhead", "space"),
     "Are results right?": (
         "device_check", "wrong_kernels", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
     ),

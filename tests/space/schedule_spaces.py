@@ -109,25 +109,3 @@ def _below(factors: Sequence[Expr], at: Expr) -> Expr:
     for level in range(1, len(factors) - 1):
         tile = where(at >= level, product(list(factors[level + 1 :])), tile)
     return tile
-
-
-def cases() -> dict[str, Callable[[], Space]]:
-    """Every space of the benchmark by name."""
-    problems = [
-        gemm(1024, 1024, 1024),
-        gemm(4096, 4096, 4096),
-        gemm(32, 2048, 1000),
-        gemm(1000, 768, 3072),
-        conv("conv2d", 16, [56, 56], 64, 64, 3, 1),
-        conv("conv2d", 16, [14, 14], 256, 512, 1, 2),
-        conv("conv2d", 1, [60, 60], 768, 360, 3, 1),
-        conv("conv3d", 8, [8, 56, 56], 64, 64, 3, 1),
-        conv("conv3d", 8, [4, 28, 28], 128, 256, 1, 2),
-    ]
-    results: dict[str, Callable[[], Space]] = {}
-    for problem in problems:
-        for levels in (3, 4, 5):
-            results[f"{problem.name}, {levels} levels"] = lambda p=problem, n=levels: tiled(p, n)  # type: ignore[misc]
-    for problem in (problems[1], problems[6], problems[7]):
-        results[f"{problem.name}, 4 levels, last derived"] = lambda p=problem: tiled(p, 4, last_derived=True)  # type: ignore[misc]
-    return results
