@@ -43,9 +43,9 @@ def core() -> tuple[str, ...]:
     return tuple(sorted({path.stem for path in here} - {"__init__"}))
 
 
-def mentioned(path: Path) -> Iterator[str]:
-    """The modules that a file imports or names in a string."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def mentioned(tree: ast.Module) -> Iterator[str]:
+    """The modules that a module imports or names in a string."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -65,7 +65,7 @@ def graph() -> Mapping[str, frozenset[str]]:
         own = layer(module)
         if own is None:
             continue
-        other = {one for name in mentioned(path) if (one := layer(name)) is not None}
+        other = {one for name in mentioned(ast.parse(path.read_text())) if (one := layer(name)) is not None}
         out.setdefault(own, set()).update(other - {own})
     return {name: frozenset(others) for name, others in out.items()}
 

@@ -1,112 +1,126 @@
-"""Only GEMM's own rooms know GEMM: any other place that names its letters would not serve the next operator."""
+"""Only rooms of operators know operators: any other place that names GEMM's letters would not serve the next one.
+
+Rooms are what is registered as an operator with letters or as a baseline, files and folders with the name of such an
+operator or of the module of products among their words, and what only rooms import. A module that hands names on does
+not know them.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import deepgen
+import layers
+from deepgen.baselines import BASELINES
+from deepgen.operators import OPERATORS
 
 ROOT = Path(deepgen.__file__).parent
-# Rooms of other operators, which have letters of their own.
-OTHERS = (
-    "operators/conv2d.py", "operators/references.py", "kernels/conv2d", "operators/named", "baselines/torch_gpu.py",
-    "baselines/torch_named.py",
-)  # fmt: skip
-LIBRARIES = (
-    "cblas.py", "cublaslt.py", "cublaslt_api.py", "cutlass_dsl.py", "numpy_blas.py", "onednn.py", "products.py",
-    "torch_compile.py", "torch_cpu.py", "torch_gpu.py", "triton_kernel.py", "triton_matmul.py", "tvm_schedules.py",
-    "vendor_model.py", "rocm.py",
-)  # fmt: skip
-ROOMS = (
-    "operators/gemm.py",
-    "operators/references.py",
-    "operators/named/products.py",
-    "operators/gemm_inputs.py",
-    "kernels/gemm",
-    "testing",  # suites are tests, with problems of their own
-    "kernels/shared/x86.py",
-    *(f"baselines/{name}" for name in LIBRARIES),
-    "frontends/torch/calls.py",  # which operator a call of torch's is
-    *OTHERS,
-)
-# What else has such a name, and where GEMM is handed to users and registered.
-EXCEPTIONS = {
-    "__init__.py": {"Gemm", "gemm", "'gemm'"},
-    "operators/__init__.py": {"Gemm", "deepgen.operators.gemm", "gemm", "'gemm'"},
-    "toolchains/process.py": {"'C'"},  # a locale
-    "toolchains/programs.py": {"'C'"},
-    "run/measure/bench.py": {"'B'"},
-    "run/call/arrays.py": {".layout"},  # torch's word for dense or sparse
-    "targets/cpu.py": {"'C'"},  # a type variable
-    "targets/host.py": {"'K'", "'M'"},  # units
-}  # fmt: skip
+SUITES = "deepgen.testing"  # has problems of its own, as tests have
 NAME = re.compile(r"gemm|^(ld|stride_)[abc]$", re.IGNORECASE)
 TEXT = re.compile(r"^([ABCMNK]|MNK?|ABC?|gemm|(ld|stride_)[abc]|nn|nt|tn|tt)$")
+PLACE = re.compile(r"[\w.]+:\w+")
 FIELDS = ("m", "n", "k", "a", "b", "c", "acc")
+ARRAYS = ("array", "tensor")  # whose layout is dense or sparse
 
 
-def letters(text: str) -> Iterator[tuple[int, str]]:
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
+    return {name.removesuffix(".__init__"): ast.parse(path.read_text()) for name, path in sorted(paths.items())}
+
+
+@cache
+def rooms() -> frozenset[str]:
+    lettered = {name: place for name in OPERATORS.own if [*letters(modules()[place := OPERATORS.place(name)])]}
+    registered = {*lettered.values(), *map(BASELINES.place, BASELINES.own)}
+    products = {place for place in lettered.values() if "Gemm" in read(modules()[place])}
+    words = {*lettered, *(place.rpartition(".")[2] for place in products)}
+    named = {name for name in modules() if words & set(re.split(r"[._]", name)) or name.startswith(SUITES)}
+    importers = defaultdict[str, set[str]](set)
+    for name, tree in modules().items():
+        for other in layers.mentioned(tree):
+            importers[other if other in modules() else other.rpartition(".")[0]].add(name)
+    inside = registered | named
+    while helpers := {name for name in modules() if importers[name] and importers[name] <= inside} - inside:
+        inside |= helpers
+    return frozenset(inside)
+
+
+def letters(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines that know GEMM: by an identifier, a text that is one of its letters, or a field of an operator."""
-    for node in ast.walk(ast.parse(text)):
+    handed = {id(node) for node in ast.walk(tree) for part in handed_on(node, tree) for node in ast.walk(part)}
+    for node in ast.walk(tree):
+        if id(node) in handed:
+            continue
         line = getattr(node, "lineno", 0)
         yield from ((line, name) for name in identifiers(node) if NAME.search(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and TEXT.match(node.value):
             yield line, repr(node.value)
-        if isinstance(node, ast.Attribute) and (node.attr == "layout" or of_operator(node.value, node.attr)):
+        if isinstance(node, ast.Attribute) and of_operator(node.value, node.attr):
             yield line, f".{node.attr}"
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
             field = getattr(node.args[1], "value", None)
-            if field == "layout" or of_operator(node.args[0], field):
+            if of_operator(node.args[0], field):
                 yield line, f".{field}"
 
 
+def handed_on(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
+    """Names that are imported but not read, those in `__all__`, and those of a table that says where objects are."""
+    if isinstance(node, ast.ImportFrom) and not read(tree) & {alias.asname or alias.name for alias in node.names}:
+        yield node
+    if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+        yield node.value
+    if isinstance(node, ast.Dict):
+        places = [getattr(value, "value", None) for value in node.values]
+        yield from (key for key, place in zip(node.keys, places, strict=True) if key and PLACE.fullmatch(str(place)))
+
+
+@cache
+def read(tree: ast.Module) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+
 def identifiers(node: ast.AST) -> list[str]:
-    found = [getattr(node, kind, None) for kind in ("id", "attr", "arg", "name", "module")]
-    return [name for name in found if isinstance(name, str)]
+    names = [getattr(node, kind, None) for kind in ("id", "attr", "arg", "name", "module")]
+    return [name for name in names if isinstance(name, str)]
 
 
 def of_operator(owner: ast.AST, field: object) -> bool:
-    return field in FIELDS and ast.unparse(owner).split(".")[-1] in ("op", "operator")
+    called = ast.unparse(owner).split(".")[-1]
+    return (field == "layout" and called not in ARRAYS) or (field in FIELDS and called in ("op", "operator"))
 
 
-def inside(place: str) -> bool:
-    return any(place == room or place.startswith(f"{room}/") for room in ROOMS)
-
-
-def places() -> Iterator[tuple[str, Path]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        place = path.relative_to(ROOT).as_posix()
-        if not inside(place):
-            yield place, path
-
-
-def test_no_letters_of_gemm_outside_its_rooms() -> None:
-    found = [
-        f"{place}:{line}: {what}"
-        for place, path in places()
-        for line, what in letters(path.read_text())
-        if what not in EXCEPTIONS.get(place, ())
+def test_no_letters_of_gemm_outside_the_rooms_of_operators() -> None:
+    knowing = [
+        f"{name}:{line}: {what}"
+        for name, tree in modules().items()
+        if name not in rooms()
+        for line, what in letters(tree)
     ]
-    assert not found, "these know GEMM: ask the operator's signature, sizes, scalars, work or words\n" + "\n".join(
-        found
+    assert not knowing, "these know GEMM: ask the operator's signature, sizes, scalars, work or words\n" + "\n".join(
+        knowing
     )
 
 
-def test_every_exception_is_needed() -> None:
-    for place, allowed in EXCEPTIONS.items():
-        assert {what for _, what in letters((ROOT / place).read_text())} == allowed, place
+def test_rooms_are_those_of_operators() -> None:
+    assert {"deepgen.operators.references", "deepgen.baselines.cblas", "deepgen.kernels.gemm.x86_gemm"} <= rooms()
+    others = ("operators.base", "baselines.base", "kernels.base", "frontends.torch.calls", "run.measure.bench")
+    assert not rooms() & {f"deepgen.{name}" for name in others}
+    assert not {name for name in rooms() if name.split(".")[1] in ("tuning", "report", "run", "space", "toolchains")}
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "seen"),
     [
-        ("from deepgen.operators import Gemm", ["Gemm"]),
-        ("from deepgen.operators.gemm import LAYOUTS", ["deepgen.operators.gemm"]),
+        ("from deepgen.operators import Gemm\nisinstance(operator, Gemm)", ["Gemm", "Gemm"]),
+        ("from deepgen.operators.gemm import LAYOUTS\nprint(LAYOUTS)", ["deepgen.operators.gemm"]),
         ("def f(operator): return operator.k", [".k"]),
         ("x = task.operator.a", [".a"]),
         ("x = getattr(task.operator, 'a', 'f32')", [".a"]),
@@ -115,10 +129,14 @@ def test_every_exception_is_needed() -> None:
         ("rows = scalars['lda']", ["'lda'"]),
         ("def f(lda): pass", ["lda"]),
         ("run(gemm=1)", ["gemm"]),
+        ("sizes = {'gemm': 'M N K'}", ["'gemm'"]),
         ("'Such as: gemm MNK=1024'", []),
         ("a, b, c, m, n, k = six", []),
         ("window.k = options.layout_of(target)", []),
+        ("dense = array.layout", []),
+        ("from deepgen.operators.gemm import Gemm, gemm\n__all__ = ['Gemm', 'gemm']", []),
+        ("own = {'gemm': 'deepgen.operators.gemm:Gemm'}", []),
     ],
 )
-def test_what_counts_as_a_letter(text: str, found: list[str]) -> None:
-    assert [what for _, what in letters(text)] == found
+def test_what_counts_as_a_letter(text: str, seen: list[str]) -> None:
+    assert sorted(what for _, what in letters(ast.parse(text))) == sorted(seen)

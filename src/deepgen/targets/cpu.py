@@ -11,7 +11,7 @@ from deepgen.targets.base import Target
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
-C = TypeVar("C", bound="Cpu")
+Processor = TypeVar("Processor", bound="Cpu")
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Cpu(Target):
         return f"{self.name}: {self.model}, {self.cores} cores, {self.vector_bytes * 8}-bit vectors"
 
     @classmethod
-    def from_json(cls: type[C], data: Mapping[str, Any]) -> C:
+    def from_json(cls: type[Processor], data: Mapping[str, Any]) -> Processor:
         return cls(**{**data, "isa": tuple(data["isa"])})
 
 
-def native(cls: type[C], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> C:
+def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> Processor:
     """The processor that this machine's data describe; `caches` are the sizes of L1d, L2 and L3 in bytes."""
     return cls(
         name=f"{cls.own_kind}:native",
@@ -104,12 +104,12 @@ def native(cls: type[C], model: str, isa: Iterable[str], caches: Mapping[str, in
     )
 
 
-def common(cls: type[C], cores: int) -> C:
+def common(cls: type[Processor], cores: int) -> Processor:
     """A typical processor of that kind, which need not be here."""
     return native(cls, f"a common {cls.family}", (), {}, cores)
 
 
-def narrowed(cpu: C, arch: str) -> C:
+def narrowed(cpu: Processor, arch: str) -> Processor:
     """This machine as an older architecture, or a typical machine of a newer one: builds need no device."""
     if arch == "native":
         return cpu

@@ -11,7 +11,7 @@ from pathlib import Path
 from deepgen.targets import cpu as arm_facts
 from deepgen.targets import cpu as x86_facts
 from deepgen.targets.base import Target
-from deepgen.targets.cpu import X86, Arm, C, Cpu, common
+from deepgen.targets.cpu import X86, Arm, Cpu, Processor, common
 from deepgen.targets.gpu import Cuda, Hip, found_cuda, found_hip
 from deepgen.vocabulary.errors import Missing
 
@@ -42,7 +42,7 @@ def arm() -> Arm:
     return arm_facts.arm_from_facts(_cpuinfo(), cache_sizes(), usable_cores())
 
 
-def like(kind: type[C]) -> C:
+def like(kind: type[Processor]) -> Processor:
     """This machine's processor if it is of that kind; otherwise a typical one, to build for."""
     here = processor() if machine() in _MACHINES else None
     return here if isinstance(here, kind) else common(kind, usable_cores())
@@ -95,7 +95,7 @@ def cache_sizes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> dict
             continue
         name = {"Data": f"L{level}d", "Unified": f"L{level}"}.get(kind)
         if name and size[:-1].isdigit():
-            sizes[name] = int(size[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(size[-1], 1)
+            sizes[name] = int(size[:-1]) * (1 << 10 * ("KMG".find(size[-1]) + 1))
     return sizes
 
 

@@ -81,7 +81,7 @@ def _spawn(
         argv,
         cwd=folder,
         # Messages are read by us, hence the C locale; what a killed compiler leaves goes away with the folder.
-        env={**os.environ, "LC_ALL": "C", "TMPDIR": str(folder), **env},
+        env={**os.environ, "LC_ALL": "POSIX", "TMPDIR": str(folder), **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -64,7 +64,7 @@ def ask(path: str, *words: str) -> str:
                 capture_output=True,
                 timeout=_ANSWER_SECONDS,
                 check=True,
-                env={**os.environ, "LC_ALL": "C"},
+                env={**os.environ, "LC_ALL": "POSIX"},
             )
             return answer.stdout.decode(errors="replace")
         except (OSError, subprocess.SubprocessError) as error:

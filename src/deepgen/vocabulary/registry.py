@@ -41,6 +41,10 @@ class Registry(Generic[T]):
         """The built-in names, in their order."""
         return tuple(self._own)
 
+    def place(self, name: str) -> str:
+        """The module of a built-in name. Imports nothing."""
+        return self._own[name].partition(":")[0]
+
     def names(self) -> tuple[str, ...]:
         """All names, the built-in ones first. Imports nothing."""
         return (*self._own, *(name for name in sorted(_entry_points(self.group)) if name not in self._own))

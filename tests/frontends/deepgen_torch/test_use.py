@@ -370,11 +370,11 @@ def test_the_compiler_sees_operators_in_traced_tensors() -> None:
     """Shapes that are not numbers are nobody's; those that are, are the same as a real tensor's."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from deepgen.frontends.torch import calls
+    from deepgen.frontends.torch import calls, products
 
     with FakeTensorMode():
         a, b = torch.empty(20, 24), torch.empty(16, 24)
-        assert calls.mm(a, b.t()).operator == gemm(20, 16, 24, layout="nt")  # type: ignore[union-attr]
+        assert products.mm(a, b.t()).operator == gemm(20, 16, 24, layout="nt")  # type: ignore[union-attr]
         assert calls.softmax_of(a, 1).operator == softmax(20, 24)  # type: ignore[union-attr]
 
 
@@ -382,7 +382,7 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
     """While a graph is captured nothing can be allocated, and its stream is new: torch's GPU is stood in for."""
     from contextlib import nullcontext
 
-    from deepgen.frontends.torch.calls import KINDS, mm
+    from deepgen.frontends.torch.products import KINDS, mm
 
     fired: list[tuple[str, int]] = []
     state = SimpleNamespace(stream=1, capturing=False)
@@ -418,12 +418,12 @@ def test_a_kernel_with_memory_of_its_own_has_some_for_graphs(monkeypatch: pytest
 
 
 def test_products_of_8_bit_floats_are_seen_with_their_scale() -> None:
-    from deepgen.frontends.torch import calls
+    from deepgen.frontends.torch import calls, products
 
     a, b = (random(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.tensor(1.0)
     want = gemm(16, 16, 32, dtype="f8e4m3", layout="nt", scales="tensor")
-    asked = calls.scaled_mm(a, b.t(), one)
+    asked = products.scaled_mm(a, b.t(), one)
     assert asked is not None and asked.operator == want and asked.shape == (16, 16)
     assert [tensor.shape for tensor in asked.tensors] == [(16, 32), (16, 32), (1,)]
     seen = calls.ATEN[torch.ops.aten._scaled_mm.default](a, b.t(), one, one, None, None, torch.bfloat16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -53,3 +54,12 @@ def asked(
 
 def format_of(tensor: Any) -> str:
     return our_name(str(tensor.dtype).rpartition(".")[2])
+
+
+def rows_of(x: Any) -> Any:
+    """All but the last dimension as one; None where that needs a copy."""
+    if x.dim() < 1:
+        return None
+    if x.dim() == 2:
+        return x
+    return x.view(prod(x.shape[:-1]), x.shape[-1]) if x.is_contiguous() else None

@@ -6,65 +6,23 @@ Only shapes, strides and formats are looked at, so tensors without memory, as co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
 
-from deepgen.frontends.torch import elements
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
-from deepgen.operators import Gemm, Operator, gemm, softmax
+from deepgen.frontends.torch import elements, products
+from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of, rows_of
+from deepgen.operators import Operator, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
-
-_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-
-def linear(x: Any, weight: Any, bias: Any = None) -> Asked | None:
-    """x W^T + bias: the leading dimensions of x are rows."""
-    rows = _rows(x)
-    if rows is None or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        return None
-    return _product(rows, weight.t(), bias, (0, 1, 2), (*x.shape[:-1], weight.shape[0]))
-
-
-def mm(a: Any, b: Any) -> Asked | None:
-    return _product(a, b, None, (0, 1), (a.shape[0], b.shape[1])) if a.dim() == b.dim() == 2 else None
-
-
-def addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Asked | None:
-    """Where what is added is a vector: the same to every row."""
-    if (alpha, beta) != (1, 1) or a.dim() != 2 or b.dim() != 2 or bias.shape != b.shape[1:]:
-        return None
-    return _product(a, b, bias, (1, 2, 0), (a.shape[0], b.shape[1]))
-
-
-def bmm(a: Any, b: Any) -> Asked | None:
-    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0]:
-        return None
-    return _product(a, b, None, (0, 1), (*a.shape[:2], b.shape[2]))
-
-
-def matmul(a: Any, b: Any) -> Asked | None:
-    """Rows by a matrix, or as many matrices by as many others."""
-    if b.dim() == 2 and a.dim() >= 2:
-        rows = _rows(a)
-        return None if rows is None else _product(rows, b, None, (0, 1), (*a.shape[:-1], b.shape[1]))
-    if a.dim() < 3 or a.shape[:-2] != b.shape[:-2]:
-        return None
-    left, right = _matrices(a), _matrices(b)
-    if left is None or right is None:
-        return None
-    return _product(left, right, None, (0, 1), (*a.shape[:-1], b.shape[-1]))
 
 
 def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Asked | None:
     """Along the last dimension, in the format of x."""
     if dim is None or dim % max(1, x.dim()) != x.dim() - 1 or dtype not in (None, x.dtype):
         return None
-    rows = _rows(x)
+    rows = rows_of(x)
     if rows is None or not rows.is_contiguous() or x.dtype not in FLOATS:
         return None
     return asked(lambda: softmax(*rows.shape, dtype=format_of(x)), (rows,), (0,), x.shape, x.dtype)
@@ -84,50 +42,20 @@ def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: f
     return _normal("rms_norm", x, normalized_shape, (weight,), (0, 2), eps)
 
 
-def scaled_mm(a: Any, b: Any, scale: Any, fast_sums: bool = False) -> Asked | None:
-    """8-bit floats times one factor in f32, into bf16."""
-    if not {a.dtype, b.dtype} <= {*_EIGHT_BITS} or scale.numel() != 1 or scale.dtype != torch.float32:
-        return None
-    extra = {"c": "bf16", "scales": "tensor", "fast_sums": fast_sums}
-    product = _product(a, b, None, (0, 1), (a.shape[0], b.shape[1]), extra, torch.bfloat16)
-    return product and replace(product, tensors=(*product.tensors, scale.view(1)), places=(0, 1, 2))
-
-
-def torch_scaled_mm(
-    a: Any,
-    b: Any,
-    scale_a: Any,
-    scale_b: Any,
-    bias: Any = None,
-    scale_result: Any = None,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> Asked | None:
-    """torch has a factor for each of A and B, deepgen one for the product."""
-    if bias is not None or scale_result is not None or out_dtype is not torch.bfloat16 or scale_b.numel() != 1:
-        return None
-    return scaled_mm(a, b, scale_a, bool(use_fast_accum))
-
-
 # The functions that are looked at, by the names of deepgen's own operators.
 KINDS: Mapping[str, Reads] = {
-    "linear": linear,
-    "mm": mm,
-    "addmm": addmm,
-    "bmm": bmm,
-    "matmul": matmul,
+    **products.KINDS,
     "softmax": softmax_of,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
-    "scaled_mm": scaled_mm,
     **elements.KINDS,
 }
 
 
 def kinds_of(operator: Operator) -> tuple[str, ...]:
     """The functions that an operator may serve."""
-    if isinstance(operator, Gemm):
-        return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
+    if computed := products.kinds_of(operator):
+        return computed
     if isinstance(operator, ExpressionOperator):
         return (operator.definition.name,) if elements.size_of(operator) else ()
     return (operator.name,) if operator.name in KINDS else ()
@@ -136,18 +64,13 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
 # The same as torch's dispatcher names them, which is what runs below autograd and what compilers see.
 _ATEN = torch.ops.aten
 ATEN: Mapping[Any, Reads] = {
-    _ATEN.linear.default: linear,
-    _ATEN.mm.default: mm,
-    _ATEN.addmm.default: addmm,
-    _ATEN.bmm.default: bmm,
-    _ATEN.matmul.default: matmul,
+    **products.ATEN,
     _ATEN._softmax.default: lambda x, dim, half: None if half else softmax_of(x, dim),
     _ATEN.softmax.int: softmax_of,
     _ATEN.native_layer_norm.default: layer_norm,
     _ATEN.layer_norm.default: lambda x, shape, weight=None, bias=None, eps=1e-5, *_: layer_norm(
         x, shape, weight, bias, eps
     ),
-    _ATEN._scaled_mm.default: torch_scaled_mm,
     **{
         op.default: rms_norm
         for op in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
@@ -157,38 +80,10 @@ ATEN: Mapping[Any, Reads] = {
 }
 
 
-def _product(
-    a: Any,
-    b: Any,
-    bias: Any,
-    places: tuple[int, ...],
-    shape: tuple[int, ...],
-    extra: Mapping[str, Any] | None = None,
-    dtype: Any = None,
-) -> Asked | None:
-    """The product of matrices, or of batches of them, in whichever layout they lie in memory."""
-    plain = extra is None
-    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2] or (plain and a.dtype not in FLOATS):
-        return None
-    if bias is not None and (bias.dtype != a.dtype or bias.stride(0) != 1):
-        return None
-    first, second = _letter(a), _letter(b)
-    if first is None or second is None:
-        return None
-    views = (a.mT if first == "t" else a, b.mT if second == "t" else b)
-    batch = a.shape[0] if a.dim() == 3 else 1
-    if a.dim() == 3 and batch == 1:
-        views = tuple(one[0] for one in views)
-    more = {"dtype": _factor(a), "layout": first + second, "batch": batch, "bias": bias is not None, **(extra or {})}
-    make = partial(gemm, a.shape[-2], b.shape[-1], a.shape[-1], **more)
-    operands = (*views, *(() if bias is None else (bias,)))
-    return asked(make, operands, places[: len(operands)], shape, dtype or a.dtype)
-
-
 def _normal(
     name: str, x: Any, shape: Sequence[int], vectors: tuple[Any, ...], places: tuple[int, ...], eps: float | None
 ) -> Asked | None:
-    rows = _rows(x)
+    rows = rows_of(x)
     cols = x.shape[-1] if x.dim() else 0
     if rows is None or not rows.is_contiguous() or x.dtype not in FLOATS or [*shape] != [cols] or eps is None:
         return None
@@ -196,42 +91,3 @@ def _normal(
         return None
     make = partial(named, name, rows=rows.shape[0], cols=cols, dtype=format_of(x), eps=float(eps))
     return asked(make, (rows, *vectors), places, x.shape, x.dtype)
-
-
-def _factor(tensor: Any) -> str:
-    """The format of a product's factor: f32 on a GPU may be allowed to be rounded to tf32."""
-    name = format_of(tensor)
-    rounded = name == "f32" and tensor.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if rounded else name
-
-
-def _letter(matrix: Any) -> str | None:
-    """`n` where rows are contiguous, `t` where columns are; None where neither are, or matrices of a batch overlap."""
-    if matrix.dim() == 3 and matrix.shape[0] > 1 and matrix.stride(0) < matrix.shape[1] * matrix.shape[2]:
-        return None
-    rows, columns = matrix.shape[-2:]
-    down, along = matrix.stride()[-2:]
-    if (along == 1 or columns == 1) and (down >= columns or rows == 1):
-        return "n"
-    if (down == 1 or rows == 1) and (along >= rows or columns == 1):
-        return "t"
-    return None
-
-
-def _rows(x: Any) -> Any:
-    """All but the last dimension as one; None where that needs a copy."""
-    if x.dim() < 1:
-        return None
-    if x.dim() == 2:
-        return x
-    return x.view(prod(x.shape[:-1]), x.shape[-1]) if x.is_contiguous() else None
-
-
-def _matrices(x: Any) -> Any:
-    """All but the last two dimensions as one; None where that needs a copy."""
-    if x.dim() == 3:
-        return x
-    shape = (prod(x.shape[:-2]), *x.shape[-2:])
-    if x.is_contiguous():
-        return x.view(shape)
-    return x.mT.view(shape[0], shape[2], shape[1]).mT if x.mT.is_contiguous() else None

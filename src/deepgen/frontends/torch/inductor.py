@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from deepgen.frontends.torch.calls import torch_scaled_mm
 from deepgen.frontends.torch.guards import View, Views, viewed
 from deepgen.frontends.torch.ops import OPS, TORCHS, scaled_mm, two_scales_mm
+from deepgen.frontends.torch.products import torch_scaled_mm
 from deepgen.frontends.torch.race import calling, elsewhere, made_real
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router
 from deepgen.frontends.torch.scaled import PRODUCT, Factors, by_scales

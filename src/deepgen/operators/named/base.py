@@ -22,7 +22,7 @@ from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
-N = TypeVar("N", bound="Named")
+Own = TypeVar("Own", bound="Named")
 NONE = "none"
 
 
@@ -139,12 +139,12 @@ class Named(Expressed):
         return {"name": self.name, **dict(self.arguments)}
 
     @classmethod
-    def from_json(cls: type[N], data: Mapping[str, Any]) -> N:
+    def from_json(cls: type[Own], data: Mapping[str, Any]) -> Own:
         names = {word.name for word in cls.words}
         return cls.make({name: value for name, value in data.items() if name in names})
 
     @classmethod
-    def make(cls: type[N], parameters: Mapping[str, Any]) -> N:
+    def make(cls: type[Own], parameters: Mapping[str, Any]) -> Own:
         words = {word.name: word for word in cls.words}
         unknown = next((name for name in parameters if name not in words), None)
         if unknown is not None:

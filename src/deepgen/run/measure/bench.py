@@ -293,4 +293,4 @@ class Guarded:
 
 def _bytes_at(address: int, size: int) -> Array:
     raw = (ctypes.c_uint8 * size).from_address(address)
-    return np.frombuffer(memoryview(raw).cast("B"), np.uint8) if size else np.empty(0, np.uint8)
+    return np.frombuffer(memoryview(raw).cast("b"), np.uint8) if size else np.empty(0, np.uint8)
