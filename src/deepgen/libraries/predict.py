@@ -5,7 +5,7 @@ and each baseline takes. Near a tuned shape all of this is much the same, so it 
 weights that fall with the distance. A kernel that was timed far away only is expected to lose something on the way. How
 a kernel's time changes with the shape, by tiles that are not full or multiprocessors that have nothing to do, is told
 by its family's own model where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
-library reaches (baselines/vendor_products.py), and shapes whose rows begin at other multiples of bytes are farther away.
+library reaches (baselines/vendor_products.py); shapes whose rows begin at other multiples of bytes are farther away.
 """
 
 from __future__ import annotations
