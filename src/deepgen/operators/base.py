@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 O = TypeVar("O", bound="Operator")  # noqa: E741
 
+REFERENCE_ROWS = 16  # of which elements are drawn, where each takes its whole row
 # Probes of integers: all at one end of their range, or alternating between both ends.
 EXTREMES = ("minimum", "maximum", "alternating")
 
@@ -109,6 +110,7 @@ class Operator(ABC):
     """
 
     name: ClassVar[str]
+    reference_rows: ClassVar[int | None] = None  # of how many rows elements are best, where one takes its whole row
     weights: ClassVar[tuple[str, ...]] = ()  # tensors that are constant where a trained model is run
     words: ClassVar[tuple[Word, ...]] = ()  # parameters on the command line and in config files; empty: the fields
 
@@ -127,11 +129,12 @@ class Operator(ABC):
         """The exact result of each output. Inputs are in their storage dtype: `widen` converts them to numbers."""
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        """The reference as a kernel in that language, where the host would take too long; None: computed on the host.
+        """The reference as a kernel in that language, where numpy would take too long; None: numpy computes it.
 
         Used for built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
-        `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32). Some
-        elements are checked against `reference_at`. One kernel serves all shapes of the operator.
+        `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32; in C,
+        for f64, f64). Some elements are checked against `reference_at`. Shapes for which it has the same name share its
+        binary. In C each step is a function of a range of its grid, so that threads can share it.
         """
         return None
 

@@ -19,6 +19,7 @@ from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFa
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, our_name, widen
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.kernel import Kernel
 
 # Format of x and weight -> that of sums, that of y.
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
@@ -207,6 +208,16 @@ class Conv2d(Operator):
         from deepgen.operators import references
 
         return references.conv2d_reference(self, inputs)
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        from deepgen.operators.expr.interpret_at import answer_at
+
+        return answer_at(self.expression(), inputs, output, places)
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        from deepgen.operators.expr.reference_kernels import reference_kernel
+
+        return reference_kernel(self.expression(), language)
 
     def expression(self) -> Expression:
         from deepgen.operators.named.convolutions import DilatedConv2d

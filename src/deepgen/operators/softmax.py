@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar
 
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work, plain
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ROWS, Param, Signature
 from deepgen.operators.words import Word
 from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.kernel import Kernel
 
 DTYPES = ("f32", "f64", "f16", "bf16")
 PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
@@ -25,6 +26,7 @@ PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
 # maximum is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
 _LARGE = (80.0, 300.0, 1e4)
 _PEAK = 1e4  # far above all others, and within f16
+_LEAST = 2.0**-126  # of scales: the smallest normal number of f32
 _OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; the exponential counts as one
 
 
@@ -33,6 +35,7 @@ class Softmax(Operator):
     """Rows and columns of x and y, and the format of both. Sums are in f32, for f64 in f64."""
 
     name: ClassVar[str] = "softmax"
+    reference_rows: ClassVar[int | None] = REFERENCE_ROWS
     words: ClassVar[tuple[Word, ...]] = (
         Word("rows", "independent rows", needed=True),
         Word("cols", "length of a row, over which softmax is taken", needed=True),
@@ -111,8 +114,22 @@ class Softmax(Operator):
             values = terms / terms.sum(axis=1, keepdims=True)
             scale = values * -below
         # GPUs compare with scales in f32: smaller ones are raised to its smallest normal number.
-        least = np.finfo(np.float32).tiny
-        return {"y": Answer(values, np.where(scale > least, scale, least).astype(self.arithmetic.numpy()))}
+        return {"y": Answer(values, np.where(scale > _LEAST, scale, _LEAST).astype(self.arithmetic.numpy()))}
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        import numpy as np
+
+        rows, which = np.unique(places // self.cols, return_inverse=True)
+        answer = replace(self, rows=len(rows)).reference({"x": inputs["x"][rows]})["y"]
+        at = which.reshape(-1), places % self.cols
+        return Answer(answer.values[at], answer.scale[at])
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        from deepgen.operators.expr.reference_kernels import reference_kernel
+        from deepgen.operators.named.rows import softmax_reference
+
+        expression = softmax_reference(self.rows, self.cols, self.dtype, self.arithmetic.name, _LEAST)
+        return reference_kernel(expression, language, {"y": "scale"})
 
     def expression(self) -> Expression:
         from deepgen.operators.named.rows import softmax_expression

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import Protocol
 
 import numpy as np
 
@@ -40,6 +41,19 @@ _POINTS = 1 << 20  # that are computed at once: a few arrays of them stay within
 _FACTOR_POINTS = 1 << 22  # of each factor of a product
 
 
+class Points(Protocol):
+    """Some points of a stage, as arrays of so many dimensions."""
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def places(self, index: Index) -> Array:
+        """An index at each of them."""
+        ...
+
+    def read(self, read: Read, done: Computed) -> Numbers: ...
+
+
 @dataclass(frozen=True)
 class ElementBlock:
     """Part of a stage's points: where each axis starts, how far it goes, and which dimension of arrays is its own."""
@@ -64,6 +78,16 @@ class ElementBlock:
     @property
     def slices(self) -> tuple[slice, ...]:
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def dimensions(self) -> int:
+        return len(self.axes)
+
+    def places(self, index: Index) -> Array:
+        return _places(index, self)
+
+    def read(self, read: Read, done: Computed) -> Numbers:
+        return _read(read, self, done)
 
 
 @dataclass
@@ -199,7 +223,7 @@ def _parts(axes: tuple[Axis, ...], shape: list[int]) -> Iterator[ElementBlock]:
         yield ElementBlock(axes, start, stop)
 
 
-def evaluate(value: Value, points: ElementBlock, done: Computed) -> Numbers:
+def evaluate(value: Value, points: Points, done: Computed) -> Numbers:
     """A value at some points, as arrays whose dimensions are those of the block: 1 where they do not depend on it."""
 
     def of(node: Value) -> Numbers:
@@ -207,11 +231,11 @@ def evaluate(value: Value, points: ElementBlock, done: Computed) -> Numbers:
 
     if isinstance(value, Const):
         kind = np.int64 if dtype(value.dtype).integer else np.float64
-        return Numbers(np.full((1,) * len(points.axes), value.value, kind))
+        return Numbers(np.full((1,) * points.dimensions, value.value, kind))
     if isinstance(value, Place):
-        return Numbers(_places(value.index, points))
+        return Numbers(points.places(value.index))
     if isinstance(value, Read):
-        return _read(value, points, done)
+        return points.read(value, done)
     if isinstance(value, Cast):
         return rounding.cast(of(value.value), value.value.dtype, value.dtype)
     if isinstance(value, Unary):
@@ -291,11 +315,11 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
             continue
         product = plain_contraction(expression, name)
         scale = done.held[name].error if product is None else done.sizes[product.stage.name]
-        results[name] = Answer(values, _scale(scale, values, wide=of.name == "f64"))
+        results[name] = Answer(values, finite_scale(scale, values, wide=of.name == "f64"))
     return results
 
 
-def _scale(scale: Array, values: Array, *, wide: bool) -> Array:
+def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
     """Finite, and in f32, in which GPUs judge. What cannot be told within any error is right whatever it is."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)

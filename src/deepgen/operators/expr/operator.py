@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.builder import expression as expression_of
 from deepgen.operators.expr.contraction import Contraction, plain_contraction
 from deepgen.operators.expr.elements import Operand
@@ -20,10 +20,13 @@ from deepgen.operators.signature import INPUT, OUTPUT, Param, Signature
 from deepgen.vocabulary.dtypes import dtype, widen
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
+from deepgen.vocabulary.kernel import Kernel
 
 
 class Expressed(Operator):
     """An operator that is told by an expression. Its kernels are made for one shape."""
+
+    reference_rows: ClassVar[int | None] = REFERENCE_ROWS
 
     @abstractmethod
     def expression(self) -> Expression: ...
@@ -52,6 +55,16 @@ class Expressed(Operator):
 
         expression = self.expression()
         return answers(expression, {t.name: widen(inputs[t.name], dtype(t.dtype)) for t in expression.tensors})
+
+    def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
+        from deepgen.operators.expr.interpret_at import answer_at
+
+        return answer_at(self.expression(), inputs, output, places)
+
+    def reference_kernel(self, language: str) -> Kernel | None:
+        from deepgen.operators.expr.reference_kernels import reference_kernel
+
+        return reference_kernel(self.expression(), language)
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         """Where an output is a sum of products, that of a GEMM. Otherwise the answer's scale is all that errors may be:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from deepgen.operators.expr.builder import compute, expression, reduce_axis, tensor
 from deepgen.operators.expr.builder import scan as running
 from deepgen.operators.expr.elements import Element, Operand, Position
-from deepgen.operators.expr.functions import exp, max, rsqrt, sum
+from deepgen.operators.expr.functions import exp, max, rsqrt, sum, where
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import DTYPE, EPILOGUE, FLOAT, Named, Result
 from deepgen.operators.words import Word
@@ -150,3 +150,21 @@ def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expressio
         return (exp(x[row, column].cast(wide) - largest[row]) * (1 / total[row])).cast(dtype)
 
     return expression(compute("y", (rows, cols), element), name="softmax")
+
+
+def softmax_reference(rows: int, cols: int, dtype: str, wide: str, least: float) -> Expression:
+    """The reference of operators/softmax.py: y in f64, and as its scale what differences are worth, `least` at least."""
+    x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
+    largest = compute("largest", (rows,), lambda row: max(x[row, over].cast("f64"), over))
+    total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast("f64") - largest[row]), over))
+
+    def element(row: Position, column: Position) -> Element:
+        return exp(x[row, column].cast("f64") - largest[row]) / total[row]
+
+    y = compute("y", (rows, cols), element)
+
+    def size(row: Position, column: Position) -> Element:
+        differing = y[row, column] * (largest[row] - x[row, column].cast("f64"))
+        return where(differing > least, differing, least).cast(wide)
+
+    return expression(y, compute("scale", (rows, cols), size), name="softmax")

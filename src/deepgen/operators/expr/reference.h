@@ -1,0 +1,165 @@
+// What the references of expressions are written with: numbers in f64 or i64, and the errors that they may carry, as
+// rounding.py has them. In C, in CUDA and HIP, and emulated on a CPU, where the emulation gives the dialect.
+
+#if defined(DG_HOST)
+#include <math.h>
+#include <stdint.h>
+typedef int8_t i8;
+typedef uint8_t u8;
+typedef int16_t i16;
+typedef uint16_t u16;
+typedef int32_t i32;
+typedef uint32_t u32;
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef float f32;
+typedef double f64;
+#define DG_DEVICE static inline
+#define LOAD(T, from, i) (((const T*)(from))[i])
+#define STORE(T, to, i, x) (((T*)(to))[i] = (T)(x))
+#define root sqrt
+#define RESTRICT restrict
+#else
+#define RESTRICT __restrict__
+#ifndef DG_EMULATE
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef short i16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+#ifdef __HIP__
+#define DG_DEVICE __attribute__((device)) static inline
+#define DG_KERNEL extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(256, 256))) void
+extern __attribute__((shared)) __attribute__((aligned(16))) char dg_shared[];
+DG_DEVICE int thread_id() { return __builtin_amdgcn_workitem_id_x(); }
+DG_DEVICE int block_id() { return __builtin_amdgcn_workgroup_id_x(); }
+DG_DEVICE void barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+DG_DEVICE f64 root(f64 x) { return __builtin_sqrt(x); }
+#else
+#define DG_DEVICE __device__ static inline
+#define DG_KERNEL extern "C" __global__ void __launch_bounds__(256)
+extern __shared__ __align__(16) char dg_shared[];
+DG_DEVICE int thread_id() { return threadIdx.x; }
+DG_DEVICE int block_id() { return blockIdx.x; }
+DG_DEVICE void barrier() { __syncthreads(); }
+DG_DEVICE f64 root(f64 x) { return sqrt(x); }
+#endif
+template <typename T> DG_DEVICE T load_shared(u32 at) { return *(const T*)(dg_shared + at); }
+template <typename T> DG_DEVICE void store_shared(u32 at, T value) { *(T*)(dg_shared + at) = value; }
+template <typename T> DG_DEVICE T load_global(const void* from) { return *(const T*)from; }
+template <typename T> DG_DEVICE void store_global(void* to, T value) { *(T*)to = value; }
+#else
+typedef short i16;
+#undef DG_KERNEL
+#define DG_KERNEL extern "C" void
+inline f64 root(f64 x) { return std::sqrt(x); }
+#endif
+#define LOAD(T, from, i) load_global<T>((const T*)(from) + (i))
+#define STORE(T, to, i, x) store_global<T>((T*)(to) + (i), (T)(x))
+#define PART(T, place, lane) load_shared<T>(((place) * 256 + (lane)) * 8)
+#define KEEP(T, place, x) store_shared<T>(((place) * 256 + thread_id()) * 8, (x))
+#endif
+
+DG_DEVICE f64 real(i64 bits) {
+    union { i64 bits; f64 value; } both;
+    both.bits = bits;
+    return both.value;
+}
+DG_DEVICE f32 single(u32 bits) {
+    union { u32 bits; f32 value; } both;
+    both.bits = bits;
+    return both.value;
+}
+#define INFINITE real(0x7ff0000000000000ll)
+#define LEAST (-0x7fffffffffffffffll - 1)
+#define MOST 0x7fffffffffffffffll
+
+// Formats as numbers. The digits of a narrow float are put where f32 has them, and the exponent is mended by a factor,
+// which is exact for denormal numbers too.
+DG_DEVICE f64 read_f64(const void* from, i64 i) { return LOAD(f64, from, i); }
+DG_DEVICE f64 read_f32(const void* from, i64 i) { return LOAD(f32, from, i); }
+DG_DEVICE f64 read_bf16(const void* from, i64 i) { return single((u32)LOAD(u16, from, i) << 16); }
+DG_DEVICE f64 read_f16(const void* from, i64 i) {
+    const u32 bits = LOAD(u16, from, i), size = bits & 0x7fff;
+    const u32 sign = (bits & 0x8000) << 16;
+    const f32 usual = single(size << 13) * 0x1p112f;
+    return single(sign | 0x3f800000) * (size < 0x7c00 ? usual : single(0x7f800000 | (size & 0x3ff) << 13));
+}
+DG_DEVICE f64 read_f8e4m3(const void* from, i64 i) {
+    const u32 bits = LOAD(u8, from, i), size = bits & 0x7f;
+    return single((bits & 0x80) << 24 | 0x3f800000) * (size < 0x7f ? single(size << 20) * 0x1p120f : single(0x7fc00000));
+}
+DG_DEVICE f64 read_f8e5m2(const void* from, i64 i) {
+    const u32 bits = LOAD(u8, from, i), size = bits & 0x7f;
+    const f32 usual = single(size << 21) * 0x1p112f;
+    return single((bits & 0x80) << 24 | 0x3f800000) * (size < 0x7c ? usual : single(0x7f800000 | (size & 3) << 21));
+}
+DG_DEVICE i64 read_i8(const void* from, i64 i) { return LOAD(i8, from, i); }
+DG_DEVICE i64 read_u8(const void* from, i64 i) { return LOAD(u8, from, i); }
+DG_DEVICE i64 read_i16(const void* from, i64 i) { return LOAD(i16, from, i); }
+DG_DEVICE i64 read_i32(const void* from, i64 i) { return LOAD(i32, from, i); }
+DG_DEVICE i64 read_i64(const void* from, i64 i) { return LOAD(i64, from, i); }
+
+// Whole numbers: sums and products wrap around, quotients are rounded down.
+DG_DEVICE i64 whole_add(i64 a, i64 b) { return (i64)((u64)a + (u64)b); }
+DG_DEVICE i64 whole_sub(i64 a, i64 b) { return (i64)((u64)a - (u64)b); }
+DG_DEVICE i64 whole_mul(i64 a, i64 b) { return (i64)((u64)a * (u64)b); }
+DG_DEVICE i64 whole_max(i64 a, i64 b) { return a > b ? a : b; }
+DG_DEVICE i64 whole_min(i64 a, i64 b) { return a < b ? a : b; }
+DG_DEVICE i64 whole_neg(i64 a) { return whole_sub(0, a); }
+DG_DEVICE i64 whole_abs(i64 a) { return a < 0 ? whole_sub(0, a) : a; }
+DG_DEVICE i64 whole_div(i64 a, i64 b) {
+    if (b == 0) return a;
+    if (b == -1) return whole_sub(0, a);
+    const i64 quotient = a / b;
+    return quotient - (a % b != 0 && (a < 0) != (b < 0));
+}
+DG_DEVICE i64 whole_mod(i64 a, i64 b) { return a - whole_div(a, b) * b; }
+DG_DEVICE i64 inside(i64 a, i64 extent) { return a < 0 ? 0 : a < extent ? a : extent - 1; }
+
+DG_DEVICE f64 size(f64 x) { return x < 0 ? -x : x; }
+DG_DEVICE int is_finite(f64 x) { return x - x == 0; }
+DG_DEVICE f64 own(f64 x) { return is_finite(x) ? size(x) : 0; }  // an infinity is not rounded
+DG_DEVICE f64 maximum(f64 a, f64 b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+DG_DEVICE f64 minimum(f64 a, f64 b) { return a != a ? a : b != b ? b : a < b ? a : b; }
+DG_DEVICE f64 chosen(f64 v, f64 a, f64 ea, f64 b, f64 eb) {
+    return size(a - b) > ea + eb ? (v == a ? ea : eb) : maximum(ea, eb);
+}
+DG_DEVICE f64 of_quotient(f64 v, f64 ea, f64 b, f64 eb) { return (ea + size(v) * eb) / maximum(size(b) - eb, 0); }
+DG_DEVICE f64 scale_of(f64 scale, f64 value, f64 most) {
+    return !is_finite(value) ? 0 : is_finite(scale) ? minimum(scale, most) : most;
+}
+DG_DEVICE f64 fn_sqrt(f64 x) { return root(x); }
+DG_DEVICE f64 fn_rsqrt(f64 x) { return 1 / root(x); }
+DG_DEVICE f64 slope_sqrt(f64 x, f64 v, f64 e) { return minimum(v > 0 ? e / v : INFINITE, root(e)); }
+DG_DEVICE f64 slope_rsqrt(f64 x, f64 v, f64 e) { return e < x ? 1 / root(maximum(x - e, 0)) - v : INFINITE; }
+
+#ifndef __HIP__  // there they need a library of the vendor
+DG_DEVICE f64 fn_exp(f64 x) { return exp(x); }
+DG_DEVICE f64 fn_log(f64 x) { return log(x); }
+DG_DEVICE f64 fn_tanh(f64 x) { return tanh(x); }
+DG_DEVICE f64 fn_erf(f64 x) { return erf(x); }
+DG_DEVICE f64 fn_sigmoid(f64 x) { return x < -30 ? exp(x) : 0.5 * (1 + tanh(0.5 * x)); }
+DG_DEVICE f64 fn_sin(f64 x) { return sin(x); }
+DG_DEVICE f64 fn_cos(f64 x) { return cos(x); }
+DG_DEVICE f64 fn_pow(f64 a, f64 b) { return pow(a, b); }
+DG_DEVICE f64 slope_exp(f64 x, f64 v, f64 e) { return v * expm1(e); }
+DG_DEVICE f64 slope_log(f64 x, f64 v, f64 e) { return -log1p(-minimum(e / size(x), 1)); }
+DG_DEVICE f64 slope_tanh(f64 x, f64 v, f64 e) { return minimum((1 - v * v) * e + 0.4 * e * e, e); }
+DG_DEVICE f64 slope_erf(f64 x, f64 v, f64 e) { return minimum(1.13 * exp(-x * x) * e + e * e, 1.13 * e); }
+DG_DEVICE f64 slope_sigmoid(f64 x, f64 v, f64 e) { return minimum(v * (1 - v) * e + 0.05 * e * e, 0.25 * e); }
+DG_DEVICE f64 slope_sin(f64 x, f64 v, f64 e) { return size(cos(x)) * e + 0.5 * e * e; }
+DG_DEVICE f64 slope_cos(f64 x, f64 v, f64 e) { return size(sin(x)) * e + 0.5 * e * e; }
+DG_DEVICE f64 of_power(f64 a, f64 ea, f64 b, f64 eb, f64 v) {
+    return size(v) * expm1(size(b) * ea / size(a) + size(log(size(a))) * eb);
+}
+#endif

@@ -1,0 +1,387 @@
+"""The reference of an expression as a kernel: plain loops in f64 and i64, a function for each stage.
+
+It shares no code with what makes kernels of expressions. Results are those of `interpret.py`: numbers, and how far off
+each may be. On GPUs a thread, or a few of them, compute an element; in C a function computes a range of its units, so
+that threads can share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from math import prod, sqrt
+
+from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
+from deepgen.operators.expr.nodes import Expression, Stage, Unary, reads, walk
+from deepgen.operators.expr.reference_terms import Function, Term
+from deepgen.operators.expr.rounding import sum_share
+from deepgen.operators.products import tiny_step
+from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.json import digest
+from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
+
+_HEADER = "reference.h"
+_THREADS = 256
+_PRODUCTS = 4  # in C, of each number that is read or written
+_GRID = 2**31 - 1
+_MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
+_WIDTH, _LANES = 1 << 14, 8  # in C: elements of a line that are one unit, and sums that are added up side by side
+_ENOUGH_THREADS, _LONG, _MANY, _WARP = 1 << 18, 1 << 10, 1 << 20, 32  # on GPUs
+_SCALE_LIMITS = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
+_HIP_LACKS = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
+_C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+
+
+def reference_kernel(expression: Expression, language: str, scales: Mapping[str, str] | None = None) -> Kernel | None:
+    """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but in C f64 for f64.
+
+    `scales`: for outputs whose scale is not what errors add up to, the stage that is the scale; no errors are carried
+    along then. None where it cannot be written in that language.
+    """
+    if language not in ("c", "cuda", "hip") or (language == "hip" and _needs_library(expression)):
+        return None
+    if language == "c" and any(_is_large(product) for product in map(partial(contraction, expression), expression.stages)):
+        return None  # numpy multiplies matrices faster than plain loops
+    writer = _Writer(expression, language, scales)
+    functions = [writer.stage(place, stage) for place, stage in enumerate(expression.stages)]
+    steps = tuple(step for _, step in functions)
+    if any(len(step.args) > _MOST_ARGUMENTS or int(step.grid[0]) > _GRID for step in steps):
+        return None
+    header = (resources.files("deepgen.operators.expr") / _HEADER).read_text()
+    host = "#define DG_HOST 1\n" if language == "c" else ""
+    text = f'{host}#include "{_HEADER}"\n\n' + "\n".join(body for body, _ in functions)
+    flags = _C_FLAGS if language == "c" else ()
+    sources = (Source("reference.c" if language == "c" else "reference.cu", text), Source(_HEADER, header))
+    name = f"reference_{digest([text, header, *flags], 12)}"
+    return Kernel(name, language, sources, flags, LaunchPlan(steps))
+
+
+def _is_large(product: Contraction | None) -> bool:
+    """Whether a sum of products is work for a library: far more products than numbers."""
+    if product is None:
+        return False
+    stage = product.stage
+    extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduced)}
+    read = [
+        prod(extents[name] for name in frozenset().union(*(i.iterators for i in one.read.indices)))
+        for one in (product.left, product.right)
+    ]
+    return prod(extents.values()) > _PRODUCTS * (sum(read) + prod(stage.shape))
+
+
+def _needs_library(expression: Expression) -> bool:
+    nodes = (node for stage in expression.stages for node in walk(stage.value))
+    return any(
+        (isinstance(node, Unary) and node.op in _HIP_LACKS) or getattr(node, "op", "") == "pow" for node in nodes
+    )
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Something that is added up, or otherwise joined, over the points of a reduction."""
+
+    kind: str  # f64 or i64
+    start: str
+    term: str  # what each point gives
+    join: Callable[[str, str], str]
+
+
+def _added(term: str) -> _Sum:
+    return _Sum("f64", "0", term, lambda a, b: f"{a} + {b}")
+
+
+class _Writer:
+    def __init__(self, expression: Expression, language: str, scales: Mapping[str, str] | None) -> None:
+        self.expression, self.language, self.scales = expression, language, scales
+        self.sources: dict[str, tuple[Arg, Arg | None]] = {t.name: (TensorArg(t.name), None) for t in expression.tensors}
+        # Outputs whose scale is the size of the products that they are sums of, by the stage that adds these up.
+        self.sizes: dict[str, list[str]] = {}
+        self.carried: set[str] = set()  # stages whose errors are computed
+        if scales is None:
+            self._look_for_errors()
+
+    def _look_for_errors(self) -> None:
+        for name in self.expression.outputs:
+            if dtype(self.expression.dtype_of(name)).integer:
+                continue
+            product = plain_contraction(self.expression, name)
+            if product is None:
+                self.carried.add(name)
+            else:
+                self.sizes.setdefault(product.stage.name, []).append(name)
+        for stage in reversed(self.expression.stages):
+            if stage.name in self.carried:
+                read = {one.tensor for one in reads(stage.value)}
+                floats = (s for s in self.expression.stages if s.name in read and not dtype(s.dtype).integer)
+                self.carried.update(s.name for s in floats)
+
+    def stage(self, place: int, stage: Stage) -> tuple[str, Step]:
+        function = Function(self.expression, self.sources, stage.name in self.carried)
+        every = (*stage.axes, *stage.reduced)
+        function.ranges = {axis.name: (0, axis.extent - 1) for axis in every}
+        function.places = {axis.name: f"i{n}" for n, axis in enumerate(every)}
+        if stage.scan is not None:
+            body, grid, shared = self._scan(function, stage)
+        elif stage.reduced:
+            body, grid, shared = self._reduction(function, stage)
+        else:
+            body, grid, shared = self._elements(function, stage)
+        name = f"reference_stage{place}"
+        host = self.language == "c"
+        head = f"void {name}(i64 first, i64 last, " if host else f"DG_KERNEL {name}("
+        lines = [f"{head}{', '.join(function.declared)}) {{", *function.reals, *body, "}", ""]
+        block = (1, 1, 1) if host else (_THREADS, 1, 1)
+        return "\n".join(lines), Step(name, tuple(function.args), (grid, 1, 1), block, shared_bytes=shared)
+
+    def _elements(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+        axes = stage.axes
+        extents = [function.number(axis.extent) for axis in axes]
+        count = prod(stage.shape)
+        function.begin()
+        stored = self._stored(function, stage, function.term(stage.value))
+        body = [*function.lines, *stored]
+        if self.language != "c":
+            at = f"const i64 at = (i64)block_id() * {_THREADS} + thread_id();"
+            guard = f"if (at >= {function.number(count)}) return;"
+            return [at, guard, *_decomposed("at", extents, 0), *body], -(-count // _THREADS), 0
+        last, line = extents[-1], axes[-1].extent
+        pieces = -(-line // _WIDTH)
+        of = function.number(pieces)
+        loops = [
+            "for (i64 unit = first; unit < last; ++unit) {",
+            f"const i64 line = unit / {of}, low = unit % {of} * {_WIDTH};",
+            f"const i64 high = low + {_WIDTH} < {last} ? low + {_WIDTH} : {last};",
+            *_decomposed("line", extents[:-1], 0),
+            f"for (i64 i{len(axes) - 1} = low; i{len(axes) - 1} < high; ++i{len(axes) - 1}) {{",
+            f"const i64 at = line * {last} + i{len(axes) - 1};",
+            *body,
+            "}",
+            "}",
+        ]
+        return loops, count // line * pieces, 0
+
+    def _reduction(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+        extents = [function.number(axis.extent) for axis in stage.axes]
+        reduced = [function.number(axis.extent) for axis in stage.reduced]
+        product = contraction(self.expression, stage)
+        function.begin()
+        sums = self._terms(function, stage, product)
+        point = function.lines
+        names = [f"s{n}" for n in range(len(sums))]
+        function.begin()
+        result, size = self._finished(function, stage, product, names)
+        finish = [*function.lines, *self._stored(function, stage, result, size)]
+        if self.language == "c":
+            around = _decomposed("at", extents, 0)
+            loops = ["for (i64 at = first; at < last; ++at) {", *around, *_lanes(sums, point, reduced, len(extents))]
+            return [*loops, *finish, "}"], prod(stage.shape), 0
+        count, points = prod(stage.shape), prod(axis.extent for axis in stage.reduced)
+        group = _group(count, points)
+        threads, elements = function.number(group), function.number(count)
+        loops = [
+            f"const int group = (int){threads}, lane = thread_id() & (group - 1);",
+            f"const i64 at = ((i64)block_id() * {_THREADS} + thread_id()) / group;",
+            f"const int live = at < {elements};",
+            "const i64 element = live ? at : 0;",
+            *_decomposed("element", extents, 0),
+            *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
+            f"for (i64 r = lane; live && r < {function.number(points)}; r += group) {{",
+            *_decomposed("r", reduced, len(extents)),
+            *point,
+            *(f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)),
+            "}",
+            "if (group > 1) {",
+            *(f"KEEP({one.kind}, {n}, s{n});" for n, one in enumerate(sums)),
+            "barrier();",
+            "for (int half = group / 2; half; half /= 2) {",
+            "if (lane < half) {",
+            *(
+                f"{name} = {one.join(name, f'PART({one.kind}, {n}, thread_id() + half)')}; KEEP({one.kind}, {n}, {name});"
+                for n, (one, name) in enumerate(zip(sums, names, strict=True))
+            ),
+            "}",
+            "barrier();",
+            "}",
+            "}",
+            "if (live && lane == 0) {",
+            *finish,
+            "}",
+        ]
+        return loops, -(-count * group // _THREADS), 8 * _THREADS * len(sums)
+
+    def _terms(self, function: Function, stage: Stage, product: Contraction | None) -> list[_Sum]:
+        """What is joined over the points: the numbers first, then what errors are made of."""
+        if product is not None:
+            left, right = function.term(product.left.value), function.term(product.right.value)
+            if dtype(stage.dtype).integer:
+                term = function.let(f"whole_mul({left.value}, {right.value})", "i64")
+                return [_Sum("i64", "0", term, lambda a, b: f"whole_add({a}, {b})")]
+            sums = [_added(f"{left.value} * {right.value}")]
+            if function.errors or stage.name in self.sizes:
+                sums += [_added(f"{one.value} * {one.value}") for one in (left, right)]
+            off = [
+                f"{one.error} * (size({other.value}) + {other.error or '0'})"
+                for one, other in ((left, right), (right, left))
+                if one.error
+            ]
+            return [*sums, _added(" + ".join(off))] if off else sums
+        return self._joined(function, stage, function.term(stage.value))
+
+    def _joined(self, function: Function, stage: Stage, term: Term) -> list[_Sum]:
+        op = str(stage.reduce)
+        if dtype(stage.dtype).integer:
+            name, start = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}[op]
+            return [_Sum("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
+        if op == "sum":
+            sums = [_added(term.value)]
+            sums += [_added(f"{term.value} * {term.value}")] if function.errors else []
+            return [*sums, _added(term.error)] if term.error else sums
+        if op == "prod":
+            factors = [term.value, *([f"(size({term.value}) + {term.error or '0'})"] if function.errors else [])]
+            return [_Sum("f64", "1", factor, lambda a, b: f"{a} * {b}") for factor in factors]
+        start = "-INFINITE" if op == "max" else "INFINITE"
+        sums = [_Sum("f64", start, term.value, lambda a, b: f"{op}imum({a}, {b})")]
+        worst = _Sum("f64", "0", term.error or "0", lambda a, b: f"maximum({a}, {b})")
+        return [*sums, worst] if term.error else sums
+
+    def _finished(
+        self, function: Function, stage: Stage, product: Contraction | None, sums: Sequence[str]
+    ) -> tuple[Term, str | None]:
+        """The result of a reduction, and for sums of products the usual size of one."""
+        points = prod(axis.extent for axis in stage.reduced)
+        if product is None:
+            return self._result(function, stage, sums, points, function.real(float(points))), None
+        of = dtype(stage.dtype)
+        if of.integer or len(sums) == 1:
+            return Term(sums[0]), None
+        absolute, relative = sum_share(points, of, tuple(map(dtype, product.formats)))
+        sized = function.let(f"root({sums[1]}) * root({sums[2]})")
+        size = function.let(f"{sized} / {function.real(float(points))}")
+        if not function.errors:
+            return Term(sums[0]), size
+        share, of_itself = function.real(absolute / points), function.real(relative)
+        others = f" + {sums[3]}" if len(sums) > 3 else ""
+        return Term(sums[0], function.let(f"{sized} * {share} + size({sums[0]}) * {of_itself}{others}")), size
+
+    def _result(self, function: Function, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
+        """As `reductions.py` has it. `most`: how many terms there are at most; `count`: how many there are."""
+        of, op, total = dtype(stage.dtype), str(stage.reduce), sums[0]
+        if of.integer or not function.errors:
+            return Term(total)
+        if op in ("max", "min"):
+            return Term(total, sums[1] if len(sums) > 1 else None)
+        if op == "prod":
+            added = f"{sums[1]} * {of.epsilon!r} * {count} + {tiny_step(of, kept=False)!r}"
+            return Term(total, function.let(f"({sums[1]} - size({total})) + {added}"))
+        absolute, relative = sum_share(most, of)
+        share, of_itself = function.real(absolute / most), function.real(relative)
+        tiny = function.real(sqrt(most) * tiny_step(of, kept=False))
+        error = f"root({sums[1]} * {count}) * {share} + size({total}) * {of_itself} + {tiny}"
+        return Term(total, function.let(f"{sums[2]} + {error}" if len(sums) > 2 else error))
+
+    def _scan(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+        """A line along the axis is one unit."""
+        along = next(n for n, axis in enumerate(stage.axes) if axis.name == stage.scan)
+        extents = [function.number(axis.extent) for axis in stage.axes]
+        others = [n for n in range(len(extents)) if n != along]
+        lines = prod(stage.shape) // stage.axes[along].extent
+        function.begin()
+        sums = self._joined(function, stage, function.term(stage.value))
+        names = [f"s{n}" for n in range(len(sums))]
+        function.lines += [f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)]
+        # Running numbers change: what is read of them below is read anew for each element.
+        result = self._result(function, stage, names, stage.axes[along].extent, f"(f64)(i{along} + 1)")
+        at = "0"
+        for n, extent in enumerate(extents):
+            at = f"({at}) * {extent} + i{n}" if n else "i0"
+        body = [*function.lines, f"const i64 at = {at};", *self._stored(function, stage, result)]
+        rest = _decomposed("line", [extents[n] for n in others], 0, [f"i{n}" for n in others])
+        loop = [
+            *rest,
+            *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
+            f"for (i64 i{along} = 0; i{along} < {extents[along]}; ++i{along}) {{",
+            *body,
+            "}",
+        ]
+        if self.language == "c":
+            return ["for (i64 line = first; line < last; ++line) {", *loop, "}"], lines, 0
+        thread = f"const i64 line = (i64)block_id() * {_THREADS} + thread_id();"
+        return [thread, f"if (line >= {function.number(lines)}) return;", *loop], -(-lines // _THREADS), 0
+
+    def _stored(self, function: Function, stage: Stage, term: Term, size: str | None = None) -> list[str]:
+        """What writes an element's number, its error where a later stage needs it, and its scale."""
+        name, count = stage.name, prod(stage.shape)
+        kind = "i64" if dtype(stage.dtype).integer else "f64"
+        as_scale = next((one for one, of in (self.scales or {}).items() if of == name), None)
+        if as_scale is not None:
+            return [self._scale(function, as_scale, term.value)]
+        output = name in self.expression.outputs
+        value = TensorArg(f"want_{name}") if output else WorkspaceArg(f"value_{name}", 8 * count)
+        lines = [f"STORE({kind}, {function.pointer(value, kind, written=True)}, at, {term.value});"]
+        error = None
+        if term.error is not None and kind == "f64" and self._is_read(name):
+            error = WorkspaceArg(f"error_{name}", 8 * count)
+            lines.append(f"STORE(f64, {function.pointer(error, 'f64', written=True)}, at, {term.error});")
+        self.sources[name] = value, error
+        if output and name in self.carried:
+            lines.append(self._scale(function, name, term.error or "0.0", term.value))
+        return lines + [self._scale(function, one, str(size), term.value) for one in self.sizes.get(name, ()) if size]
+
+    def _is_read(self, name: str) -> bool:
+        return any(one.tensor == name for s in self.expression.stages if s.name in self.carried for one in reads(s.value))
+
+    def _scale(self, function: Function, output: str, scale: str, value: str | None = None) -> str:
+        of = self.expression.dtype_of((self.scales or {}).get(output, output))
+        wide = self.language == "c" and of == "f64"
+        kind = "f64" if wide else "f32"
+        pointer = function.pointer(TensorArg(f"scale_{output}"), kind, written=True)
+        kept = scale if value is None else f"scale_of({scale}, {value}, {_SCALE_LIMITS[kind]!r})"
+        return f"STORE({kind}, {pointer}, at, {kept});"
+
+
+def _decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str] = ()) -> list[str]:
+    """A flat place as the places along axes, of which all but the first are remainders."""
+    names = names or [f"i{start + n}" for n in range(len(extents))]
+    lines = [f"i64 rest_{of} = {of};"] if extents else []
+    for name, extent in reversed([*zip(names[1:], extents[1:], strict=True)]):
+        lines += [f"const i64 {name} = rest_{of} % {extent};", f"rest_{of} /= {extent};"]
+    return [*lines, *(f"const i64 {name} = rest_{of};" for name in names[:1] if extents)]
+
+
+def _lanes(sums: Sequence[_Sum], point: Sequence[str], reduced: Sequence[str], start: int) -> list[str]:
+    """A reduction in C: along its last axis several sums side by side, which a compiler puts into vectors."""
+    last = f"i{start + len(reduced) - 1}"
+    joined = [f"lane{n}[l] = {one.join(f'lane{n}[l]', one.term)};" for n, one in enumerate(sums)]
+    inner = [f"const i64 {last} = base + l;", *point, *joined, "}"]
+    lines = [f"{one.kind} lane{n}[{_LANES}];" for n, one in enumerate(sums)]
+    lines += [f"for (int l = 0; l < {_LANES}; ++l) lane{n}[l] = {one.start};" for n, one in enumerate(sums)]
+    outer = [f"i{start + n}" for n in range(len(reduced) - 1)]
+    lines += [f"for (i64 {i} = 0; {i} < {n}; ++{i}) {{" for i, n in zip(outer, reduced, strict=False)]
+    lines += [
+        f"for (i64 base = 0; base < {reduced[-1]}; base += {_LANES}) {{",
+        f"if ({reduced[-1]} - base >= {_LANES}) for (int l = 0; l < {_LANES}; ++l) {{",
+        *inner,
+        f"else for (int l = 0; l < (int)({reduced[-1]} - base); ++l) {{",
+        *inner,
+        "}",
+        *("}" for _ in outer),
+    ]
+    for n, one in enumerate(sums):
+        lines += [
+            f"{one.kind} s{n} = lane{n}[0];",
+            f"for (int l = 1; l < {_LANES}; ++l) s{n} = {one.join(f's{n}', f'lane{n}[l]')};",
+        ]
+    return lines
+
+
+def _group(elements: int, points: int) -> int:
+    """How many threads of a GPU share an element: as many as fill it, and for long rows whole warps."""
+    group = 1
+    rows = points >= _LONG and elements < _MANY
+    while group < _THREADS and (elements * group < _ENOUGH_THREADS or (rows and group < _WARP)):
+        group *= 2
+    while group > points:
+        group //= 2
+    return group if points >= _WARP or elements * points < _ENOUGH_THREADS else 1

@@ -1,0 +1,242 @@
+"""The references of expressions as kernels are numpy's: numbers and scales, in C and as GPUs compute them."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+from importlib import resources
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simt_emulation as emulation
+from expressions import expressions
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import deepgen as dg
+from deepgen.operators import Answer, Operator, conv2d, softmax
+from deepgen.operators.base import Array
+from deepgen.operators.compare import compare
+from deepgen.operators.expr.nodes import COMPARE, UNARY, Expression
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.operators.expr.reference_kernels import reference_kernel
+from deepgen.run.measure.base import Helper
+from deepgen.run.measure.host_reference import HostReference, in_parts
+from deepgen.run.measure.sampled import sampled
+from deepgen.targets import resolve
+from deepgen.toolchains import build_once
+from deepgen.vocabulary import Kernel, Missing, Source
+from deepgen.vocabulary.dtypes import dtype, narrow
+
+COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
+NUMBERS = count()
+OPERATORS: list[Operator] = [
+    dg.operator("rms_norm", rows=5, cols=300, dtype="bf16"),
+    dg.operator("layer_norm", rows=40, cols=17, dtype="f16", epilogue="bias,gelu"),
+    dg.operator("mean", rows=3, cols=1100, dtype="f64"),
+    dg.operator("scan", M=3, N=5, K=7, axis="1", dtype="f32", epilogue="tanh"),
+    dg.operator("scan", M=3, N=5, K=7, dtype="i8"),
+    dg.operator("bmm", B=2, M=9, N=8, K=33, dtype="f16"),
+    dg.operator("depthwise_conv2d", N=2, H=9, W=8, C=5, k=3, pad=1, dtype="f32", epilogue="bias,relu"),
+    dg.operator("elementwise", rows=9, cols=300, dtype="bf16", epilogue="residual,silu,sigmoid"),
+    conv2d(2, 9, 8, 5, 3, 3, pad=1, stride=2, dtype="bf16"),
+    conv2d(2, 9, 8, 5, 3, 3, pad=1, dtype="i8", layout="nchw"),
+    softmax(4, 300, dtype="bf16"),
+    softmax(3, 70, dtype="f64"),
+]
+
+
+def named(operator: Operator) -> str:
+    return operator.describe().replace(" ", "-")
+
+
+def in_c(operator: Operator, kernel: Kernel, folder: Path, *flags: str) -> HostReference:
+    assert COMPILER is not None
+    place = folder / f"reference{next(NUMBERS)}"
+    place.mkdir()
+    for source in kernel.sources:
+        (place / source.name).write_text(source.text)
+    command = [COMPILER, *(flags or kernel.flags), "-shared", "-fPIC", "-o", "reference.so", "reference.c", "-lm"]
+    subprocess.run(command, cwd=place, check=True)
+    loaded = HostReference.load(Helper(kernel, place / "reference.so"), threads=2)
+    assert loaded is not None
+    return loaded
+
+
+def alike(operator: Operator, probe: str, got: dict[str, Answer], want: Any) -> bool:
+    """A hundredth of what kernels may be off by, and where these compute in f64, all of it."""
+    for tensor in operator.tensors():
+        if tensor.role == "input":
+            continue
+        of, tolerance, answer = tensor.dtype, operator.tolerance(tensor.name, probe), want[tensor.name]
+        share = 1.0 if of.name == "f64" else 0.01
+        within = replace(tolerance, absolute=share * tolerance.absolute, relative=share * tolerance.relative)
+        values = compare(got[tensor.name].values, answer, dtype("i64" if of.integer else "f64"), within)
+        sizes = np.broadcast_to(answer.scale, answer.values.shape).astype(np.float64)
+        scale = np.broadcast_to(got[tensor.name].scale, sizes.shape)
+        if not (values.ok and np.allclose(scale, sizes, rtol=1e-4, atol=0.0)):
+            return False
+    return True
+
+
+needs_c = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installed")
+
+
+@needs_c
+@settings(max_examples=25)
+@given(expressions(), st.integers(0, 9))
+def test_random_expressions_in_c(tmp_path_factory: pytest.TempPathFactory, expression: Expression, seed: int) -> None:
+    operator = ExpressionOperator(expression)
+    kernel = reference_kernel(expression, "c")
+    inputs, want = operator.inputs(seed), operator.reference(operator.inputs(seed))
+    for name, answer in want.items():
+        places = np.arange(0, answer.values.size, 2)
+        some = operator.reference_at(inputs, name, places)
+        np.testing.assert_allclose(some.values, answer.values.reshape(-1)[places], rtol=1e-9, atol=1e-9)
+        scale = np.broadcast_to(answer.scale, answer.values.shape).reshape(-1)[places]
+        np.testing.assert_allclose(np.broadcast_to(some.scale, places.shape), scale, rtol=1e-4)
+    if kernel is not None:
+        got = in_c(operator, kernel, tmp_path_factory.getbasetemp(), "-O0", "-w").answers(operator, inputs, "normal")
+        assert isinstance(got, dict), got
+        assert alike(operator, "normal", got, want)
+
+
+def everything(of: str) -> Expression:
+    """All functions and comparisons of two floats, one after the other along an axis."""
+    x, y = dg.tensor("x", (40,), of), dg.tensor("y", (40,), of)
+    wide = "f64" if of == "f64" else "f32"
+
+    def element(i: Any, which: Any) -> Any:
+        a, b = x[i].cast(wide), y[i].cast(wide)
+        third = (a * b).cast(of).cast(wide)  # with an error of its own
+        ways = [getattr(dg, op)(one) for op in UNARY if op not in ("neg", "abs") for one in (a, third)]
+        ways += [-a, abs(third), a / third, third / a, abs(a) ** third, dg.minimum(a, third), dg.maximum(third, b)]
+        less = {"lt": a < third, "le": third <= b, "eq": a == b, "ne": a != third}
+        ways += [dg.where(less[op], third, b) for op in COMPARE]
+        ways.append(dg.where((a < third) & (b < third) | (a < 0), a, third + 1))
+        result = ways[0]
+        for place, way in enumerate(ways[1:], 1):
+            result = dg.where(which < place, result, way)
+        return result
+
+    return dg.expression(dg.compute("z", (40, 36), element))
+
+
+@needs_c
+@pytest.mark.parametrize("of", ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2"])
+def test_all_functions_and_formats_in_c(of: str, tmp_path: Path) -> None:
+    expression = everything(of)
+    operator = ExpressionOperator(expression)
+    inputs = operator.inputs(3)
+    tiny = {"f8e4m3": 2.0**-9, "f8e5m2": 2.0**-16, "f16": 2.0**-24}.get(of, 2.0**-126)
+    odd = [np.nan, 0.0, -0.0, 1.0, tiny, -tiny, *(() if of == "f8e4m3" else (np.inf, -np.inf))]
+    for name in inputs:
+        inputs[name][: len(odd)] = narrow(np.array(odd), dtype(of))
+    inputs["y"][: len(odd)] = inputs["y"][: len(odd)][::-1].copy()
+    kernel = reference_kernel(expression, "c")
+    assert kernel is not None
+    want = operator.reference(inputs)
+    got = in_c(operator, kernel, tmp_path, "-O1", "-w").answers(operator, inputs, "normal")
+    assert isinstance(got, dict), got
+    assert alike(operator, "normal", got, want)
+
+
+@needs_c
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_operators_in_c(operator: Operator, tmp_path: Path) -> None:
+    kernel = operator.reference_kernel("c")
+    if kernel is None:
+        assert operator.name in ("bmm", "conv2d", "depthwise_conv2d")
+        return
+    reference = in_c(operator, kernel, tmp_path)
+    for probe in operator.probes():
+        inputs = operator.inputs(3, probe)
+        got = reference.answers(operator, inputs, probe)
+        assert isinstance(got, dict), got
+        assert alike(operator, probe, got, operator.reference(inputs)), probe
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_some_elements_are_those_of_the_whole(operator: Operator) -> None:
+    for probe in operator.probes():
+        inputs = operator.inputs(3, probe)
+        for name, want in operator.reference(inputs).items():
+            places = sampled(want.values.shape, operator.reference_rows)
+            got = operator.reference_at(inputs, name, places)
+            whole = np.broadcast_to(want.scale, want.values.shape).reshape(-1)[places]
+            np.testing.assert_allclose(got.values, want.values.reshape(-1)[places], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(np.broadcast_to(got.scale, places.shape), whole, rtol=1e-4)
+
+
+def emulated(operator: Operator, kernel: Kernel, folder: Path) -> dict[str, Answer]:
+    simt = resources.files("deepgen.kernels.shared.dialect")
+    headers = tuple(Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
+    harness = '#include "dialect.h"\n' + emulation.harness(kernel)
+    library = emulation.compiled(replace(kernel, sources=(*kernel.sources, *headers)), folder, harness, "-std=c++17")
+    tensors: dict[str, Array] = dict(operator.inputs(3))
+    for tensor in operator.tensors():
+        if tensor.role != "input":
+            tensors[f"want_{tensor.name}"] = np.zeros(tensor.shape, np.int64 if tensor.dtype.integer else np.float64)
+            tensors[f"scale_{tensor.name}"] = np.ones(tensor.shape, np.float32)
+    written = [name for name in tensors if name.startswith(("want_", "scale_"))]
+    assert emulation.steps(kernel, library, operator, tensors, {}, written) == ""
+    outputs = [t.name for t in operator.tensors() if t.role != "input"]
+    return {name: Answer(tensors[f"want_{name}"], tensors[f"scale_{name}"]) for name in outputs}
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("operator", OPERATORS, ids=named)
+def test_operators_as_gpus_compute_them(operator: Operator, tmp_path: Path) -> None:
+    kernel = operator.reference_kernel("cuda")
+    assert kernel is not None
+    got = emulated(operator, kernel, tmp_path)
+    assert alike(operator, "normal", got, operator.reference(operator.inputs(3)))
+
+
+@pytest.mark.parametrize(("target", "first"), [("cuda:sm_90a", 0), ("cuda:sm_80", 1), ("hip:gfx90a", 1)])
+def test_they_build_wherever_kernels_do(target: str, first: int) -> None:
+    chip = resolve(target)
+    for operator in OPERATORS[first::3]:
+        kernel = operator.reference_kernel(chip.kind)
+        if kernel is None:
+            assert chip.kind == "hip"
+            continue
+        try:
+            assert build_once(kernel, chip).facts["code_bytes"]
+        except Missing as error:
+            pytest.skip(str(error))
+
+
+def test_one_binary_serves_all_shapes() -> None:
+    first, other = (softmax(*shape, dtype="bf16").reference_kernel("cuda") for shape in ((4, 300), (777, 50304)))
+    assert first is not None and other is not None
+    assert first.sources == other.sources and first.name == other.name and first.plan != other.plan
+
+
+@needs_c
+def test_a_wrong_one_is_not_believed(tmp_path: Path) -> None:
+    operator = softmax(40, 300)
+    kernel = operator.reference_kernel("c")
+    assert kernel is not None
+    inputs = operator.inputs(3)
+    for was, instead, words in (
+        ("fn_exp(f64 x) { return exp(x)", "fn_exp(f64 x) { return exp(x * 1.001)", "another value"),
+        ("(T)(x))", "(T)((x) * (sizeof(T) == 4 ? 2 : 1)))", "another scale"),
+    ):
+        source, header = kernel.sources
+        harmed = replace(kernel, sources=(source, Source(header.name, header.text.replace(was, instead))))
+        answer = in_c(operator, harmed, tmp_path, "-O1", "-w").answers(operator, inputs, "normal")
+        assert isinstance(answer, str) and words in answer
+
+
+def test_work_is_shared_and_errors_are_not_lost() -> None:
+    done: list[int] = []
+    in_parts(1000, 3, lambda first, last: done.extend(range(first, last)))
+    assert sorted(done) == list(range(1000))
+    with pytest.raises(ZeroDivisionError):
+        in_parts(10, 2, lambda first, last: ctypes.c_int(first // 0))
