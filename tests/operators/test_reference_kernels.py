@@ -26,12 +26,13 @@ from deepgen.operators.expr.nodes import COMPARE, UNARY, Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.expr.reference_kernels import reference_kernel
 from deepgen.run.measure.base import Helper
-from deepgen.run.measure.host_reference import HostReference, in_parts
+from deepgen.run.measure.host_reference import HostReference
 from deepgen.run.measure.sampled import sampled
 from deepgen.targets import resolve
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, Missing, Source
 from deepgen.vocabulary.dtypes import dtype, narrow
+from deepgen.vocabulary.parallel import in_parts
 
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
 NUMBERS = count()

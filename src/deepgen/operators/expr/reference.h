@@ -66,6 +66,7 @@ inline f64 root(f64 x) { return std::sqrt(x); }
 #define LOAD(T, from, i) load_global<T>((const T*)(from) + (i))
 #define STORE(T, to, i, x) store_global<T>((T*)(to) + (i), (T)(x))
 #define PART(T, place, lane) load_shared<T>(((place) * 256 + (lane)) * 8)
+#define OTHER(T, place) PART(T, place, thread_id() + half)
 #define KEEP(T, place, x) store_shared<T>(((place) * 256 + thread_id()) * 8, (x))
 #endif
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import resources
 from math import prod, sqrt
 
@@ -30,6 +29,7 @@ _MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
 _WIDTH, _LANES = 1 << 14, 8  # in C: elements of a line that are one unit, and sums that are added up side by side
 _ENOUGH_THREADS, _LONG, _MANY, _WARP = 1 << 18, 1 << 10, 1 << 20, 32  # on GPUs
 _SCALE_LIMITS = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
+_WHOLE = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}
 _HIP_LACKS = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
 _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
@@ -42,7 +42,7 @@ def reference_kernel(expression: Expression, language: str, scales: Mapping[str,
     """
     if language not in ("c", "cuda", "hip") or (language == "hip" and _needs_library(expression)):
         return None
-    if language == "c" and any(_is_large(product) for product in map(partial(contraction, expression), expression.stages)):
+    if language == "c" and any(_is_large(contraction(expression, stage)) for stage in expression.stages):
         return None  # numpy multiplies matrices faster than plain loops
     writer = _Writer(expression, language, scales)
     functions = [writer.stage(place, stage) for place, stage in enumerate(expression.stages)]
@@ -95,7 +95,8 @@ def _added(term: str) -> _Sum:
 class _Writer:
     def __init__(self, expression: Expression, language: str, scales: Mapping[str, str] | None) -> None:
         self.expression, self.language, self.scales = expression, language, scales
-        self.sources: dict[str, tuple[Arg, Arg | None]] = {t.name: (TensorArg(t.name), None) for t in expression.tensors}
+        self.sources: dict[str, tuple[Arg, Arg | None]] = {}
+        self.sources.update({t.name: (TensorArg(t.name), None) for t in expression.tensors})
         # Outputs whose scale is the size of the products that they are sums of, by the stage that adds these up.
         self.sizes: dict[str, list[str]] = {}
         self.carried: set[str] = set()  # stages whose errors are computed
@@ -198,8 +199,8 @@ class _Writer:
             "for (int half = group / 2; half; half /= 2) {",
             "if (lane < half) {",
             *(
-                f"{name} = {one.join(name, f'PART({one.kind}, {n}, thread_id() + half)')}; KEEP({one.kind}, {n}, {name});"
-                for n, (one, name) in enumerate(zip(sums, names, strict=True))
+                f"s{n} = {one.join(f's{n}', f'OTHER({one.kind}, {n})')}; KEEP({one.kind}, {n}, s{n});"
+                for n, one in enumerate(sums)
             ),
             "}",
             "barrier();",
@@ -232,7 +233,7 @@ class _Writer:
     def _joined(self, function: Function, stage: Stage, term: Term) -> list[_Sum]:
         op = str(stage.reduce)
         if dtype(stage.dtype).integer:
-            name, start = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}[op]
+            name, start = _WHOLE[op]
             return [_Sum("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
         if op == "sum":
             sums = [_added(term.value)]
@@ -330,7 +331,8 @@ class _Writer:
         return lines + [self._scale(function, one, str(size), term.value) for one in self.sizes.get(name, ()) if size]
 
     def _is_read(self, name: str) -> bool:
-        return any(one.tensor == name for s in self.expression.stages if s.name in self.carried for one in reads(s.value))
+        later = (stage for stage in self.expression.stages if stage.name in self.carried)
+        return any(one.tensor == name for stage in later for one in reads(stage.value))
 
     def _scale(self, function: Function, output: str, scale: str, value: str | None = None) -> str:
         of = self.expression.dtype_of((self.scales or {}).get(output, output))

@@ -153,7 +153,7 @@ def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expressio
 
 
 def softmax_reference(rows: int, cols: int, dtype: str, wide: str, least: float) -> Expression:
-    """The reference of operators/softmax.py: y in f64, and as its scale what differences are worth, `least` at least."""
+    """Of operators/softmax.py: y in f64, and as its scale what differences are worth, `least` at least."""
     x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
     largest = compute("largest", (rows,), lambda row: max(x[row, over].cast("f64"), over))
     total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast("f64") - largest[row]), over))

@@ -18,6 +18,7 @@ from deepgen.vocabulary.finding import CodeSource
 if TYPE_CHECKING:
     from deepgen.toolchains import Cache
 
+REFERENCE = "reference"  # what names of helpers begin with that compute answers
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
 CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
 _OF_FINALS = ("calm_seconds", "race_seconds")

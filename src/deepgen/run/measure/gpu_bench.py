@@ -5,22 +5,23 @@ The answer is by the operator's own reference kernel, once numpy has checked som
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
-from deepgen.operators.compare import compare, flat_scale
+from deepgen.operators import Answer, Array, Operator, Recorded, Tensor
+from deepgen.operators.compare import flat_scale
 from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.bench import AlternatingInputs, Rejected, error_of, poison
 from deepgen.run.measure.gpu_device import Checks, DeviceBuffer, DeviceTensor, can_judge
+from deepgen.run.measure.sampled import doubt
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
-from deepgen.vocabulary.dtypes import dtype
 
 _WANT_BYTES, _SCALE_BYTES = 8, 4
 
@@ -103,9 +104,9 @@ class GpuBench:
     ) -> DeviceSet:
         """A set of inputs with its answers: from the device if it can be trusted, otherwise from the host."""
         filled = DeviceSet(buffers, kept={t.name: self._new(t.name, t.bytes) for t in self.outputs})
-        doubt = self._from_device(filled, inputs)
-        if doubt is not None:
-            self.reference = f"host: {doubt}" if doubt else "host"
+        why = self._from_device(filled, inputs)
+        if why is not None:
+            self.reference = f"host: {why}" if why else "host"
             computed = answers()
             if computed:
                 self._from_host(filled, computed)
@@ -129,27 +130,40 @@ class GpuBench:
         on_device = self._on_device
         if on_device is None:
             return ""
-        self.use(filled)
         try:
+            kernel = on_device.kernel(self.operator)
+            if kernel is None:
+                return ""
+            scaled = _scaled(kernel)
+            self.use(filled)
             for tensor in self.outputs:
                 count = _size(tensor.shape)
                 filled.right[tensor.name] = self._new(tensor.name, _WANT_BYTES * count)
-                each = on_device.scales_each(tensor.name)
+                each = tensor.name in scaled
                 filled.scale[tensor.name] = self._new(tensor.name, _SCALE_BYTES * (count if each else 1))
                 if not each:
                     filled.scale[tensor.name].put(np.ones(1, np.float32))
             wants = {f"want_{name}": buffer.start for name, buffer in filled.right.items()}
             scales = {f"scale_{name}": buffer.start for name, buffer in filled.scale.items()}
-            on_device.run(self.operator, {**self.addresses(), **wants, **scales})
+            on_device.run(kernel, self.operator, {**self.addresses(), **wants, **scales})
         except DriverError as error:
             if error.sticky:
                 raise
             return f"the device's reference could not be run: {error}"
+        except NotLoadable as error:
+            return f"the device's reference could not be run: {error}"
         for tensor in self.outputs:
-            tolerance = self.operator.tolerance(tensor.name, self._probe)
-            want, scale = filled.right[tensor.name], filled.scale[tensor.name]
-            if doubt := on_device.doubt(self.operator, tensor, inputs, want, scale, tolerance):
-                return doubt
+            held = {
+                f"want_{tensor.name}": (filled.right[tensor.name], np.int64 if tensor.dtype.integer else np.float64),
+                f"scale_{tensor.name}": (filled.scale[tensor.name], np.float32),
+            }
+
+            def some(name: str, places: Array, held: Mapping[str, tuple[DeviceBuffer, type]] = held) -> Array:
+                buffer, kind = held[name]
+                return buffer.some(places, np.dtype(kind))
+
+            if why := doubt(self.operator, tensor, inputs, self._probe, some, scaled=tensor.name in scaled):
+                return why
         return None
 
     def _from_host(self, filled: DeviceSet, answers: Mapping[str, Answer]) -> None:
@@ -260,25 +274,24 @@ def _size(shape: tuple[int, ...]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-SAMPLES = 1000
-_SHARE = 0.01  # of the operator's tolerance that a reference may be off by; all of it where f64 is judged by f64
-_SCALE_ERROR = Tolerance(1e-3, 1e-3)
-
-
 class DeviceReference:
-    """One operator's reference kernel, loaded."""
+    """The reference kernels of an operator, of which each serves some of its shapes."""
 
-    def __init__(self, driver: Driver, helper: Helper) -> None:
-        self._driver = driver
-        self._kernel = GpuKernel.read(driver, helper.kernel, helper.binary)
-        steps = (*helper.kernel.plan.prepare, *helper.kernel.plan.steps)
-        self._names = {arg.tensor for step in steps for arg in step.args if isinstance(arg, TensorArg)}
+    def __init__(self, driver: Driver, helpers: Sequence[Helper], language: str) -> None:
+        self._driver, self._language = driver, language
+        self._helpers = {helper.kernel.name: helper for helper in helpers}
+        self._loaded: dict[str, GpuKernel] = {}
 
-    def scales_each(self, output: str) -> bool:
-        """Whether it gives every element of an output a scale of its own."""
-        return f"scale_{output}" in self._names
+    def kernel(self, operator: Operator) -> GpuKernel | None:
+        """That of an operator's shape, loaded; None where there is none."""
+        own = operator.reference_kernel(self._language)
+        if own is None or own.name not in self._helpers:
+            return None
+        if own.id not in self._loaded:
+            self._loaded[own.id] = GpuKernel.read(self._driver, own, self._helpers[own.name].binary)
+        return self._loaded[own.id]
 
-    def run(self, operator: Operator, addresses: Mapping[str, int]) -> None:
+    def run(self, kernel: GpuKernel, operator: Operator, addresses: Mapping[str, int]) -> None:
         """`addresses`: of the operator's tensors, and of what is to be written."""
         spaces: list[DeviceBuffer] = []
 
@@ -286,47 +299,21 @@ class DeviceReference:
             spaces.append(DeviceBuffer(self._driver, arg.name, size))
             return spaces[-1].start
 
-        bound = self._kernel.bind(addresses, operator.scalars(), allocate)
-        bound.prepare.run()
-        bound.run.run()
-        self._driver.synchronize()
-        for space in spaces:
-            space.close()
+        try:
+            bound = kernel.bind(addresses, operator.scalars(), allocate)
+            bound.prepare.run()
+            bound.run.run()
+            self._driver.synchronize()
+        finally:
+            for space in spaces:
+                space.close()
 
     def close(self) -> None:
-        self._kernel.close()
-
-    def doubt(
-        self,
-        operator: Operator,
-        output: Tensor,
-        inputs: Mapping[str, Array],
-        want: DeviceBuffer,
-        scale: DeviceBuffer,
-        tolerance: Tolerance,
-    ) -> str | None:
-        """Where the device and numpy differ, in words: at the corners or at a thousand other elements."""
-        places = sampled(output.shape)
-        wide = dtype("i64" if output.dtype.integer else "f64")
-        right = operator.reference_at(inputs, output.name, places)
-        share = 1.0 if output.dtype.name == "f64" else _SHARE
-        judged = {"value": (want, wide, right, Tolerance(share * tolerance.absolute, share * tolerance.relative))}
-        if self.scales_each(output.name):
-            sizes = np.broadcast_to(right.scale, places.shape).astype(np.float64)
-            judged["scale"] = scale, dtype("f32"), Answer(sizes, sizes), _SCALE_ERROR
-        for what, (buffer, of, answer, within) in judged.items():
-            result = compare(buffer.some(places, of.numpy()), answer, of, within)
-            if result.first is not None:
-                index = ", ".join(str(int(i)) for i in np.unravel_index(places[result.first], output.shape))
-                return f"the device's reference has another {what} at {output.name}[{index}] than numpy"
-        return None
+        for kernel in self._loaded.values():
+            kernel.close()
 
 
-def sampled(shape: tuple[int, ...]) -> Array:
-    """Flat places of elements: all of a small tensor, else the corners of each dimension and random others."""
-    size = int(np.prod(shape, dtype=np.int64))
-    if size <= SAMPLES:
-        return np.arange(size)
-    ends = np.meshgrid(*((0, length - 1) for length in shape), indexing="ij")
-    corners = np.ravel_multi_index([end.reshape(-1) for end in ends], shape)
-    return np.unique(np.concatenate([corners, np.random.default_rng(size).integers(0, size, SAMPLES)]))
+def _scaled(kernel: GpuKernel) -> set[str]:
+    """The outputs of which a reference kernel gives every element a scale of its own."""
+    names = {arg.tensor for step in kernel.kernel.plan.steps for arg in step.args if isinstance(arg, TensorArg)}
+    return {name[len("scale_") :] for name in names if name.startswith("scale_")}

@@ -12,7 +12,7 @@ from typing import Any
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed, limits
-from deepgen.run.measure.base import Helper, Task
+from deepgen.run.measure.base import REFERENCE, Helper, Task
 from deepgen.run.measure.channel import Pulse
 from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
 from deepgen.run.measure.gpu_device import SHORTEST, Checks, Queue
@@ -38,7 +38,8 @@ class GpuWorker(Referee[GpuEntrant]):
         self._scratch = Path(opening["scratch"])
         driver = Driver(APIS[target.languages[0]])
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
-        self._reference = DeviceReference(driver, helpers["reference"]) if "reference" in helpers else None
+        references = [helper for name, helper in helpers.items() if name.startswith(REFERENCE)]
+        self._reference = DeviceReference(driver, references, target.languages[0]) if references else None
         self.judge = helpers.get("judge")
         self._device = GpuSurroundings(self.task, pulse, driver, checks, Queue(driver, checks, target.cache_bytes))
         self._nvml = Nvml.find(driver.device) if "cuda" in target.languages else None

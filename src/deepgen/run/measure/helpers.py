@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
-from deepgen.operators import is_built_in
+from deepgen.operators import Operator, is_built_in
 from deepgen.run.measure import harness
-from deepgen.run.measure.base import Helper, Task
+from deepgen.run.measure.base import REFERENCE, Helper, Task
 from deepgen.toolchains import Cache, build_once, default_cache_folder
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, completed
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, LaunchPlan, completed
+
+_NUMBERS, _OPERATIONS = 1 << 20, 1 << 26
 
 
 def helpers_for(task: Task) -> dict[str, Kernel]:
@@ -20,12 +24,32 @@ def helpers_for(task: Task) -> dict[str, Kernel]:
     judge = operator.judge_kernel(target)
     beside = {} if judge is None else {"judge": judge}
     if target.runner != "gpu":
-        return {"harness": harness.source(), **beside}
+        return {"harness": harness.source(), **(references(task) if target.runner == "cpu" else {}), **beside}
     from deepgen.run.measure.gpu_device import source
 
-    # What a user's operator computes is handed over as arrays, with the answers.
-    reference = operator.reference_kernel(target.languages[0]) if is_built_in(operator) else None
-    return {"harness": source(target.languages[0]), **({"reference": reference} if reference else {}), **beside}
+    return {"harness": source(target.languages[0]), **references(task), **beside}
+
+
+def references(task: Task) -> dict[str, Kernel]:
+    """The kernels that compute the operator's answers, one for all shapes that share it, where numpy takes long.
+
+    What a user's operator computes is handed over as arrays, with the answers.
+    """
+    kernels: dict[str, Kernel] = {}
+    for operator in task.shapes:
+        if is_built_in(operator) and _takes_long(operator):
+            kernel = operator.reference_kernel(task.target.languages[0])
+            if kernel is not None and kernel.name not in kernels:
+                # A launch plan is that of a shape: the worker makes it. Here it only names what is to be built.
+                steps = tuple(replace(step, args=(), grid=(1, 1, 1)) for step in kernel.plan.steps)
+                kernels[kernel.name] = replace(kernel, plan=LaunchPlan(steps))
+    return {f"{REFERENCE}{place or ''}": kernel for place, kernel in enumerate(kernels.values())}
+
+
+def _takes_long(operator: Operator) -> bool:
+    """Longer than a compiler, more or less. A GEMM's kernel is the same for most of them, and compiled already."""
+    numbers = sum(prod(tensor.shape) for tensor in operator.tensors())
+    return operator.name == "gemm" or numbers >= _NUMBERS or operator.flops() >= _OPERATIONS
 
 
 def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Sequence[str] = ()) -> dict[str, Helper]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,8 +14,7 @@ from deepgen.operators import Answer, Array, Operator
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.sampled import doubt
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
-
-_UNITS = 8  # parts of a stage for each thread: the last ones to end do not keep the others waiting
+from deepgen.vocabulary.parallel import in_parts
 
 
 @dataclass(frozen=True)
@@ -78,32 +77,9 @@ class HostReference:
                 name = arg.tensor if isinstance(arg, TensorArg) else arg.name
                 values.append(ctypes.c_void_p(arrays[name].ctypes.data))
             entry = getattr(self.library, step.entry)
-
-            def part(first: int, last: int, entry: Callable[..., object] = entry, values: list[object] = values) -> None:
-                entry(ctypes.c_int64(first), ctypes.c_int64(last), *values)
-
-            in_parts(int(step.grid[0]), self.threads, part)
+            in_parts(int(step.grid[0]), self.threads, partial(_call, entry, values))
         return arrays
 
 
-def in_parts(units: int, threads: int, work: Callable[[int, int], None]) -> None:
-    """Have threads do so many units of work, a range of them at a time. None is left when it returns."""
-    size = max(1, -(-units // (_UNITS * threads)))
-    starts = iter(range(0, units, size))
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            for start in starts:  # a range's iterator is one object of C: threads share it safely
-                work(start, min(units, start + size))
-        except BaseException as error:
-            failed.append(error)
-
-    others = [threading.Thread(target=run) for _ in range(min(threads, -(-units // size)) - 1)]
-    for other in others:
-        other.start()
-    run()
-    for other in others:
-        other.join()
-    if failed:
-        raise failed[0]
+def _call(entry: Callable[..., object], values: Sequence[object], first: int, last: int) -> None:
+    entry(ctypes.c_int64(first), ctypes.c_int64(last), *values)

@@ -1,4 +1,4 @@
-"""Whether a reference that a compiled kernel computed is to be trusted: some of its elements are compared with numpy's."""
+"""Whether a compiled reference is to be trusted: some of its elements are compared with numpy's."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import Any
 from deepgen.run.counters.base import Counted
 from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import Contender, Helper, Task
-from deepgen.run.measure.helpers import built_here
+from deepgen.run.measure.base import REFERENCE, Contender, Helper, Task
+from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
 from deepgen.run.measure.process import Lost, WorkerProcess
 from deepgen.run.measure.race import is_beaten, unsettled
@@ -170,9 +170,9 @@ class Supervisor:
             # What was right and what is possible belong to the operator before.
             self.task, self._floor, self._good = task, Floor(task), None
             self._opening = {**self._opening, "task": task.to_json()}
-            if task.target.runner == "gpu":
-                helpers = {**self._opening["helpers"]}
-                helpers.pop("reference", None)  # it is the operator's
+            before = self._opening["helpers"]
+            helpers = {name: row for name, row in before.items() if not name.startswith(REFERENCE)}  # the operator's
+            if task.target.runner == "gpu" or len(helpers) < len(before) or references(task):
                 built = {name: helper.to_json() for name, helper in self._build(task).items()}
                 self._opening = {**self._opening, "helpers": {**helpers, **built}}
             if self._worker is None or not self._worker.alive:
