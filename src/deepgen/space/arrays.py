@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from deepgen.space.evaluate import STRICT, UNDEFINED, evaluate
-from deepgen.space.expr import Expr, const
+from deepgen.space.definition import Knob
+from deepgen.space.evaluate import ABSENT, STRICT, UNDEFINED, evaluate
+from deepgen.space.expr import Config, Expr, const
 from deepgen.space.nodes import Leaf, Nodes, misfit
-from deepgen.space.rows import Array
+from deepgen.space.rows import Array, variable
+from deepgen.vocabulary import BadInput
 
 _NUMERIC = {
     "+": np.add,
@@ -218,51 +219,41 @@ def _points(nodes: Nodes, node: Expr, places: dict[str, Array]) -> Array:
     return np.array([row in points for row in zip(*columns, strict=True)], dtype=np.bool_).reshape(shape)
 
 
-Objects = npt.NDArray[np.object_]
+class Derivations:
+    """Some expressions over the knobs, made ready once to be computed for many rows at a time."""
 
+    def __init__(self, knobs: Sequence[Knob], exprs: Mapping[str, Expr]) -> None:
+        self._columns = [(i, k.name) for i, k in enumerate(knobs) if k.places > 1]
+        nodes = Nodes(
+            {knobs[i].name: variable(knobs[i]) for i, _ in self._columns},
+            {k.name: k.values[0] for k in knobs if k.places == 1},
+        )
+        self._nodes, self._exprs = nodes, dict(exprs)
+        self._totals = {name: nodes.total(expr) for name, expr in exprs.items()}
 
-def evaluate_many(exprs: Mapping[str, Expr], columns: Mapping[str, Objects]) -> dict[str, list[Any]]:
-    """The values of some expressions for many configs, given as a column of Python values a knob, None where absent."""
-    done: dict[int, Objects] = {}
-    return {name: _many(expr, columns, done) for name, expr in exprs.items()}
-
-
-def _many(expr: Expr, columns: Mapping[str, Objects], done: dict[int, Objects]) -> list[Any]:
-    """Operation by operation, each on a whole column, or one by one where some configs have no value."""
-    try:
-        values: list[Any] = _column(expr, columns, done).tolist()
+    def __call__(self, rows: Array) -> dict[str, tuple[Array, Array]]:
+        """For each expression its values, and where it has none: there any value stands. One entry a row."""
+        places = {name: rows[:, i] for i, name in self._columns}
+        values: dict[str, tuple[Array, Array]] = {}
+        for name, (value, absent, undefined) in self._totals.items():
+            try:
+                holes = evaluate_arrays(self._nodes, self._nodes.any(absent, undefined), places)
+                computed = evaluate_arrays(self._nodes, value, places), holes
+            except BadInput:  # what cannot be computed for all values may be wanted of others only
+                computed = self._one_by_one(self._exprs[name], rows, places)
+            values[name] = tuple(np.broadcast_to(array, len(rows)) for array in computed)  # type: ignore[assignment]
         return values
-    except (_OneByOne, ArithmeticError, LookupError, TypeError, ValueError):
-        names = sorted(expr.knobs())
-        rows = zip(*(columns[name].tolist() for name in names), strict=True)
-        configs = [{n: v for n, v in zip(names, row, strict=True) if v is not None} for row in rows]
-        return [evaluate(expr, config) for config in configs]
 
-
-class _OneByOne(Exception):
-    """An expression that is not computed by columns."""
-
-
-def _column(expr: Expr, columns: Mapping[str, Objects], done: dict[int, Objects]) -> Objects:
-    cached = done.get(id(expr))
-    if cached is not None:
-        return cached
-    op = expr.op
-    length = len(next(iter(columns.values())))
-    if op == "const":
-        values = np.empty(length, dtype=object)
-        values[:] = [expr.data] * length
-    elif op == "knob":
-        values = columns[expr.data]
-        if None in values.tolist():
-            raise _OneByOne
-    elif op == "named":
-        values = _column(expr.args[0], columns, done)
-    elif op in STRICT or op == "where":
-        operands = [_column(a, columns, done) for a in expr.args]
-        apply = STRICT.get(op, lambda condition, then, otherwise: then if condition else otherwise)
-        values = np.frompyfunc(apply, len(operands), 1)(*operands)
-    else:
-        raise _OneByOne
-    done[id(expr)] = values
-    return values
+    def _one_by_one(self, expr: Expr, rows: Array, places: Mapping[str, Array]) -> tuple[Array, Array]:
+        listed = {
+            name: [v if p else None for v, p in zip(own.values[at].tolist(), own.present[at].tolist(), strict=True)]
+            for name, at in places.items()
+            for own in (self._nodes.variables[name],)
+        }
+        results = np.empty(len(rows), dtype=object)
+        for place in range(len(rows)):
+            config: Config = {name: column[place] for name, column in listed.items() if column[place] is not None}
+            results[place] = evaluate(expr, {**self._nodes.fixed, **config})
+        holes = np.array([value is ABSENT or value is UNDEFINED for value in results], dtype=np.bool_)
+        results[holes] = 0
+        return results, holes

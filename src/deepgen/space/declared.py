@@ -93,6 +93,7 @@ class Declared:
         inner = lift(expr)
         self._check_names(inner, f"derived value {name!r}")
         self._derived[name] = Expr("named", (inner,), name)
+        self._changed()
         return self._derived[name]
 
     def require(self, expr: Operand, name: str) -> None:

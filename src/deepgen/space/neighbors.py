@@ -6,6 +6,7 @@ because of the change is not counted as a change of its own.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,11 @@ def deviations(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int
         after: list[tuple[int, int | None, dict[int, int]]] = []
         reached: set[tuple[int, int | None, int]] = set()
         for state, origin, changes in walks:
-            for edge in range(layer.first_view[state], layer.first_view[state + 1]):
+            start, stop = layer.first_view[state], layer.first_view[state + 1]
+            if origin is not None and gone < 0:  # it can only follow
+                start = bisect_left(layer.place_view, here, start, stop)
+                stop = min(start + 1, stop)
+            for edge in range(start, stop):
                 place, child = layer.place_view[edge], layer.child_view[edge]
                 follows = place == here
                 # Coming and going with a condition is free, for knobs after the change as for those before it.

@@ -94,10 +94,6 @@ class Rows:
                 config[name] = value
         return configs
 
-    def objects(self, rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.object_]]:
-        """One array of Python values a knob, None where it is absent."""
-        return {knob.name: self._arrays[i][rows[:, i]] for i, knob in enumerate(self.knobs)}
-
     def columns(self, rows: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """One array per knob: numbers as numbers, text and tuples as objects, NaN or None where a knob is absent."""
         columns = {}

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.space.arrays import evaluate_many
+from deepgen.space.arrays import Derivations
 from deepgen.space.declared import Declared
 from deepgen.space.engine import DEFAULT_MEMORY, Size, SpaceEngine, TooWideToCount
-from deepgen.space.evaluate import ABSENT, UNDEFINED
 from deepgen.space.expr import Config, Value
 from deepgen.space.reasons import Removal, Violation, derived_values, explain, smallest_conflict
 from deepgen.space.rows import Rows
@@ -30,10 +29,11 @@ class Space(Declared):
         super().__init__(name, memory)
         self._lock = Lock()
         self._compiled: tuple[SpaceEngine, Rows] | None = None
+        self._derivations: Derivations | None = None
         self._orders: Sequence[Sequence[str]] = ()
 
     def _changed(self) -> None:
-        self._compiled = None
+        self._compiled = self._derivations = None
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
@@ -177,6 +177,13 @@ class Space(Declared):
             near = [f for f in near if rows.adjacent(row, f)]
         return [rows.config(f) for f in near]
 
+    def neighbor_ranks(self, rank: int) -> list[int]:
+        """The ranks of the configs that differ from that of a rank in one knob."""
+        engine, rows = self._ready()
+        row = engine.row(rank)
+        near = [] if row is None else [engine.rank(other) for other in engine.one_knob_away(row, rows.absent)]
+        return [other for other in near if other is not None]
+
     def draw_within(self, values: Mapping[str, Collection[Value]], seed: int) -> Config | None:
         """One random config of the part that `restrict` would give; None if none is found there.
 
@@ -205,10 +212,17 @@ class Space(Declared):
 
     def derived_columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, list[Value | None]]:
         """The derived values of many configs or ranks, a list each; None where one rests on an absent knob."""
-        derived = evaluate_many(self._derived, self._ready()[1].objects(self._rows_of(which)))
+        derived = self.derived_arrays(self._rows_of(which))
         return {
-            name: [None if v is ABSENT or v is UNDEFINED else v for v in values] for name, values in derived.items()
+            name: [None if hole else v for v, hole in zip(values.tolist(), holes.tolist(), strict=True)]
+            for name, (values, holes) in derived.items()
         }
+
+    def derived_arrays(self, places: npt.NDArray[Any]) -> dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """The derived values of configs given by `places`, and where each rests on an absent knob."""
+        if self._derivations is None:
+            self._derivations = Derivations(self.knobs, self._derived)
+        return self._derivations(places)
 
     def why_empty(self) -> list[str]:
         """The names of a smallest set of requirements that together leave nothing; none if the space is not empty."""
@@ -244,6 +258,10 @@ class Space(Declared):
     def columns(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> dict[str, npt.NDArray[Any]]:
         """Configs or ranks as one array per knob, for models: NaN (numbers) or None where a knob is absent."""
         return self._ready()[1].columns(self._rows_of(which))
+
+    def places(self, ranks: Sequence[int]) -> npt.NDArray[Any]:
+        """One row a rank, one column a knob: the place of its value, one past the last where it is absent."""
+        return self._ready()[0].rows(ranks)
 
     def _rows_of(self, which: Sequence[Mapping[str, Value]] | Sequence[int]) -> npt.NDArray[Any]:
         engine, rows = self._ready()

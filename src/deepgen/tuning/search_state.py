@@ -14,6 +14,7 @@ from deepgen.tuning import search
 from deepgen.tuning.request import Request, StudyPlan
 from deepgen.tuning.search import Past, Strategy, recorded
 from deepgen.tuning.search.base import Restorable
+from deepgen.tuning.search.one_thread import one_thread
 from deepgen.tuning.search.second_look import Opinion, SecondLook
 from deepgen.tuning.study.identity import strategy_digest
 from deepgen.tuning.study.journal import FILE, Journal
@@ -60,6 +61,7 @@ class SearchState:
         """Trials that have a measurement, told or not."""
         return self.asked - len(self._restart.lost) - len(self.proposals)
 
+    @one_thread()
     def replay(self) -> list[Trial]:
         """Go through the journal's asks and tells as they happened. Returns the trials that had ended.
 
@@ -118,6 +120,7 @@ class SearchState:
     def _repeats(self, wanted: int, expected: Sequence[Proposal]) -> bool:
         return [self._space.rank(config) for config in self._ask_strategy(wanted)] == [p.rank for p in expected]
 
+    @one_thread()
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
         """Tell what is ready and ask for more, each when it is due. Returns the new proposals, durable in the journal.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deepgen.tuning.search.gaussian import Covariance, Posterior
+from deepgen.tuning.search.gaussian import Covariance, Joined, Posterior
 from deepgen.tuning.search.guide import log_improvement, standardised
 
 
@@ -20,7 +20,7 @@ def codes() -> np.ndarray:
 def test_observing_one_by_one_says_the_same_as_all_at_once(codes: np.ndarray) -> None:
     kernel = Covariance([line(6)] * 4)
     y = np.sin(codes[:30].sum(axis=1))
-    whole, stepwise = Posterior(kernel, codes.T), Posterior(kernel, codes.T)
+    whole, stepwise = Posterior(kernel, Joined(codes.T)), Posterior(kernel, Joined(codes.T))
     whole.start(range(30))
     stepwise.start(range(10))
     for place in range(10, 30):
@@ -29,17 +29,30 @@ def test_observing_one_by_one_says_the_same_as_all_at_once(codes: np.ndarray) ->
         assert np.allclose(a, b, atol=1e-8)
 
 
-def test_what_was_imagined_is_forgotten(codes: np.ndarray) -> None:
+def test_what_ends_as_predicted_changes_no_expectation(codes: np.ndarray) -> None:
     kernel = Covariance([line(6)] * 4)
     y = np.sin(codes[:20].sum(axis=1))
-    posterior = Posterior(kernel, codes.T)
-    posterior.start(range(20))
-    before, mark = posterior.predict(y), posterior.mark()
-    for place in range(40, 50):
-        posterior.add(place)
-    posterior.back(mark)
-    for a, b in zip(before, posterior.predict(y), strict=True):
-        assert np.array_equal(a, b), "a resumed search never imagined it, and must go on the same"
+    posterior, other = Posterior(kernel, Joined(codes.T)), Posterior(kernel, Joined(codes.T))
+    for one in (posterior, other):
+        one.start(range(20))
+    mean, _ = posterior.predict(y)
+    other.add_all(range(40, 50))
+    expected, spread = other.predict(np.concatenate([y, mean[40:50]]))
+    posterior.imagine(range(40, 50))
+    assert np.allclose(mean, expected)
+    assert np.allclose(posterior.spread(), spread)
+
+
+@pytest.mark.parametrize("most", [1, 8, 64])
+def test_joined_columns_give_the_kernel_that_each_column_gives(codes: np.ndarray, most: int) -> None:
+    kernel = Covariance([line(6), line(6) ** 0.5, line(6), line(7)])
+    kernel.recall(np.random.default_rng(2).normal(size=9))
+    expected = np.ones((80, 80))
+    for i, table in enumerate(kernel.tables):
+        expected *= table[codes[:, i]][:, codes[:, i]]
+    joined = Joined(codes.T, order=[2, 0, 3, 1], most=most)
+    assert np.allclose(kernel.between(codes, joined), expected)
+    assert np.allclose(kernel.between(codes, joined.part(np.arange(5))), expected[:, :5])
 
 
 def test_fitting_finds_the_column_that_matters(codes: np.ndarray) -> None:
@@ -53,13 +66,13 @@ def test_fitting_finds_the_column_that_matters(codes: np.ndarray) -> None:
 def test_the_slope_that_fitting_follows_is_that_of_its_loss(codes: np.ndarray) -> None:
     kernel = Covariance([line(6)] * 4)
     y = standardised(np.exp(np.sin(codes[:, 0] + 2.0 * codes[:, 1])))
-    members = [np.eye(6)[codes[:, i]] for i in range(4)]
+    observed = kernel._observed(codes)
     at = np.random.default_rng(1).normal(size=9) * 0.3
-    _, slope = kernel._loss(at, codes, members, y)
+    _, slope = kernel._loss(at, observed, y)
     for i in range(9):
         step = np.zeros(9)
         step[i] = 1e-5
-        up, down = kernel._loss(at + step, codes, members, y)[0], kernel._loss(at - step, codes, members, y)[0]
+        up, down = kernel._loss(at + step, observed, y)[0], kernel._loss(at - step, observed, y)[0]
         assert slope[i] == pytest.approx((up - down) / 2e-5, abs=1e-4)
 
 
@@ -81,7 +94,7 @@ def test_observing_several_at_once_or_one_by_one_is_the_same() -> None:
     at = np.linspace(0.0, 1.0, 6)
     kernel = Covariance([np.abs(at[:, None] - at[None, :])] * 3)
     pool = rng.integers(0, 6, (3, 50))
-    one, many = Posterior(kernel, pool), Posterior(kernel, pool)
+    one, many = Posterior(kernel, Joined(pool)), Posterior(kernel, Joined(pool))
     for posterior in (one, many):
         posterior.start([0, 1, 2])
     for place in (5, 9, 14):

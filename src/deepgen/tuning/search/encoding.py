@@ -37,13 +37,12 @@ class Derived:
     """A column of a derived value, in levels."""
 
     name: str
-    edges: Floats
+    edges: npt.NDArray[Any]  # values: a level ends with each of them
     distances: Floats
 
-    def levels(self, values: Sequence[Any]) -> Ints:
+    def levels(self, values: npt.NDArray[Any], holes: npt.NDArray[np.bool_]) -> Ints:
         """The level of each value; one that is absent counts as 0."""
-        logs = [_log(0 if value is None else value) for value in values]
-        return np.searchsorted(self.edges, np.array(logs)).astype(np.int64)
+        return np.searchsorted(self.edges, np.where(holes, 0, values))
 
 
 class Column(Protocol):
@@ -65,6 +64,7 @@ class Encoding:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.knobs = [k for k in space.knobs if k.places > 1]
+        self._columns = [i for i, k in enumerate(space.knobs) if k.places > 1]
         self._places: list[dict[Any, int]] = [{v: i for i, v in enumerate(k.values)} for k in self.knobs]
         self._aligned = [a for i, k in enumerate(self.knobs) if (a := _aligned(i, k.values, k.places))]
         self._derived = _derived(space)
@@ -74,33 +74,42 @@ class Encoding:
         self.names += [f"alignment of {self.knobs[a.knob].name}" for a in self._aligned]
         self.names += [d.name for d in self._derived]
         self._added: list[Column] = []
+        self._near: dict[int, list[int]] = {}
         self._scales = [_scale(k.values, k.places) for k in self.knobs]
+
+    @property
+    def order(self) -> list[int]:
+        """The columns in an order in which an alignment follows its knob."""
+        beside = {a.knob: len(self.knobs) + i for i, a in enumerate(self._aligned)}
+        own = [j for i in range(len(self.knobs)) for j in ((i, beside[i]) if i in beside else (i,))]
+        return [*own, *range(len(own), len(self.distances))]
 
     def codes(self, ranks: Sequence[int]) -> Ints:
         """One row a rank, one column each of `distances`."""
         if not len(ranks):
             return np.empty((0, len(self.distances)), dtype=np.int64)
-        columns = self.space.columns(ranks)
-        rows = self.with_alignments(self._find([columns[knob.name].tolist() for knob in self.knobs], len(ranks)))
+        places = self.space.places(ranks)
+        rows = self.with_alignments(places[:, self._columns].astype(np.int64))
         if self._derived:
-            values = self.space.derived_columns(ranks)
-            rows = np.column_stack([rows, *(derived.levels(values[derived.name]) for derived in self._derived)])
+            values = self.space.derived_arrays(places)
+            rows = np.column_stack([rows, *(derived.levels(*values[derived.name]) for derived in self._derived)])
         for column in self._added:
             rows = np.column_stack([rows, column.levels(rows)])
         return rows
 
+    def neighbors(self, rank: int) -> list[int]:
+        """The ranks that differ in one knob. The best configs of a search are asked for again and again."""
+        if rank not in self._near:
+            self._near[rank] = self.space.neighbor_ranks(rank)
+        return self._near[rank]
+
     def codes_of(self, configs: Sequence[Mapping[str, Any]]) -> Ints:
         """One row per config, of knobs and their alignments alone; the configs may have other knobs beside."""
-        columns = [[c.get(knob.name) for c in configs] for knob in self.knobs]
-        return self.with_alignments(self._find(columns, len(configs)))
-
-    def _find(self, columns: Sequence[Sequence[Any]], count: int) -> Ints:
-        """The places of `count` values each, a column a knob. There may be no knob: a space can have one point."""
-        rows = []
-        for values, codes, knob in zip(columns, self._places, self.knobs, strict=True):
-            absent = len(knob.values)
-            rows.append([codes.get(value, absent) for value in values])
-        return np.ascontiguousarray(np.array(rows, dtype=np.int64).reshape(len(self.knobs), count).T)
+        rows = [
+            [codes.get(config.get(knob.name), len(knob.values)) for config in configs]
+            for codes, knob in zip(self._places, self.knobs, strict=True)
+        ]
+        return self.with_alignments(np.array(rows, dtype=np.int64).reshape(len(self.knobs), len(configs)).T)
 
     def with_alignments(self, places: Ints) -> Ints:
         """Places of the knobs' values, and beside them their alignments."""
@@ -189,18 +198,14 @@ def _derived(space: Space) -> list[Derived]:
     """The derived values that are numbers and differ, cut into levels of about equally many configs."""
     if not space.derivations or space.empty():
         return []
-    sample = space.derived_columns(space.sample(_SAMPLE, 0))
+    sample = space.derived_arrays(space.places(space.sample_ranks(_SAMPLE, 0)))
     derived = []
-    for name in space.derivations:
-        values = [value for value in sample[name] if value is not None]
-        if not all(isinstance(v, (int, float)) for v in values):
+    for name, (drawn, holes) in sample.items():
+        values = drawn[~holes]
+        if values.dtype.kind not in "biuf" and not all(isinstance(v, (int, float)) for v in values.tolist()):
             continue
-        logs = np.array([_log(v) for v in values])
-        edges = np.unique(np.quantile(logs, np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1])) if len(logs) else logs
+        shares = np.linspace(0.0, 1.0, _LEVELS + 1)[1:-1]
+        edges = np.unique(np.sort(values)[(shares * (len(values) - 1)).astype(np.int64)]) if len(values) else values
         if len(edges) > 1:
             derived.append(Derived(name, edges, _apart(np.linspace(0.0, 1.0, len(edges) + 1))))
     return derived
-
-
-def _log(value: Any) -> float:
-    return math.copysign(math.log1p(abs(float(value))), float(value)) if isinstance(value, (int, float)) else 0.0

@@ -8,8 +8,9 @@ and the kernel of two configs is a product of look-ups.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,12 +28,60 @@ _LEAST_NOISE = 1e-4  # of the amplitude: below it, rounding would decide
 _ROOT5 = math.sqrt(5.0)
 
 
+_TOGETHER = 64  # combinations of values up to which columns are joined,
+_TOGETHER_IN_FIT = 32  # and where configs are few
+_BLOCK = 64  # rows of a triangle that are multiplied at a time
+_PAIRS = 1 << 14  # combinations that could occur, beyond which it is not looked which of them do
+
+
+class Joined:
+    """Codes of some configs, with columns joined as long as few combinations of their values occur.
+
+    A kernel is then a product of a few look-ups instead of one a column. `order` has columns that belong together side
+    by side.
+    """
+
+    def __init__(self, columns: Ints, order: Sequence[int] | None = None, most: int = _TOGETHER) -> None:
+        self.columns = columns
+        # Of each group its columns, the combinations of their codes that occur, and which of them each config has.
+        self.groups: list[tuple[list[int], Ints, Ints]] = []
+        for i in order if order is not None else range(len(columns)):
+            codes, places = columns[i], int(columns[i].max(initial=0)) + 1
+            if self.groups and self.groups[-1][1].shape[1] * places <= _PAIRS:
+                members, combinations, which = self.groups[-1]
+                seen, joined = _distinct(which * places + codes)
+                if len(seen) <= most:
+                    combinations = np.vstack([combinations[:, seen // places], seen % places])
+                    self.groups[-1] = ([*members, i], combinations, joined)
+                    continue
+            seen, which = _distinct(codes)
+            self.groups.append(([i], seen[None, :], which))
+
+    def part(self, places: Ints) -> Joined:
+        """Some of the configs."""
+        part = Joined(self.columns[:0])
+        part.columns = self.columns[:, places]
+        part.groups = [(members, combinations, which[places]) for members, combinations, which in self.groups]
+        return part
+
+
+def _distinct(codes: Ints) -> tuple[Ints, Ints]:
+    """The codes that occur, in order, and which of them each one is."""
+    seen = np.flatnonzero(np.bincount(codes))
+    number = np.empty(int(seen[-1]) + 1 if len(seen) else 1, dtype=np.int64)
+    number[seen] = np.arange(len(seen))
+    return seen, number[codes]
+
+
 class Covariance:
     """The kernel's hyperparameters, and the tables that follow from them."""
 
     def __init__(self, distances: Sequence[Floats]) -> None:
-        self._distances = distances
-        width = len(distances)
+        self._shapes = [d.shape for d in distances]
+        self._starts = np.cumsum([0, *(d.size for d in distances)])
+        self._column = np.repeat(np.arange(len(distances)), [d.size for d in distances])
+        self._flat = np.concatenate([d.ravel() for d in distances]) if distances else np.empty(0)
+        width = self._width = len(distances)
         self._centre = np.array([LENGTH[0]] * width + [WEIGHT[0]] * width + [_NOISE[0]])
         self._spread = np.array([LENGTH[1]] * width + [WEIGHT[1]] * width + [_NOISE[1]])
         self._logs = self._centre.copy()
@@ -42,14 +91,13 @@ class Covariance:
 
     def settings(self) -> list[tuple[float, float]]:
         """The logarithms of length and weight of each column."""
-        width = len(self._distances)
+        width = self._width
         return list(zip(self._logs[:width].tolist(), self._logs[width : 2 * width].tolist(), strict=True))
 
     def centre(self, settings: Mapping[int, tuple[float, float]]) -> None:
         """Expect these settings of some columns, and start from them."""
-        width = len(self._distances)
         for column, (length, weight) in settings.items():
-            self._centre[column], self._centre[width + column] = length, weight
+            self._centre[column], self._centre[self._width + column] = length, weight
         self._logs = self._centre.copy()
         self._tabulate()
 
@@ -70,24 +118,32 @@ class Covariance:
         spans = np.array([1.0 - table.min() for table in self.tables])
         return np.asarray(spans / max(float(spans.sum()), _JITTER))
 
-    def between(self, left: Ints, right: Ints) -> Floats:
+    def between(self, left: Ints, right: Ints | Joined) -> Floats:
         """The kernel of each row of codes on the left with each *column* of codes on the right."""
-        result: Floats = np.take(self.tables[0][left[:, 0]], right[0], axis=1)
-        for i, table in enumerate(self.tables[1:], 1):
-            result *= np.take(table[left[:, i]], right[i], axis=1)
-        return result
+        right = right if isinstance(right, Joined) else Joined(right)
+        tables = []
+        for members, combinations, _ in right.groups:
+            tables.append(_product(self.tables[i][c].take(left[:, i], 1) for i, c in _each(members, combinations)))
+        return np.asarray(_looked_up(tables, right, len(left)).T)
+
+    def over(self, configs: Joined) -> list[Floats]:
+        """The kernel of the combinations of each group with each other."""
+        return [
+            _product(self.tables[i][c].take(c, 1) for i, c in _each(members, combinations))
+            for members, combinations, _ in configs.groups
+        ]
 
     def fit(self, codes: Ints, y: Floats, steps: int) -> float:
         """Move the hyperparameters to where the observations are likeliest, from where they are (Adam's rule).
 
         Gives the negative logarithm of that likelihood, times the prior.
         """
-        members = [np.eye(len(d))[codes[:, i]] for i, d in enumerate(self._distances)]
+        observed = self._observed(codes)
         logs = self._logs.copy()
         best, kept = math.inf, logs
         first, second = np.zeros_like(logs), np.zeros_like(logs)
         for step in range(1, steps + 1):
-            loss, slope = self._loss(logs, codes, members, y)
+            loss, slope = self._loss(logs, observed, y)
             if loss < best:
                 best, kept = loss, logs
             first = 0.8 * first + 0.2 * slope
@@ -99,32 +155,38 @@ class Covariance:
         return best
 
     def _tabulate(self) -> None:
-        width = len(self._distances)
-        lengths, weights = np.exp(self._logs[:width]), np.exp(self._logs[width : 2 * width])
+        lengths, weights = np.exp(self._logs[: self._width]), np.exp(self._logs[self._width : -1])
         self.noise = float(np.exp(self._logs[-1])) + _LEAST_NOISE
-        self.tables = [
-            (1.0 + w * _matern(d / length)) / (1.0 + w)
-            for d, length, w in zip(self._distances, lengths, weights, strict=True)
-        ]
+        w = weights[self._column]
+        flat = (1.0 + w * _matern(self._flat / lengths[self._column])) / (1.0 + w)
+        cut = np.split(flat, self._starts[1:-1])[: self._width]
+        self.tables = [table.reshape(shape) for table, shape in zip(cut, self._shapes, strict=True)]
 
-    def _loss(self, logs: Floats, codes: Ints, members: list[Floats], y: Floats) -> tuple[float, Floats]:
+    def _observed(self, codes: Ints) -> _Observed:
+        configs = Joined(codes.T, most=_TOGETHER_IN_FIT)
+        cells = [
+            np.stack([self._starts[i] + c[:, None] * self._shapes[i][1] + c[which] for i, c in _each(members, seen)])
+            for members, seen, which in configs.groups
+        ]
+        ends = np.cumsum([0, *(shape[0] for shape in self._shapes)]).tolist()
+        columns = [slice(start, end) for start, end in pairwise(ends)]
+        members = np.zeros((len(codes), ends[-1]))
+        members[np.arange(len(codes))[:, None], codes + ends[:-1]] = 1.0
+        return _Observed(configs, cells, members, columns)
+
+    def _loss(self, logs: Floats, observed: _Observed, y: Floats) -> tuple[float, Floats]:
         """The negative log posterior, with mean and amplitude at their best values, and its slope."""
-        width, n = len(self._distances), len(y)
-        lengths, weights, noise = (
-            np.exp(logs[:width]),
-            np.exp(logs[width : 2 * width]),
-            math.exp(logs[-1]) + _LEAST_NOISE,
-        )
-        kernel = np.ones((n, n))
-        by_length, by_weight = [], []
-        for i, distance in enumerate(self._distances):
-            scaled, w = distance / lengths[i], weights[i]
-            plain = _matern(scaled)
-            table = (1.0 + w * plain) / (1.0 + w)
-            by_length.append(w * _matern_slope(scaled) / (1.0 + w) / table)
-            by_weight.append(w * (plain - 1.0) / (1.0 + w) ** 2 / table)
-            kernel *= table[codes[:, i]][:, codes[:, i]]
-        noisy = kernel + noise * np.eye(n)
+        width, n = self._width, len(y)
+        noise = math.exp(logs[-1]) + _LEAST_NOISE
+        w = np.exp(logs[width:-1])[self._column]
+        scaled = self._flat / np.exp(logs[:width])[self._column]
+        decay = np.exp(-_ROOT5 * scaled)
+        plain, steep = _matern(scaled, decay), _matern_slope(scaled, decay)
+        table = (1.0 + w * plain) / (1.0 + w)
+        tables = [table.take(cells).prod(axis=0) for cells in observed.cells]
+        kernel = _looked_up(tables, observed.configs, n)
+        noisy = kernel.copy()
+        noisy.flat[:: n + 1] += noise
         lower = np.linalg.cholesky(noisy)
         inverse = np.linalg.inv(noisy)
         sums = inverse.sum(axis=1)
@@ -133,49 +195,81 @@ class Covariance:
         amplitude = (centred @ pull + _PRIOR_WEIGHT) / (n + _PRIOR_WEIGHT)
         off = (logs - self._centre) / self._spread
         loss = 0.5 * (n + _PRIOR_WEIGHT) * math.log(amplitude) + np.log(np.diag(lower)).sum() + 0.5 * (off @ off)
-        inner = inverse - np.outer(pull, pull) / amplitude
-        weighted = inner * kernel
+        inner = inverse - np.outer(pull, pull / amplitude)
         slope = off / self._spread
-        for i, member in enumerate(members):
-            # Summed by pairs of values first: a knob has far fewer values than there are observations.
-            pairs = member.T @ weighted @ member
-            slope[i] += 0.5 * np.sum(pairs * by_length[i])
-            slope[width + i] += 0.5 * np.sum(pairs * by_weight[i])
         slope[-1] += 0.5 * (noise - _LEAST_NOISE) * np.trace(inner)
+        # Summed by pairs of values first: a knob has far fewer values than there are observations.
+        inner *= kernel
+        wide = inner @ observed.members
+        pairs = np.concatenate([(observed.members[:, own].T @ wide[:, own]).ravel() for own in observed.columns])
+        pairs *= 0.5 * w / (1.0 + w) / table
+        starts = self._starts[:-1]
+        slope[:width] += np.add.reduceat(pairs * steep, starts)
+        slope[width:-1] += np.add.reduceat(pairs * (plain - 1.0) / (1.0 + w), starts)
         return float(loss), slope
 
 
-@dataclass(frozen=True, eq=False)
-class Mark:
-    """Where a posterior stood: its observations, and how much of the pool they explained."""
+@dataclass(frozen=True)
+class _Observed:
+    """Configs that a kernel is fitted to, and where their kernel is found in the tables of all columns."""
 
-    size: int
-    explained: Floats
+    configs: Joined
+    cells: list[Ints]  # by group: of each column, and of each combination with each config
+    members: Floats  # 1 where a config has a code, all columns side by side
+    columns: list[slice]  # where in it each column is
+
+
+def _each(members: Sequence[int], combinations: Ints) -> Iterator[tuple[int, Ints]]:
+    return zip(members, combinations, strict=True)
+
+
+def _product(tables: Iterable[Floats]) -> Floats:
+    result: Floats | None = None
+    for table in tables:
+        result = table if result is None else result * table
+    assert result is not None, "a group has columns"
+    return result
+
+
+def _looked_up(tables: Sequence[Floats], configs: Joined, width: int) -> Floats:
+    """The product over groups of the rows of their tables: for each config that of its combination."""
+    result: Floats = np.ones((configs.columns.shape[1], width))
+    for table, (_, _, which) in zip(tables, configs.groups, strict=True):
+        result *= table.take(which, 0)
+    return result
 
 
 class Posterior:
     """What a kernel and observations say of every config of a pool. An observation more costs one pass over the pool.
 
-    `pool` holds the codes of its configs as columns; observations are places in the pool.
+    Observations are places in the pool.
     """
 
-    def __init__(self, kernel: Covariance, pool: Ints, noise: float | None = None) -> None:
+    def __init__(self, kernel: Covariance, pool: Joined, noise: float | None = None) -> None:
         self._kernel, self._pool = kernel, pool
+        self._tables = kernel.over(pool)
         self._noise = kernel.noise if noise is None else noise
         self._half = np.zeros((64, 64))  # the inverse of the Cholesky factor
-        self._rows = np.empty((64, pool.shape[1]))
-        self._explained = np.zeros(pool.shape[1])
+        self._rows = np.empty((64, pool.columns.shape[1]))
+        self._explained = np.zeros(pool.columns.shape[1])
         self._amplitude = 1.0  # as `predict` last found it
         self.size = 0
+
+    def _cross(self, places: Sequence[int]) -> Floats:
+        """The kernel of these places with the whole pool."""
+        tables = [t.take(g[2][places], 1) for t, g in zip(self._tables, self._pool.groups, strict=True)]
+        return np.asarray(_looked_up(tables, self._pool, len(places)).T)
 
     def start(self, places: Sequence[int]) -> None:
         """Observe all these at once."""
         n = len(places)
         self._make_room(n)
-        cross = self._kernel.between(self._pool[:, places].T, self._pool)
+        cross = self._cross(places)
         lower = np.linalg.cholesky(cross[:, places] + self._noise * np.eye(n))
-        self._half[:n, :n] = np.linalg.inv(lower)
-        self._rows[:n] = self._half[:n, :n] @ cross
+        half = self._half[:n, :n] = np.linalg.inv(lower)
+        for low in range(0, n, _BLOCK):  # a triangle: the first rows have few columns
+            high = min(low + _BLOCK, n)
+            np.matmul(half[low:high, :high], cross[:high], out=self._rows[low:high])
         self._explained = np.einsum("ij,ij->j", self._rows[:n], self._rows[:n])
         self.size = n
 
@@ -183,7 +277,7 @@ class Posterior:
         """Observe one more."""
         n = self.size
         self._make_room(n + 1)
-        cross = self._kernel.between(self._pool[:, [place]].T, self._pool)[0]
+        cross = self._cross([place])[0]
         solved = self._rows[:n, place].copy()
         corner = math.sqrt(max(cross[place] + self._noise - solved @ solved, self._noise))
         row = (cross - solved @ self._rows[:n]) / corner
@@ -196,7 +290,7 @@ class Posterior:
         """Observe some more, which is quicker than one after another."""
         n, end = self.size, self.size + len(places)
         self._make_room(end)
-        cross = self._kernel.between(self._pool[:, places].T, self._pool)
+        cross = self._cross(places)
         solved = self._rows[:n, places].T
         corner = cross[:, places] + self._noise * np.eye(len(places)) - solved @ solved.T
         inverse = np.linalg.inv(np.linalg.cholesky(corner))
@@ -208,7 +302,7 @@ class Posterior:
 
     def part(self, places: Ints) -> Posterior:
         """The same of some places only, which then count from 0; it goes its own way from here."""
-        part = Posterior(self._kernel, self._pool[:, places], self._noise)
+        part = Posterior(self._kernel, self._pool.part(places), self._noise)
         n = self.size
         part._make_room(n)
         part._half[:n, :n] = self._half[:n, :n]
@@ -218,13 +312,13 @@ class Posterior:
         part.size = n
         return part
 
-    def mark(self) -> Mark:
-        """Where it stands, for `back`."""
-        return Mark(self.size, self._explained)
-
-    def back(self, mark: Mark) -> None:
-        """Forget what was observed since. To the last bit: a resumed search never observed it."""
-        self.size, self._explained = mark.size, mark.explained
+    def imagine(self, places: Sequence[int]) -> None:
+        """Observe some more that end as predicted: only how unsure it is changes from here, with its scale."""
+        self._amplitude *= (self.size + _PRIOR_WEIGHT) / (self.size + len(places) + _PRIOR_WEIGHT)
+        if len(places) == 1:
+            self.add(places[0])
+        else:
+            self.add_all(places)
 
     def predict(self, y: Floats, mean: float | None = None) -> tuple[Floats, Floats]:
         """Mean and standard deviation over the pool, given what was observed; its own mean unless one is given."""
@@ -251,11 +345,12 @@ class Posterior:
         self._half, self._rows = half, rows
 
 
-def _matern(r: Floats) -> Floats:
-    """The Matern kernel of smoothness 5/2."""
-    return np.asarray((1.0 + _ROOT5 * r + (5.0 / 3.0) * r * r) * np.exp(-_ROOT5 * r))
+def _matern(r: Floats, decay: Floats | None = None) -> Floats:
+    """The Matern kernel of smoothness 5/2; `decay` is its exponential."""
+    decay = np.exp(-_ROOT5 * r) if decay is None else decay
+    return np.asarray((1.0 + _ROOT5 * r + (5.0 / 3.0) * r * r) * decay)
 
 
-def _matern_slope(r: Floats) -> Floats:
+def _matern_slope(r: Floats, decay: Floats) -> Floats:
     """Its slope by the logarithm of the length."""
-    return np.asarray((5.0 / 3.0) * r * r * (1.0 + _ROOT5 * r) * np.exp(-_ROOT5 * r))
+    return np.asarray((5.0 / 3.0) * r * r * (1.0 + _ROOT5 * r) * decay)

@@ -48,20 +48,9 @@ class Guide(Protocol):
         """Some trials more; their configs are in the pool. This must be quick."""
         ...
 
-    def imagine(self, place: int) -> None:
-        """Until `wake`, take this config of the pool to have ended as predicted."""
-        ...
-
-    def wake(self) -> None:
-        """Forget what was imagined."""
-        ...
-
-    def acquisition(self) -> Floats:
-        """How much a trial of each config in the pool may bring, as a logarithm."""
-        ...
-
     def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
-        """The places of the next configs, chosen together: quicker than one at a time, and a little less informed."""
+        """The places of the next configs. Each is chosen as if those before it, and the pending ones, had ended as
+        predicted."""
         ...
 
 
@@ -106,12 +95,15 @@ _GRID = np.linspace(-40.0, 10.0, 5001)
 
 def log_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """The logarithm of the expected improvement on `best`, right also where that is next to nothing."""
-    return np.asarray(np.log(spread) + np.interp((best - mean) / spread, _GRID, _log_gain()))
+    at = np.clip((best - mean) / spread, _GRID[0], _GRID[-1]) * 100.0 - 100.0 * _GRID[0]
+    place = np.minimum(at.astype(np.int64), len(_GRID) - 2)
+    gains, steps = _log_gain()
+    return np.asarray(np.log(spread) + gains[place] + (at - place) * steps[place])
 
 
 @lru_cache(maxsize=1)
-def _log_gain() -> Floats:
-    """log(phi(z) + z Phi(z)) on the grid."""
+def _log_gain() -> tuple[Floats, Floats]:
+    """log(phi(z) + z Phi(z)) on the grid, and the steps between."""
     values = []
     for z in _GRID.tolist():
         density = -0.5 * z * z - 0.5 * math.log(2.0 * math.pi)
@@ -119,7 +111,7 @@ def _log_gain() -> Floats:
             values.append(density - 2.0 * math.log(-z) + math.log1p(-3.0 / (z * z)))
         else:
             values.append(math.log(math.exp(density) + 0.5 * z * math.erfc(-z / math.sqrt(2.0))))
-    return np.array(values)
+    return np.array(values), np.diff(values)
 
 
 def standardised(seconds: Floats) -> Floats:
@@ -140,7 +132,8 @@ def _scaled(values: Floats) -> Floats:
 @lru_cache(maxsize=1024)
 def _normal_scores(n: int) -> Floats:
     normal = NormalDist()
-    return np.array([normal.inv_cdf((i + 0.5) / n) for i in range(n)])
+    upper = [-normal.inv_cdf((i + 0.5) / n) for i in range(n // 2)]  # the other half mirrors them
+    return np.array([*(-score for score in upper), *([0.0] * (n % 2)), *reversed(upper)])
 
 
 _MOST = 200  # trials that are learned from; a process of n trials costs n^2 a trial
@@ -150,7 +143,7 @@ _PART = 5  # trees are trained again when trials have grown by one part in so ma
 _WORKS = 0.9  # the chance that an unknown config works
 _DOUBT = 0.1  # the noise of right and wrong
 _FLOOR = 0.02  # no config is given up entirely
-_SHORT = 256  # configs among which several are chosen together
+_SHORT = 256  # configs among which several are chosen together, unless they turn out to be too few
 DIGITS = 9  # desires that differ by less are equal, so that rounding in another BLAS does not change a search
 
 
@@ -191,16 +184,15 @@ class GaussianGuide:
         if fit:
             self.kernel.fit(pool.columns[:, places].T, self._results(), _STEPS if self._fitted else _FIRST_STEPS)
             self._fitted = True
-        self._time = Posterior(self.kernel, pool.columns)
+        self._time = Posterior(self.kernel, pool.joined)
         self._time.start(places)
         self._works: Posterior | None = None
         if len(self._right) < len(self._tried):
             self._learn_failures()
-        self._dreamt: list[float] = []
         self._train()
 
     def hear(self, lessons: Sequence[Lesson]) -> None:
-        if len(self._tried) >= _MOST:
+        if self._trees is None or len(self._tried) >= _MOST:
             self._hear(lessons)  # the trees learn of it when all is renewed
             return
         for one in lessons:
@@ -225,20 +217,48 @@ class GaussianGuide:
         elif places:
             posterior.add_all(places)
 
-    def imagine(self, place: int) -> None:
-        if not self._dreamt:
-            self._awake = self._time.mark()
-        self._dreamt.append(float(self._mean[place]))
-        self._time.add(place)
+    def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
+        """All is predicted once: one that ends as predicted changes how unsure the process is, not what it expects.
 
-    def wake(self) -> None:
-        if self._dreamt:
-            self._time.back(self._awake)
-        self._dreamt.clear()
+        So what a config may bring only falls. Those that may bring most now are enough, until one of the others could
+        be better than the best of them.
+        """
+        acquisition = np.where(self._pool.open, np.round(self._acquisition(), DIGITS), -np.inf)
+        count = min(count, int(np.isfinite(acquisition).sum()))
+        if count == 1 and not pending:
+            return [int(np.argmax(acquisition))]
+        most, chosen = _SHORT, None
+        while chosen is None:
+            chosen = self._chosen(count, pending, acquisition, most)
+            most *= 4
+        return chosen
 
-    def acquisition(self) -> Floats:
+    def _chosen(self, count: int, pending: Sequence[int], acquisition: Floats, most: int) -> list[int] | None:
+        """Choose among the most promising configs; None where others could be better."""
+        least = np.partition(acquisition, -most)[-most] if most < len(acquisition) else -np.inf
+        short = np.flatnonzero((acquisition >= least) & np.isfinite(acquisition))
+        others = float(acquisition[acquisition < least].max(initial=-np.inf))
+        places = np.concatenate([np.array(pending, dtype=np.int64), short])
+        part, mean = self._time.part(places), self._mean[places]
+        chance = self._chance[places] if self._works is not None else np.zeros(len(places))
+        chance[: len(pending)] = -np.inf
+        if pending:
+            part.imagine(range(len(pending)))
+        chosen: list[int] = []
+        for _ in range(count):
+            wanted = np.round(log_improvement(mean, part.spread(), self._best) + chance, DIGITS)
+            best = int(np.argmax(wanted))
+            if wanted[best] < others:
+                return None
+            chosen.append(best)
+            chance[best] = -np.inf
+            part.imagine([best])
+        return places[chosen].tolist()  # type: ignore[no-any-return]
+
+    def _acquisition(self) -> Floats:
+        """How much a trial of each config in the pool may bring, as a logarithm."""
         results = self._results()
-        self._mean, spread = self._time.predict(np.concatenate([results, self._dreamt]))
+        self._mean, spread = self._time.predict(results)
         if self._trees is not None:
             self._mean = 0.5 * (self._mean + self._by_trees)
         self._best = float(results.min())
@@ -249,28 +269,6 @@ class GaussianGuide:
             self._chance = np.log(np.clip(chance, _FLOOR, 1.0))
             acquisition += self._chance
         return acquisition
-
-    def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
-        """Of the configs that are desired most now, each in turn makes those near it less interesting.
-
-        One that has ended as predicted changes how unsure the process is, but not what it expects; so all is
-        predicted once.
-        """
-        acquisition = np.where(self._pool.open, np.round(self.acquisition(), DIGITS), -np.inf)
-        short = np.argsort(-acquisition, kind="stable")[:_SHORT]
-        places = np.concatenate([np.array(pending, dtype=np.int64), short[np.isfinite(acquisition[short])]])
-        part, mean = self._time.part(places), self._mean[places]
-        chance = self._chance[places] if self._works is not None else np.zeros(len(places))
-        for i in range(len(pending)):
-            part.add(i)
-        chosen: list[int] = []
-        for _ in range(min(count, len(places) - len(pending))):
-            wanted = np.round(log_improvement(mean, part.spread(), self._best) + chance, DIGITS)
-            wanted[: len(pending)] = -np.inf
-            wanted[chosen] = -np.inf
-            chosen.append(int(np.argmax(wanted)))
-            part.add(chosen[-1])
-        return [int(places[i]) for i in chosen]
 
     def _results(self) -> Floats:
         return standardised(np.array([t.seconds for t in self._right]))
@@ -283,5 +281,5 @@ class GaussianGuide:
             self._by_trees = self._trees.predict(self._pool.columns.T)
 
     def _learn_failures(self) -> None:
-        self._works = Posterior(self.kernel, self._pool.columns, _DOUBT)
+        self._works = Posterior(self.kernel, self._pool.joined, _DOUBT)
         self._works.start([self._pool.place[t.rank] for t in self._tried])

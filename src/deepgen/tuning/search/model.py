@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -16,9 +17,9 @@ import numpy as np
 
 from deepgen.tuning.search.base import Fresh, Setting, check_options
 from deepgen.tuning.search.encoding import Encoding
-from deepgen.tuning.search.guide import DIGITS, GaussianGuide, Guide, Lesson, Lessons
+from deepgen.tuning.search.guide import GaussianGuide, Guide, Lesson, Lessons
 from deepgen.tuning.search.pool import Design, Pool, draw_pool
-from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
+from deepgen.tuning.search.regressors import LIBRARIES, check_library, make_regressor
 from deepgen.tuning.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
 from deepgen.vocabulary.codec import Serializable
@@ -47,6 +48,7 @@ class Model:
     def __init__(self, setting: Setting) -> None:
         options = check_options("model", setting.options, self.OPTIONS)
         self._library = str(options["library"])
+        check_library(self._library)
         self._seed = setting.seed
         self._fresh = Fresh(setting)
         self._lessons = Lessons()
@@ -55,7 +57,7 @@ class Model:
         self._pending: dict[int, None] = {}
         self._first = 0  # configs that were chosen before the model spoke
         self._judged = 0  # how often earlier studies were judged
-        self._prior = Prior(Encoding(setting.space), setting.history)
+        self._prior = Prior(setting.space, setting.history)
         self._trusts = bool(self._prior.names)  # whether configs are expected to be as fast as in earlier studies
         self._begin()
 
@@ -90,10 +92,9 @@ class Model:
         self._right += trial.seconds is not None
 
     def _begin(self) -> None:
-        self._encoding = Encoding(self._fresh.space)
-        if self._trusts:
-            self._encoding.add(EXPECTED, self._prior)
-        self._guide = self._make_guide()
+        """Without an encoding and a guide: the first config may be a start, which must not wait for them."""
+        self.__dict__.pop("_encoding", None)
+        self.__dict__.pop("_guide", None)
         self._pool: Pool | None = None
         self._corners: Design | None = None
         self._favourites: Design | None = None
@@ -104,7 +105,15 @@ class Model:
         self._next_fit = 0
         self._planned: list[int] = []
 
-    def _make_guide(self) -> Guide:
+    @cached_property
+    def _encoding(self) -> Encoding:
+        encoding = Encoding(self._fresh.space)
+        if self._trusts:
+            encoding.add(EXPECTED, self._prior)
+        return encoding
+
+    @cached_property
+    def _guide(self) -> Guide:
         alone = self._library == "numpy"
         trees = None if alone else make_regressor(self._library, self._encoding, self._seed)
         guide = GaussianGuide(self._encoding, self._seed, trees)
@@ -168,16 +177,8 @@ class Model:
     def _take_best(self, n: int, ranks: list[int]) -> None:
         """Take the configs from which most is expected."""
         pool = self._learn()
-        for rank in self._pending:
-            self._guide.acquisition()
-            self._guide.imagine(pool.place[rank])
-        while len(ranks) < n and pool.open.any():
-            acquisition = np.where(pool.open, np.round(self._guide.acquisition(), DIGITS), -np.inf)
-            place = int(np.argmax(acquisition))
+        for place in self._guide.ahead(n - len(ranks), [pool.place[rank] for rank in self._pending]):
             self._took(pool.ranks[place], ranks)
-            if len(ranks) < n:
-                self._guide.imagine(place)
-        self._guide.wake()
 
     def _take_planned(self, n: int, ranks: list[int]) -> None:
         """Take what was chosen together, and choose again when that is used up."""

@@ -6,11 +6,13 @@ The first of a search are chosen far apart (`Design`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
+from deepgen.tuning.search.gaussian import Joined
 
 
 class Pool:
@@ -18,11 +20,17 @@ class Pool:
 
     def __init__(self, encoding: Encoding, ranks: Sequence[int], taken: Iterable[int]) -> None:
         self.ranks = list(ranks)
+        self._order = encoding.order
         self.columns: Ints = np.ascontiguousarray(encoding.codes(self.ranks).T)
         self.place = {rank: place for place, rank in enumerate(self.ranks)}
         self.open: npt.NDArray[np.bool_] = np.ones(len(self.ranks), dtype=np.bool_)
         for rank in taken:
             self.close(rank)
+
+    @cached_property
+    def joined(self) -> Joined:
+        """The codes as a kernel wants them."""
+        return Joined(self.columns, self._order)
 
     def close(self, rank: int) -> None:
         """This rank was proposed."""
@@ -43,7 +51,7 @@ def draw_pool(
     if size.exact and size.count <= limit:
         ranks = space.sample_ranks(size.count, seed, distinct=True)
         return Pool(encoding, ranks, taken)
-    near = [space.rank(other) for rank in best for other in space.neighbors(space.at(rank))]
+    near = [other for rank in best for other in encoding.neighbors(rank)]
     drawn = space.sample_ranks(limit, seed, distinct=True)
     return Pool(encoding, list(dict.fromkeys([*needed, *near, *drawn])), taken)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,16 @@ class SecondLook:
     """Expects a time from the config and the numbers among its build facts. It is told of trials as a strategy is."""
 
     def __init__(self, space: Space) -> None:
-        self._encoding = Encoding(space)
+        self._space = space
         self._trials: list[Trial] = []
         self._best = math.inf
         self._next = _LEARN  # right trials at which it learns again
         self._learned = 0  # right trials that the model knows
         self._model: _FactsModel | None = None
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding(self._space)
 
     def hear(self, trial: Trial) -> None:
         if trial.seconds is not None:
@@ -47,8 +52,12 @@ class SecondLook:
             self._learned, self._next = self._next, math.ceil(self._next * _GROWTH)
             self._model = None
         if self._learned and self._model is None:
-            self._model = _FactsModel(self._encoding, self._trials[: self._learned][-_MOST:])
-        if self._model is None or not self._model.facts:  # builds that tell nothing give no reason to leave a run out
+            learned = self._trials[: self._learned][-_MOST:]
+            # Builds that tell nothing give no reason to leave a run out.
+            if not _edges([t.build_facts for t in learned]):
+                return [Opinion()] * len(ranks)
+            self._model = _FactsModel(self._encoding, learned)
+        if self._model is None:
             return [Opinion()] * len(ranks)
         return [Opinion(self._model, self._best, codes) for codes in self._encoding.codes(ranks)]
 

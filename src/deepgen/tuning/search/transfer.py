@@ -30,7 +30,12 @@ _SAMPLE = 2_000  # configs by which the levels are cut
 class Prior:
     """The expectations of earlier studies, each weighted by how much of the new space it knows."""
 
-    def __init__(self, encoding: Encoding, history: Sequence[Past]) -> None:
+    def __init__(self, space: Space, history: Sequence[Past]) -> None:
+        self._sources: list[_Source] = []
+        self.names: list[str] = []
+        if not history:
+            return
+        encoding = Encoding(space)
         sources = [_Source(encoding, past) for past in history if _useful(encoding, past)]
         self._sources = sorted(sources, key=lambda s: -s.similarity)
         self.names = [source.name for source in self._sources]

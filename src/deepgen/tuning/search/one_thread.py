@@ -1,0 +1,51 @@
+"""Linear algebra in one thread. The matrices of a search are small, and compilers use the other cores meanwhile:
+waiting for a library's helper threads would take many times as long as the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+_NAMES = [f"{library}_%s_num_threads{ending}" for library in ("scipy_openblas", "openblas") for ending in ("64_", "")]
+_lock = Lock()
+_inside: list[int] = []  # the library's own number of threads, once for each that is inside
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """While inside, OpenBLAS, which numpy mostly comes with, uses one thread. Other libraries go on as they are."""
+    functions = _functions()
+    if functions is None:
+        yield
+        return
+    get, put = functions
+    with _lock:
+        _inside.append(_inside[0] if _inside else get())
+        put(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _inside.pop()
+            if not _inside:
+                put(before)
+
+
+@lru_cache(maxsize=1)
+def _functions() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """How the library that numpy uses is asked for its number of threads, and told."""
+    from numpy.linalg import _umath_linalg
+
+    try:
+        library = ctypes.CDLL(_umath_linalg.__file__)  # what it was linked with is looked through as well
+    except OSError:
+        return None
+    for name in _NAMES:
+        if hasattr(library, name % "get") and hasattr(library, name % "set"):
+            return getattr(library, name % "get"), getattr(library, name % "set")
+    return None
