@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from deepgen.run.measure import bandwidth, handed, open_runner, peak_gflops
     from deepgen.run.measure.base import Helper, least_seconds
     from deepgen.run.measure.helpers import helpers_for
-    from deepgen.run.measure.supervisor import DeviceSetAside
+    from deepgen.run.measure.worker_slot import DeviceSetAside
     from deepgen.vocabulary import completed
     # Baselines and strategies
     from deepgen.baselines import Baseline, NewResult
@@ -154,7 +154,7 @@ _NAMES = {
     "deepgen.run.measure": "bandwidth open_runner peak_gflops",
     "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions STRIDED Task least_seconds",
     "deepgen.run.measure.helpers": "helpers_for",
-    "deepgen.run.measure.supervisor": "DeviceSetAside",
+    "deepgen.run.measure.worker_slot": "DeviceSetAside",
     "deepgen.settings": "Settings read_json read_toml",
     "deepgen.space": "Expr Space Value divides implies parse where",
     "deepgen.space.definition": "value_from_json value_to_json",

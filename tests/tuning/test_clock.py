@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +15,15 @@ import deepgen as dg
 from deepgen import settings
 from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure import conditions
-from deepgen.run.measure.base import Contender, Policy
+from deepgen.run.measure.base import Policy
 from deepgen.run.measure.conditions import MachineReading
-from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import progress
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals import wait_for_calm
 from deepgen.tuning.progress import PARTS, Clock
 from deepgen.tuning.study.finals import Waited
 from deepgen.tuning.study.journal import Journal
-from deepgen.vocabulary import BadInput, Measurement, Verdict
+from deepgen.vocabulary import BadInput
 
 OPERATOR = dg.gemm(256, 256, 256)
 BUSY = "other processes took 40% of the processor's time"
@@ -139,27 +136,6 @@ def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> Non
     assert finals is not None and finals.winner is not None and finals.trials == len(study.trials())
     with Journal(study.folder) as journal:
         assert journal.proposals(open_only=True), "what was not tried is tried when the study goes on"
-
-
-def test_under_a_budget_baselines_are_loaded_while_the_first_kernels_are_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Importing a framework takes a loaded machine longer than the budget keeps for the finals."""
-    heard: list[list[str]] = []
-    measured = Measurement(Verdict.CORRECT, samples=(1.0,) * 100)
-
-    def compare(self: SimRunner, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        heard.append([one.name for one in contenders])
-        return [replace(measured, samples=measured.samples[:rounds]) for _ in contenders]
-
-    monkeypatch.setattr(SimRunner, "compare", compare)
-    monkeypatch.setattr(LocalSession, "baselines", lambda self: ["large"])
-    words: dict[str, Any] = {"target": "sim", "strategy": "random", "trials": 2, "out": tmp_path}
-    dg.tune(OPERATOR, **words)
-    assert "large" in heard[0] and len(heard[0]) > 1, "without a budget they are loaded in the finals"
-    heard.clear()
-    dg.tune(OPERATOR, seed=1, time_budget=20.0, **words)
-    assert heard[0] == ["large"] and "large" in heard[1]
 
 
 def test_the_seconds_are_accounted_for_over_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ Timer: TypeAlias = "Callable[[Callable[[], None]], float]"  # the seconds of one
 class Baseline(Protocol):
     """A vendor's or peer's implementation. It is verified and timed like any kernel.
 
-    One with an attribute `on_request` that is true takes part only where it is asked for by name.
+    One with an attribute `on_request` that is true takes part only where it is asked for by name. An attribute
+    `imports` names the modules that take long to import: they are imported while the search goes on.
     """
 
     @property

@@ -32,6 +32,7 @@ class TorchCpu:
     """The quickest call that torch has: into the given output, or with a new result where it has no such form."""
 
     name = "torch"
+    imports = ("torch",)
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "cpu":
@@ -163,6 +164,7 @@ class OneDnn:
     """x W^T, with bias and activation as one primitive. torch has it with a new result only, which is copied."""
 
     name = "onednn"
+    imports = ("torch",)
     on_request = True
 
     def missing(self, operator: Operator, target: Target) -> str | None:

@@ -18,6 +18,7 @@ class TorchGpu:
     """torch.matmul, or addmm where there is something to add, into the given output; f32 is never rounded to tf32."""
 
     name = "torch-gpu"
+    imports = ("torch",)
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         return unfit(operator) if target.runner == "gpu" else f"torch on a GPU does not run on {target.name}"
@@ -60,6 +61,7 @@ class Cudnn:
     """In the order of dimensions that its filters have: nchw. f32 is never rounded to tf32."""
 
     name = "cudnn"
+    imports = ("torch",)
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if "cuda" not in target.languages:
@@ -87,6 +89,7 @@ class Cudnn:
 
 class _Rocm:
     name, called, preferred = "", "", ""
+    imports = ("torch",)
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if "hip" not in target.languages:

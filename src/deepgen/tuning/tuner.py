@@ -28,6 +28,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
+_LOADING = 0.85  # of the time: what is not loaded by then does not race
 
 
 def tune(
@@ -107,7 +108,6 @@ class _Run:
         return bool(enough) and not self.state.proposals and finals is not None and finals.trials == self.state.ended
 
     def search(self, session: Session) -> None:
-        self.peak, self.bandwidth = session.peak(), session.bandwidth()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
         self.say(phase="searching", note=self._learned())
@@ -120,7 +120,7 @@ class _Run:
 
         for proposal in sorted(self.state.proposals.values(), key=self._turn):
             self._submit(session, proposal)
-        loaded = self.request.time_budget is None
+        loaded = False
         while not self.stop.is_set():
             with self.clock.on("search"):
                 proposals = self.state.advance(session.slots, self.request.trials, more=more)
@@ -152,16 +152,17 @@ class _Run:
                 self.say(note=reason)
             if trials and self.best.seconds is not None:
                 session.beat(self.best.seconds)
+                if self.peak is None:  # measuring it may take a while, which the first trial need not wait for
+                    with self.clock.on("measuring"):
+                        self.peak, self.bandwidth = session.peak(), session.bandwidth()
             self.say(builds_running=session.builds_running)
 
     def _load_baselines(self, session: Session) -> None:
-        """Load them while the first kernels are built. On a busy machine, importing a large framework can take longer
-        than the time that a budget keeps for the finals."""
+        """Begin to load them once the first kernels are being built. On a busy machine, importing a large framework can
+        take longer than the time that a budget keeps for the finals."""
         names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
         if names:
-            self.say(note="loading the baselines")
-            with self.clock.on("measuring"):
-                session.compare([Contender(name) for name in names], 1, self.request.seed)
+            session.load(names, _LOADING * self.clock.left)
 
     def finals(self, session: Session) -> None:
         if self.stop.is_set():

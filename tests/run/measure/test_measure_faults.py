@@ -19,7 +19,8 @@ from deepgen.frontends.cli.processes import descendants
 from deepgen.operators import gemm
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import Contender, Policy, Task
-from deepgen.run.measure.supervisor import DeviceSetAside, Supervisor
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.run.measure.worker_slot import DeviceSetAside
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, ScalarArg, Step, TensorArg, Verdict
 
 OPERATOR = gemm(37, 29, 23)  # odd sizes: the end of C lies inside a cache line

@@ -18,7 +18,7 @@ from deepgen.run.counters.base import Counted, Refused
 from deepgen.run.counters.vendor_profilers import PROFILERS
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.process import environment, import_path
+from deepgen.run.measure.spawn import environment, import_path
 from deepgen.toolchains import required
 from deepgen.vocabulary import DeepgenError, Measurement
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deepgen.operators import Operator
-from deepgen.run.measure.base import Contender, Helper, Policy, Runner, RunnerOptions, Task, arithmetic
+from deepgen.run.measure.base import Contender, Policy, Runner, RunnerOptions, Task, arithmetic
 from deepgen.targets import Target, device_for
 from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:
+    from deepgen.run.measure.base import Helpers, Least
     from deepgen.toolchains import Cache
 
 # The rest is imported where it is used: the worker, which is started often, comes through here too.
@@ -23,14 +24,15 @@ def open_runner(
     cache: Cache | Path | None = None,
     toolchains: Mapping[str, str] | None = None,
     builds_running: Callable[[], int] = lambda: 0,
-    least_seconds: float | None = None,
+    least_seconds: Least = None,
     least_again: Callable[[], float | None] | None = None,
-    helpers: Mapping[str, Helper] | None = None,
+    helpers: Helpers | None = None,
     arrays: Path | None = None,
+    ahead: bool = False,
 ) -> Runner:
     """The runner for the task's target; RunnerOptions says what the options mean."""
-    options = RunnerOptions(cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays)
-    return _whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
+    options = RunnerOptions(cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead)
+    return whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
 
 
 def on_device(task: Task, options: RunnerOptions) -> Runner:
@@ -66,7 +68,7 @@ RUNNERS: Registry[Callable[[Task, RunnerOptions], Runner]] = Registry(
 )
 
 
-def _whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
+def whole(runner: Runner, task: Task, toolchains: Mapping[str, str] | None) -> Runner:
     """The runner over all timed shapes, and with counters where the task asks for some."""
     from deepgen.run.measure.wrappers import Counting, OverShapes
 

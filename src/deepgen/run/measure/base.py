@@ -16,7 +16,12 @@ from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measureme
 from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from deepgen.toolchains import Cache
+
+    Helpers: TypeAlias = "Mapping[str, Helper] | Callable[[], Mapping[str, Helper]]"  # or what waits for their builds
+    Least: TypeAlias = "float | Callable[[], float | None] | None"  # seconds of a run, or what knows them by and by
 
 REFERENCE = "reference"  # what names of helpers begin with that compute answers
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
@@ -158,10 +163,11 @@ class RunnerOptions:
     cache: Cache | Path | None = None  # where built helpers are kept, a folder or the caller's own
     toolchains: Mapping[str, str] | None = None  # the paths of programs that the user set
     builds_running: Callable[[], int] = lambda: 0  # builds at work now
-    least_seconds: float | None = None  # what one run takes at the machine's peak
+    least_seconds: Least = None  # what one run takes at the machine's peak
     least_again: Callable[[], float | None] | None = None  # the same, with the peak measured again
-    helpers: Mapping[str, Helper] | None = None  # the built helpers themselves, where they came from elsewhere
+    helpers: Helpers | None = None  # the built helpers themselves, where they came from elsewhere
     arrays: Path | None = None  # the folder with inputs and answers of an operator whose code is elsewhere
+    ahead: bool = False  # start the worker at once, before the first request
 
 
 class Runner(Protocol):

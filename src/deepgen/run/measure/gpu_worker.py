@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ _BENCH_BYTES = 4 << 30  # at least, of inputs for other seeds and probes, kept f
 _LAUNCHES = 20
 
 
+@cache
+def meet(language: str) -> Driver:
+    """The device with its context, which takes a while the first time."""
+    return Driver(APIS[language])
+
+
 class GpuWorker(Referee[GpuEntrant]):
     """One GPU, one operator, many kernels."""
 
@@ -36,7 +43,7 @@ class GpuWorker(Referee[GpuEntrant]):
             raise DeepgenError(f"the measuring kernels for {target.name} could not be built")
         self._threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
-        driver = Driver(APIS[target.languages[0]])
+        driver = meet(target.languages[0])
         checks = Checks(driver, helpers["harness"].binary.read_bytes())
         references = [helper for name, helper in helpers.items() if name.startswith(REFERENCE)]
         self._reference = DeviceReference(driver, references, target.languages[0]) if references else None

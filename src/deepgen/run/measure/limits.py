@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deepgen.operators import Operator
 from deepgen.run.measure.base import Task
+
+if TYPE_CHECKING:
+    from deepgen.run.measure.base import Least
 
 # Slower than this no kernel is worth waiting for: about what plain scalar code reaches.
 _FLOPS_A_SECOND = 1e9
@@ -70,16 +74,15 @@ PEAK_HOLDS = 60.0  # seconds: measuring a peak takes some, and a calmer phase of
 class Floor:
     """`seconds` is what a run of the task's first shape takes at the peak; `again` measures the peak once more."""
 
-    def __init__(
-        self, task: Task, seconds: float | None = None, again: Callable[[], float | None] | None = None
-    ) -> None:
+    def __init__(self, task: Task, seconds: Least = None, again: Callable[[], float | None] | None = None) -> None:
         self._task, self._seconds, self._again = task, seconds, again
         self._measured: float | None = None  # when `again` was called last
 
     def at(self, shape: int) -> float | None:
-        if self._seconds is None:
+        seconds = self._seconds() if callable(self._seconds) else self._seconds
+        if seconds is None:
             return None
-        return self._seconds * self._task.shapes[shape].flops() / max(1, self._task.operator.flops())
+        return seconds * self._task.shapes[shape].flops() / max(1, self._task.operator.flops())
 
     def above(self, seconds: float, shape: int) -> bool:
         """Whether a run cannot have taken so little time."""

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -21,7 +22,7 @@ from deepgen.operators import Array, Operator
 from deepgen.run.measure.base import arithmetic
 from deepgen.targets import Target, device_for
 from deepgen.toolchains import Cache, build_once, default_cache_folder
-from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, dtype
+from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Source, dtype
 from deepgen.vocabulary.dtypes import narrow
 
 _C_TYPES = {"f32": "float", "f64": "double"}
@@ -49,46 +50,31 @@ class MeasuredBounds:
         return max(self.gflops_zeros, self.gflops_random)
 
 
-def peak_gflops(
-    operator: Operator,
-    target: Target,
-    *,
-    again: bool = False,
-    cache: Cache | None = None,
-    toolchains: Mapping[str, str] | None = None,
-) -> float | None:
-    """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it."""
-    bounds = _operator_bounds(operator, target, again=again, cache=cache, toolchains=toolchains)
+class NotMeasured(DeepgenError):
+    """The peak is not kept, and was not to be measured now."""
+
+
+def peak_gflops(operator: Operator, target: Target, **how: Any) -> float | None:
+    """The machine's peak for this operator's arithmetic on all cores; None where it is not known how to measure it.
+    `how`: as in `cpu_bounds`."""
+    bounds = operator_bounds(operator, target, **how)
     return bounds.gflops if bounds else None
 
 
-def bandwidth(
-    operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
-) -> float | None:
+def bandwidth(operator: Operator, target: Target, **how: Any) -> float | None:
     """GB/s that all cores read, measured together with the peak."""
-    bounds = _operator_bounds(operator, target, cache=cache, toolchains=toolchains)
+    bounds = operator_bounds(operator, target, **how)
     return bounds.gbytes_per_second if bounds else None
 
 
-def _operator_bounds(
-    operator: Operator,
-    target: Target,
-    *,
-    again: bool = False,
-    cache: Cache | None = None,
-    toolchains: Mapping[str, str] | None = None,
-) -> MeasuredBounds | None:
+def operator_bounds(operator: Operator, target: Target, *, again: bool = False, **how: Any) -> MeasuredBounds | None:
     if not target.host_cores:
         return None
-    name = bounding(arithmetic(operator), target, cache=cache, toolchains=toolchains)
-    if name is None:
-        return None
-    return cpu_bounds(target, name, target.host_cores, again=again, cache=cache, toolchains=toolchains)
+    name = bounding(arithmetic(operator), target, **how)
+    return None if name is None else cpu_bounds(target, name, target.host_cores, again=again, **how)
 
 
-def bounding(
-    name: str, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
-) -> str | None:
+def bounding(name: str, target: Target, **how: Any) -> str | None:
     """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
 
     bf16 can be widened to f32, and some processors multiply that faster than vectors of bf16.
@@ -100,7 +86,7 @@ def bounding(
         return widened if widened in _C_TYPES else None
     if dots == "i8" or target.has("amx_tile", "amx_bf16"):
         return dots
-    return max(("bf16", "f32"), key=lambda name: cpu_bounds(target, name, 1, cache=cache, toolchains=toolchains).gflops)
+    return max(("bf16", "f32"), key=lambda name: cpu_bounds(target, name, 1, **how).gflops)
 
 
 def cpu_bounds(
@@ -111,10 +97,12 @@ def cpu_bounds(
     again: bool = False,
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
+    quiet: Callable[[], AbstractContextManager[object]] | None = nullcontext,
 ) -> MeasuredBounds:
     """The bounds, measured once for each machine, dtype and number of threads and kept in the cache folder.
 
     `again` measures in any case and keeps the better: whatever disturbs a machine only makes its bounds look lower.
+    `quiet` is held while it measures; None: not now, and what is not kept raises NotMeasured.
     """
     cache = cache or Cache(default_cache_folder())
     # Other cores, which a process may be kept from, change nothing.
@@ -123,10 +111,13 @@ def cpu_bounds(
     recorded = _read(kept)
     if recorded is not None and not again:
         return recorded
+    if quiet is None:
+        raise NotMeasured("the peak was not measured yet")
     kernel = _kernel(dtype, target)
     device_for(target)  # raises where it is elsewhere
     artifact = build_once(kernel, target, paths=toolchains, cache=cache)
-    bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
+    with quiet():
+        bounds = _measure(ctypes.CDLL(artifact.binary), dtype, threads)
     if recorded is not None:
         bounds = MeasuredBounds(*(max(pair) for pair in zip(astuple(recorded), astuple(bounds), strict=True)))
     _write(kept, bounds)

@@ -8,28 +8,24 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import deepgen
-from deepgen.run.measure import keeper
+from deepgen.run.measure import spawn
 from deepgen.run.measure.bench import GUARD
-from deepgen.run.measure.channel import DOING, BufferPlace, Channel, Closed, Garbled, Pulse, WorkerStage
+from deepgen.run.measure.channel import DOING, BufferPlace, Closed, Garbled, Pulse, WorkerStage
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.run.measure.worker import LOST_CHANNEL
 from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 
-_MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
 _TAIL = 2048  # bytes kept of what kernels print
 _LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
@@ -50,47 +46,30 @@ class Lost(Exception):
 class WorkerProcess:
     """One living worker, with its keeper between it and this process."""
 
-    def __init__(self, opening: Mapping[str, Any], scratch: Path) -> None:
-        self.pulse, pulse_fd = Pulse.create()
-        ours, channel = socket.socketpair()
-        self._channel = Channel(ours)
-        self._line, line = socket.socketpair()
-        self._output, output_write = os.pipe()
-        os.set_blocking(self._output, False)
-        self._mark = f"{os.getpid()}-{secrets.token_hex(8)}"
+    def __init__(self, threads: int) -> None:
+        """Start it, or take one that was started ahead; `open` waits for it."""
+        spawned = spawn.take(threads)
+        self.pulse, self._channel, self._line = spawned.pulse, spawned.channel, spawned.line
+        self._output, self._mark, self._keeper = spawned.output, spawned.mark, spawned.keeper
         self._tail = b""
-        self._ended = False
+        self._ended = self._held = False
         self._count = 1  # of contenders in the present request
         self.printed = 0  # bytes, since the last request
-        fds = (line.fileno(), channel.fileno(), pulse_fd)
-        try:
-            self._keeper = subprocess.Popen(
-                # Not `-m`: that would put the current folder before everything else that is imported.
-                [sys.executable, keeper.__file__, *map(str, fds), *import_path()],
-                stdin=subprocess.DEVNULL,
-                stdout=output_write,
-                stderr=output_write,
-                pass_fds=fds,
-                # A folder of our own, so that no file of the user's is overwritten by accident.
-                cwd=scratch,
-                env={**environment(opening["threads"]), _MARK: self._mark},
-                start_new_session=True,
-            )
-        finally:
-            channel.close()
-            line.close()
-            for fd in (pulse_fd, output_write):
-                os.close(fd)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
         self.pid = self._keeper.pid  # until the worker has told its own
-        try:
-            self.state = self.ask(opening, START_SECONDS)
-        except BaseException:
-            self.close()
-            raise
-        self.pid = self.state["pid"]
+
+    def meet(self, language: str) -> None:
+        """Let it meet the device that runs such kernels, before `open`: a driver takes a while to start."""
+        with suppress(Closed):
+            self._channel.ask({"do": "meet", "language": language})
+
+    def open(self, opening: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell it its task. Raises Lost."""
+        state = self.ask(opening, START_SECONDS)
+        self.pid = state["pid"]
+        return state
 
     @property
     def alive(self) -> bool:
@@ -116,6 +95,23 @@ class WorkerProcess:
             raise lost
         return reply
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While another process measures on the cores that this one uses. The time of its stage stands still too."""
+        if not self.alive:
+            yield
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGSTOP)
+        self._held, started = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self.pulse.fields.started += time.monotonic() - started
+            self._held = False
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGCONT)
+
     def end(self) -> None:
         """Kill it and everything it started. May be called from another thread than the one that waits for it."""
         if self._ended:
@@ -130,7 +126,7 @@ class WorkerProcess:
             self._keeper.kill()
             self._keeper.wait()
         if not clean:  # it was killed before it could end them
-            _end_marked(f"{_MARK}={self._mark}".encode())
+            _end_marked(f"{spawn.MARK}={self._mark}".encode())
         self._ended = True
 
     def close(self) -> None:
@@ -145,14 +141,16 @@ class WorkerProcess:
         """Wait until the answer is there, or a stage is overdue."""
         suspension = Suspension(self.pid)
         while True:
-            left = self.pulse.left()
-            for key, _ in self._selector.select(max(0.0, min(left, _LOOK_SECONDS))):
+            for key, _ in self._selector.select(max(0.0, min(self.pulse.left(), _LOOK_SECONDS))):
                 if key.fileobj is not self._channel:
                     self._drain()
                 elif (answer := self._channel.take_answer()) is not None:
                     return dict(answer)
+            if self._held:
+                suspension = Suspension(self.pid)
+                continue
             suspension.look()
-            if left <= 0.0:
+            if self.pulse.left() <= 0.0:
                 verdict, detail = overdue(self.pulse)
                 lost = Lost(verdict, detail, self._who(), self.pulse.stage, killed=suspension.noticed)
                 self.end()
@@ -204,24 +202,6 @@ def _end_marked(mark: bytes) -> None:
     until = time.monotonic() + _END_SECONDS
     while guard.kill_marked(mark) and time.monotonic() < until:
         time.sleep(0.01)
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Of a process that runs kernels and baselines."""
-    count = str(threads)
-    out = dict(os.environ)
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
-        out[name] = count
-    # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
-    out.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
-    return out
-
-
-def import_path() -> list[str]:
-    """Where this process found what it imported, but for the current folder, where anything may lie."""
-    paths = [str(Path(p).absolute()) for p in sys.path if p]
-    ours = str(Path(deepgen.__file__).absolute().parents[1])
-    return paths if ours in paths else [*paths, ours]
 
 
 # What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.

@@ -141,6 +141,14 @@ class Referee(ABC, Generic[E]):
 
         return [self._attempted(entrant, request, work)]
 
+    def try_baselines(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """Load baselines and let each run once on the usual inputs, so that a race need not wait for that."""
+        entries = request["contenders"]
+        return [
+            self._attempted(self.entrant(self._usual(request), who, None), entry, lambda entrant: entrant.first())
+            for who, entry in enumerate(entries)
+        ]
+
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
         """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
         entries = request["contenders"]

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import REFERENCE, Contender, Helper, Task
+from deepgen.run.measure.base import REFERENCE, Contender, Task
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
-from deepgen.run.measure.process import Lost, WorkerProcess
+from deepgen.run.measure.process import Lost
 from deepgen.run.measure.race import is_beaten, unsettled
+from deepgen.run.measure.worker_slot import DeviceSetAside, WorkerSlot
 from deepgen.targets import host
 from deepgen.toolchains import Cache
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
 from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen.vocabulary.measurement import IMPOSSIBLE
 
+if TYPE_CHECKING:
+    from deepgen.run.measure.base import Helpers, Least
+
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
-RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
-RECYCLE_BYTES = 1 << 30  # that kernels have leaked
-RECYCLE_THREADS = 128
 RETAKES = 2  # of a contaminated measurement
 ALWAYS_BUSY = 3  # measurements in a row that stayed contaminated: from then on each is taken once
 TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
-
-
-class DeviceSetAside(DeepgenError):
-    """The device cannot be trusted any more."""
 
 
 class Supervisor:
@@ -49,20 +46,21 @@ class Supervisor:
         cache: Cache | Path | None = None,
         toolchains: Mapping[str, str] | None = None,
         builds_running: Callable[[], int] = lambda: 0,
-        least_seconds: float | None = None,
+        least_seconds: Least = None,
         least_again: Callable[[], float | None] | None = None,
         retakes: int = RETAKES,
-        helpers: Mapping[str, Helper] | None = None,
+        helpers: Helpers | None = None,
         arrays: Path | None = None,
+        ahead: bool = False,
     ) -> None:
         """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
         when the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most.
         `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
-        `helpers`: our own code for the device, where it was built elsewhere.
+        `helpers`: our own code for the device, where it was built elsewhere, or what waits for that.
         `arrays`: where the inputs and answers lie of an operator that is known as a record only.
+        `ahead`: start a worker at once, in the background, before the first request.
         """
         self.task = task
-        self.starts = 0  # of workers, so far
         self._builds_running = builds_running
         self._floor = Floor(task, least_seconds, least_again)
         self._retakes = retakes
@@ -70,24 +68,27 @@ class Supervisor:
         self._scratch = Scratch("measure")
         self._arrays = arrays or self._scratch.path
         self._build = partial(built_here, cache=cache, toolchains=toolchains)
-        self._opening = self._prepare_opening(helpers if helpers and "harness" in helpers else self._build(task))
-        self._worker: WorkerProcess | None = None
+        self._helpers = helpers
+        self._opening: dict[str, Any] = {}
+        self._slot = WorkerSlot(task, self._opened_with)
         self._profiler = Profiler(task, self._scratch.path, toolchains or {}) if task.target.runner == "gpu" else None
-        self._closed = False
-        self._device = threading.Lock()
         self._busy = 0  # measurements in a row that stayed contaminated
-        self._kernels = 0  # that the present worker has loaded
-        self._resident = 0  # bytes of a fresh worker
-        self._worker_cpu = 0.0  # seconds it had used when last heard of
         self._printed = 0  # bytes, in the last request
         self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+        if ahead:
+            self._slot.start()
 
     @property
     def worker_pid(self) -> int | None:
-        return self._worker.pid if self._worker is not None else None
+        return self._slot.pid
+
+    @property
+    def starts(self) -> int:
+        """Of workers, so far."""
+        return self._slot.starts
 
     def measure(self, kernel: Kernel, artifact: Artifact, *, beat: float | None = None, shape: int = 0) -> Measurement:
         key = artifact.kernel_id
@@ -134,8 +135,32 @@ class Supervisor:
                 retaken += 1
                 continue
             self._busy = self._busy + 1 if disturbed else 0
-            out.update(zip(racing, (_noted(m, retaken=retaken) for m in measurements), strict=True))
+            for i, measured in zip(racing, measurements, strict=True):
+                believed = self._believed(measured, shape) if contenders[i].kernel is not None else measured
+                out[i] = _noted(believed, retaken=retaken)
         return [out[i] for i in range(len(entries))]
+
+    def load(self, baseline: str, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> Measurement:
+        """Load a baseline and let it run once, verified but not timed; `turn` is held while it uses the device."""
+        key = f"baseline {baseline}"
+        entries = [{"name": baseline}]
+        measured = Measurement(Verdict.CORRECT, "")
+        try:
+            self._ask({"do": "import", "contenders": entries}, [key])
+            for shape in range(len(self.task.timed)):
+                with turn():
+                    self._hand_over(self.task.seed, "normal", shape)
+                    reply = self._ask({"do": "load", "shape": shape, "contenders": entries}, [key])
+                measured = Measurement.from_json(reply["measurements"][0])
+                if not measured.ok:
+                    break
+        except Lost as lost:
+            return _verdict(lost)
+        return measured
+
+    def suspended(self) -> AbstractContextManager[None]:
+        """While others measure on the cores that the worker uses."""
+        return self._slot.suspended()
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
         key = artifact.kernel_id
@@ -144,8 +169,8 @@ class Supervisor:
         self._hand_over(self.task.seed, "normal", shape)
         request = {"do": "count", "events": list(events), "shape": shape, **_entry(kernel, artifact)}
         if self._profiler is not None:
-            with self._device:
-                return self._profiler.count(self._opening, request)
+            with self._slot.using:
+                return self._profiler.count(self._opened_with(), request)
         try:
             return Counted.of(self._take(request, [key])[0][0], events)
         except Lost as lost:
@@ -166,37 +191,30 @@ class Supervisor:
             raise DeepgenError("a runner stays on its target and number of threads: open another one")
         if task == self.task:
             return
-        with self._device:
+        with self._slot.using:
             # What was right and what is possible belong to the operator before.
-            self.task, self._floor, self._good = task, Floor(task), None
-            self._opening = {**self._opening, "task": task.to_json()}
-            before = self._opening["helpers"]
+            opening = self._opened_with()
+            self.task, self._floor, self._good, self._slot.task = task, Floor(task), None, task
+            self._opening = {**opening, "task": task.to_json()}
+            before = opening["helpers"]
             helpers = {name: row for name, row in before.items() if not name.startswith(REFERENCE)}  # the operator's
             if task.target.runner == "gpu" or len(helpers) < len(before) or references(task):
                 built = {name: helper.to_json() for name, helper in self._build(task).items()}
                 self._opening = {**self._opening, "helpers": {**helpers, **built}}
-            if self._worker is None or not self._worker.alive:
-                return
-            try:
-                state = self._worker.ask({"do": "open", **self._opening}, limits.START_SECONDS)
-            except Lost:
-                self._drop()
-                return
-            self._resident, self._worker_cpu = state["resident"], state["cpu"]
+            self._slot.reopen()
 
     def close(self) -> None:
-        self._closed = True
+        self._slot.closed = True
         if self._profiler is not None:
             self._profiler.close()
         # A measurement under way in another thread ends when its worker does.
-        while not self._device.acquire(timeout=0.05):
-            if (worker := self._worker) is not None:
-                worker.end()
+        while not self._slot.using.acquire(timeout=0.05):
+            self._slot.end()
         try:
-            self._drop()
+            self._slot.drop()
             self._scratch.close()
         finally:
-            self._device.release()
+            self._slot.using.release()
 
     def _settled(self, request: Mapping[str, Any], key: str) -> Measurement:
         """A measurement that nothing disturbed, or after some tries the last one."""
@@ -227,20 +245,26 @@ class Supervisor:
 
     def _confirmed(self, measured: Measurement, request: Mapping[str, Any], key: str) -> Measurement:
         """Suspiciously fast: measured again in a fresh worker, and the slower result counts."""
-        with self._device:
-            self._drop()
+        with self._slot.using:
+            self._slot.drop()
         again = self._settled(request, key)
         if not again.ok:
             return again
         slower = max(measured, again, key=lambda m: m.seconds or 0.0)
-        seconds, shape = slower.seconds or 0.0, request["shape"]
-        if self._floor.above(seconds, shape):
-            self._floor.renew()
-        if self._floor.above(seconds, shape):
-            least = self._floor.at(shape)
-            detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
-            return _noted(replace(slower, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
-        return _noted(slower, confirmed=True)
+        believed = self._believed(slower, request["shape"])
+        return _noted(believed, confirmed=True) if believed.ok else believed
+
+    def _believed(self, measured: Measurement, shape: int) -> Measurement:
+        """Unless the machine's peak does not allow its time."""
+        seconds = measured.seconds or 0.0
+        if not measured.ok or not self._floor.above(seconds, shape):
+            return measured
+        self._floor.renew()
+        if not self._floor.above(seconds, shape):
+            return measured
+        least = self._floor.at(shape)
+        detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
+        return _noted(replace(measured, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
         """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
@@ -258,17 +282,17 @@ class Supervisor:
         return [replace(m, conditions={**m.conditions, **around}) for m in measurements], disturbed
 
     def _ask(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-        with self._device:
+        with self._slot.using:
             return self._ask_worker(request, keys)
 
     def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
         for attempt in range(ATTEMPTS):
-            worker = self._ready()
+            worker = self._slot.ready()
             try:
                 reply = worker.ask(request, limits.own_seconds(self.task))
             except Lost as lost:
-                self._drop()
-                if self._closed:
+                self._slot.drop()
+                if self._slot.closed:
                     raise DeepgenError("the runner was closed while it measured") from lost
                 if lost.killed and attempt == 0:
                     continue  # from outside, once: most likely no fault of the kernel's
@@ -284,10 +308,7 @@ class Supervisor:
         if "error" in reply:
             raise DeepgenError(reply["error"])
         self._streak.clear()
-        self._worker_cpu = reply["cpu"]
-        self._kernels += len(keys)
-        if self._spent(reply):
-            self._drop()
+        self._slot.hear(reply, len(keys))
         return reply
 
     def _count_death(self, lost: Lost, key: str) -> None:
@@ -309,63 +330,28 @@ class Supervisor:
 
     def _survives(self, request: Mapping[str, Any]) -> bool:
         try:
-            reply = self._ready().ask(request, limits.own_seconds(self.task))
+            reply = self._slot.ready().ask(request, limits.own_seconds(self.task))
         except Lost:
-            self._drop()
+            self._slot.drop()
             return False
         return all(m["verdict"] == Verdict.CORRECT.value for m in reply["measurements"])
 
-    def _ready(self) -> WorkerProcess:
-        """The worker, started when there is none."""
-        if self._worker is not None and not self._worker.alive:
-            self._drop()
-        if self._worker is None:
-            self._worker = self._start()
-            if self._closed:
-                raise DeepgenError("the runner is closed")
-            self.starts += 1
-            self._kernels = 0
-            self._resident, self._worker_cpu = self._worker.state["resident"], self._worker.state["cpu"]
-        return self._worker
-
-    def _start(self) -> WorkerProcess:
-        for last in (False, False, True):
-            if self._closed:
-                raise DeepgenError("the runner is closed")
-            try:
-                return WorkerProcess(self._opening, self._scratch.path)
-            except Lost as lost:
-                if last:
-                    what = f"its measuring worker cannot be started: {lost}"
-                    raise DeviceSetAside(f"{self.task.target.name} is set aside: {what}") from lost
-        raise AssertionError("the last try returns or raises")
-
-    def _spent(self, reply: Mapping[str, Any]) -> bool:
-        """Whether a fresh worker should take over."""
-        if self.task.target.runner == "gpu":  # its kernels have no hold on this process's memory and threads
-            return self._kernels >= RECYCLE_KERNELS
-        return (
-            self._kernels >= RECYCLE_KERNELS
-            or reply["resident"] - self._resident > RECYCLE_BYTES + limits.bench_bytes(self.task)
-            or reply["threads"] > RECYCLE_THREADS
-            or reply["stray"]
-        )
-
-    def _drop(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.close()
-
     def _our_cpu(self) -> float:
-        return time.process_time() + self._worker_cpu
+        return time.process_time() + self._slot.cpu
 
-    def _prepare_opening(self, helpers: Mapping[str, Helper]) -> dict[str, Any]:
-        return {
-            "task": self.task.to_json(),
-            "threads": self.task.policy.threads or host.usable_cores(),
-            "scratch": str(self._arrays),
-            "helpers": {name: helper.to_json() for name, helper in helpers.items()},
-        }
+    def _opened_with(self) -> dict[str, Any]:
+        """What a worker is opened with. The first time it waits for our own code to be built."""
+        if not self._opening:
+            ready = self._helpers() if callable(self._helpers) else self._helpers
+            helpers = ready if ready and "harness" in ready else self._build(self.task)
+            self._opening = {
+                "task": self.task.to_json(),
+                "threads": self.task.policy.threads or host.usable_cores(),
+                "folder": str(self._scratch.path),
+                "scratch": str(self._arrays),
+                "helpers": {name: helper.to_json() for name, helper in helpers.items()},
+            }
+        return self._opening
 
 
 def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:

@@ -9,8 +9,10 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
 from deepgen.run.measure.referee import ContextLost, Inputs, Referee
-from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Verdict
+from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
 
 LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not
 _STACK = 8 << 20  # what a user's process usually has
@@ -139,18 +141,25 @@ class CpuWorker(Referee[CpuEntrant]):
 
 def serve(channel: Channel, pulse: Pulse) -> None:
     """Answer requests until the supervisor hangs up."""
-    worker = _opened(channel.receive_request(), pulse, channel)
+    request = channel.receive_request()
+    if request.get("do") == "meet":
+        _meet(request["language"])
+        request = channel.receive_request()
+    os.chdir(request["folder"])  # our own, so that no file of the user's is overwritten by accident
+    worker = _opened(request, pulse, channel)
     while True:
         request = channel.receive_request()
         if request["do"] == "open":
             worker.close()
             worker = _opened(request, pulse, channel)
             continue
-        handlers = {
+        handlers: dict[str, Callable[[Mapping[str, Any]], list[Measurement]]] = {
             "measure": worker.measure,
             "verify": worker.verify,
             "compare": worker.compare,
             "count": worker.count,
+            "load": worker.try_baselines,
+            "import": partial(_import, worker.task, pulse),
         }
         gc.disable()
         try:
@@ -162,6 +171,24 @@ def serve(channel: Channel, pulse: Pulse) -> None:
             answer = {"error": f"{worker.task.operator.describe()} cannot be measured here: {error}"}
         gc.enable()
         channel.answer({**answer, **_state(), "stray": worker.stray()})
+
+
+def _import(task: Task, pulse: Pulse, request: Mapping[str, Any]) -> list[Measurement]:
+    """What baselines are written with: the longest part of loading them, and no work for a device."""
+    for who, entry in enumerate(request["contenders"]):
+        pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, who)
+        for module in getattr(baselines.by_name(entry["name"], task.own_baselines), "imports", ()):
+            with suppress(Exception):  # who uses it says what is wrong
+                import_module(module)
+    return []
+
+
+def _meet(language: str) -> None:
+    """Start the device's driver while our own code for it is still being built."""
+    from deepgen.run.measure import gpu_worker
+
+    with suppress(DeepgenError, OSError):  # whoever opens the device says what is wrong
+        gpu_worker.meet(language)
 
 
 def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Referee[Any]:

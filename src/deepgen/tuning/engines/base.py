@@ -95,6 +95,10 @@ class Session(Arena, Protocol):
         """What has ended since the last call; waits up to `timeout` seconds for the first."""
         ...
 
+    def load(self, baselines: Sequence[str], seconds: float) -> None:
+        """Begin to load these baselines within so many seconds, where that can be done while trials are tried."""
+        ...
+
     def drop(self) -> bool:
         """Cancel submitted trials that have not begun; False if that is not possible and they will run to their end."""
         ...

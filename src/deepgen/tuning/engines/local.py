@@ -5,17 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from deepgen import baselines
-from deepgen.run.measure import bandwidth, conditions, open_runner, peak_gflops
-from deepgen.run.measure.base import Contender, Task, least_seconds
+from deepgen.baselines import raced
+from deepgen.run.measure import conditions, limits, open_runner, peak_gflops
+from deepgen.run.measure.base import Contender, Helper, RunnerOptions, Task, least_seconds
+from deepgen.run.measure.helpers import build_helpers, helpers_for
+from deepgen.run.measure.peak import MeasuredBounds, NotMeasured, operator_bounds
 from deepgen.targets import host
 from deepgen.toolchains import (
     BuildError,
@@ -28,7 +32,13 @@ from deepgen.toolchains import (
     toolchains_for,
 )
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
+from deepgen.tuning.engines.baseline_race import BaselineRace
 from deepgen.vocabulary import Artifact, Kernel, Measurement
+from deepgen.vocabulary.folders import Scratch
+
+_ON_DEVICE = ("cpu", "gpu")  # runners with a worker process
+_MANY_CORES = 4  # with fewer, importing a framework would delay the first builds
+_OF_MEMORY = 0.3  # what a worker may need where there are two
 
 
 @dataclass(frozen=True)
@@ -55,21 +65,31 @@ class LocalSession:
         self._toolchains = toolchains_for(task.target, engine.toolchains)
         self._toolchains(task.target.languages[0])  # raises at once if there is none
         self._cache = Cache(engine.cache or default_cache_folder())
-        # Before the first build, so that nothing of ours disturbs it; measured once per machine, then cached.
-        self._peak = self._measured_peak()
+        self._peak: float | None = None
         self._bandwidth = task.target.bandwidth
-        if self._bandwidth is None and self._peak is not None:
-            self._bandwidth = bandwidth(task.operator, task.target, cache=self._cache, toolchains=engine.toolchains)
+        self._settling = threading.Lock()
+        self._settled = False  # whether the peak is known, or known not to be
+        if task.target.runner != "cpu":
+            self._peak, self._settled = peak_gflops(task.operator, task.target), True
+        else:
+            with suppress(NotMeasured):  # measuring it would delay the first trial
+                self._settle(quiet=None)
         self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
-        self._runner = open_runner(
-            task,
+        self._device = threading.Lock()  # one measurement at a time, from any thread
+        self._arrays = Scratch("arrays")
+        self._helping = Group()
+        self._options = RunnerOptions(
             cache=self._cache,
             toolchains=engine.toolchains,
             builds_running=lambda: self._pool.running,
-            least_seconds=least_seconds(task, self._peak),
+            helpers=self._build_helpers(),
+            arrays=self._arrays.path,
+            least_seconds=lambda: least_seconds(task, self._peak),
             least_again=self._least_again,
         )
-        self._device = threading.Lock()  # one measurement at a time, from any thread
+        self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
+        self._race: BaselineRace | None = None  # once there are baselines to race
+        self._measured = threading.Event()  # a first trial was
         self._built: SimpleQueue[tuple[int, Kernel, Artifact | None] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
@@ -126,6 +146,8 @@ class LocalSession:
             yield
 
     def disturbed(self) -> str | None:
+        if self._race is not None:
+            self._race.wait()
         return conditions.disturbance() if self.task.target.runner == "cpu" else None
 
     def drop(self) -> bool:
@@ -137,8 +159,7 @@ class LocalSession:
         # Not through the pool: finals run in a quiet window, in which the pool starts nothing, and what they need
         # is already in the cache.
         with Group() as group:
-            toolchain, limits = self._toolchains(kernel.language), self._engine.limits
-            return make(kernel, toolchain, self.task.target, self._cache, limits, group)
+            return self._make(kernel, group)
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         artifact = self.build(kernel)
@@ -147,29 +168,46 @@ class LocalSession:
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
+        if all(one.kernel for one in contenders) or not self._races_apart:
+            with self._device, self._suspended():
+                return self._runner.compare(built, rounds, seed)
+        race = self._race = self._race or self._open_race()
+        race.wait()
         with self._device:
-            return self._runner.compare(built, rounds, seed)
+            return race.compare(built, rounds, seed)
 
     def baselines(self) -> list[str]:
         return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
+    def load(self, baselines: Sequence[str], seconds: float) -> None:
+        wanted = raced(baselines)  # others take so long that the search would wait for them
+        if self._race is None and wanted and self._races_apart:
+            self._race = self._open_race()
+            self._race.load(wanted, seconds, self._measured, at_once=host.usable_cores() >= _MANY_CORES)
+
     def peak(self, *, again: bool = False) -> float | None:
+        self._settle()
         if again:
-            with self._device, self._pool.quiet():
+            with self._quiet_device():
                 self._least_again()
         return self._peak
 
     def bandwidth(self) -> float | None:
+        self._settle()
         return self._bandwidth
 
     def close(self) -> None:
         if self._closing:
             return
         self._closing = True
+        self._helping.close()
         self._pool.close(cancel=True)
         self._built.put(None)
         self._runner.close()
+        if self._race is not None:
+            self._race.close()
         self._thread.join(timeout=10.0)
+        self._arrays.close()
 
     def __enter__(self) -> LocalSession:
         return self
@@ -177,25 +215,90 @@ class LocalSession:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _measured_peak(self, *, again: bool = False) -> float | None:
-        operator, target, tools = self.task.operator, self.task.target, self._engine.toolchains
-        return peak_gflops(operator, target, again=again, cache=self._cache, toolchains=tools)
+    @property
+    def _races_apart(self) -> bool:
+        """Whether a second worker is where baselines race: not on boards, nor where tensors fill the memory."""
+        target, most = self.task.target, None
+        if target.runner == "gpu":
+            most = host.gpu_memory_bytes(target)
+            needed = sum(limits.device_bytes(operator) for operator in self.task.timed)
+        elif target.runner == "cpu":
+            most, needed = host.memory_bytes(), limits.bench_bytes(self.task)
+        return most is not None and needed < _OF_MEMORY * most
+
+    def _open_race(self) -> BaselineRace:
+        # A device's own clock times its kernels: there only what runs on it must take turns.
+        turn = nullcontext if self.task.target.shares_cores_with_builds else lambda: self._device
+        return BaselineRace(self.task, self._options, turn)
+
+    def _suspended(self) -> AbstractContextManager[None]:
+        """Baselines that are being loaded stand still while a kernel runs on the cores that they use."""
+        apart = self._race if self.task.target.shares_cores_with_builds else None
+        return nullcontext() if apart is None else apart.suspended()
+
+    def _build_helpers(self) -> Callable[[], Mapping[str, Helper]] | None:
+        """Our own code for the device, built beside the first kernels. No quiet window stops that: it waits for it."""
+        if self.task.target.runner not in _ON_DEVICE:
+            return None
+        started: dict[str, Future[Artifact]] = {}
+        for name, kernel in helpers_for(self.task).items():
+            future: Future[Artifact] = Future()
+            started[kernel.id] = future
+            words = {"args": (kernel, future), "name": f"deepgen-{name}"}
+            threading.Thread(target=self._build_helper, daemon=True, **words).start()  # type: ignore[arg-type]
+
+        return lru_cache(partial(build_helpers, self.task, lambda kernel: started[kernel.id].result()))
+
+    def _build_helper(self, kernel: Kernel, future: Future[Artifact]) -> None:
+        try:
+            future.set_result(self._make(kernel, self._helping))
+        except BaseException as error:  # for whoever waits for it
+            future.set_exception(error)
+
+    def _make(self, kernel: Kernel, group: Group) -> Artifact:
+        toolchain = self._toolchains(kernel.language)
+        return make(kernel, toolchain, self.task.target, self._cache, self._engine.limits, group)
+
+    def _settle(self, **how: Any) -> None:
+        """Measure the peak where it is not kept from an earlier run. Kernels that were measured before that are judged
+        by it when they race."""
+        with self._settling:
+            if not self._settled:
+                bounds = self._bounds(**{"quiet": self._quiet_device, **how})
+                if bounds is not None:
+                    self._peak, self._bandwidth = bounds.gflops, bounds.gbytes_per_second
+                self._settled = True
+
+    def _bounds(self, **how: Any) -> MeasuredBounds | None:
+        task, tools = self.task, self._engine.toolchains
+        return operator_bounds(task.operator, task.target, cache=self._cache, toolchains=tools, **how)
+
+    @contextmanager
+    def _quiet_device(self) -> Iterator[None]:
+        with self._device, self._pool.quiet(), self._suspended():
+            yield
 
     def _least_again(self) -> float | None:
-        again = self._measured_peak(again=True)
+        bounds = self._bounds(again=True)
+        again = None if bounds is None else bounds.gflops
         if self._peak is None or (
             again is not None and again > self._peak
         ):  # with an unwritable cache the better value is lost
             self._peak = again
         return least_seconds(self.task, self._peak)
 
-    def _undisturbed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
         """Compilers are paused while a kernel runs on the cores they use.
 
         Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
         was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
         """
-        return self._pool.quiet() if self.task.target.shares_cores_with_builds else nullcontext()
+        if not self.task.target.shares_cores_with_builds:
+            yield
+            return
+        with self._pool.quiet(), self._suspended():
+            yield
 
     def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
         artifact = None
@@ -240,4 +343,6 @@ class LocalSession:
         with self._device, self._undisturbed():
             started = time.monotonic()
             measured = self._runner.measure(kernel, artifact, beat=self._beat)
-            return Outcome(trial_id, artifact, measured, time.monotonic() - started)
+            outcome = Outcome(trial_id, artifact, measured, time.monotonic() - started)
+        self._measured.set()
+        return outcome

@@ -1,0 +1,132 @@
+"""The worker of a supervisor: started when it is needed or ahead of that, and replaced when it is spent or lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from deepgen.run.measure import limits
+from deepgen.run.measure.base import Task
+from deepgen.run.measure.process import Lost, WorkerProcess
+from deepgen.targets import host
+from deepgen.vocabulary import DeepgenError
+
+RECYCLE_KERNELS = 1000  # loaded libraries are never unloaded, so now and then a fresh worker takes over
+RECYCLE_BYTES = 1 << 30  # that kernels have leaked
+RECYCLE_THREADS = 128
+
+
+class DeviceSetAside(DeepgenError):
+    """The device cannot be trusted any more."""
+
+
+class WorkerSlot:
+    """One worker at a time; `using` is held by who talks to it. `close` may come from another thread."""
+
+    def __init__(self, task: Task, opening: Callable[[], Mapping[str, Any]]) -> None:
+        """`opening`: what a worker is opened with, which may take long to prepare."""
+        self.task = task
+        self.using = threading.Lock()
+        self.starts = 0  # of workers, so far
+        self.cpu = 0.0  # seconds that the present one had used when last heard of
+        self.closed = False
+        self._opening = opening
+        self._worker: WorkerProcess | None = None
+        self._kernels = 0  # that the present worker has loaded
+        self._resident = 0  # bytes of a fresh worker
+
+    @property
+    def pid(self) -> int | None:
+        return self._worker.pid if self._worker is not None else None
+
+    def start(self) -> None:
+        """Start a worker in the background. What goes wrong is met again by whoever needs it first."""
+        threading.Thread(target=self._start, name="deepgen-worker", daemon=True).start()
+
+    def ready(self) -> WorkerProcess:
+        """The worker, started when there is none."""
+        if self._worker is not None and not self._worker.alive:
+            self.drop()
+        return self._worker or self._opened()
+
+    def reopen(self) -> None:
+        """Tell the worker another task, where there is one."""
+        if self._worker is None or not self._worker.alive:
+            return
+        try:
+            state = self._worker.ask({"do": "open", **self._opening()}, limits.START_SECONDS)
+        except Lost:
+            self.drop()
+            return
+        self._resident, self.cpu = state["resident"], state["cpu"]
+
+    def hear(self, reply: Mapping[str, Any], kernels: int) -> None:
+        """What a worker says of itself after it has run so many kernels. One that is spent is dropped."""
+        self.cpu = reply["cpu"]
+        self._kernels += kernels
+        if self._spent(reply):
+            self.drop()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While another process measures on the same cores."""
+        worker = self._worker
+        if worker is None:
+            yield
+            return
+        with worker.suspended():
+            yield
+
+    def drop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def end(self) -> None:
+        """End the worker that another thread waits for."""
+        if (worker := self._worker) is not None:
+            worker.end()
+
+    def _start(self) -> None:
+        with suppress(Exception), self.using:
+            self.ready()
+
+    def _opened(self) -> WorkerProcess:
+        target = self.task.target
+        for last in (False, False, True):
+            if self.closed:
+                break
+            worker = self._worker = WorkerProcess(self.task.policy.threads or host.usable_cores())
+            try:
+                if target.runner == "gpu":
+                    worker.meet(target.languages[0])
+                state = worker.open(self._opening())
+            except Lost as lost:
+                self.drop()
+                if last:
+                    what = f"its measuring worker cannot be started: {lost}"
+                    raise DeviceSetAside(f"{target.name} is set aside: {what}") from lost
+                continue
+            except BaseException:
+                self.drop()
+                raise
+            self.starts += 1
+            self._kernels = 0
+            self._resident, self.cpu = state["resident"], state["cpu"]
+            break
+        if self.closed:
+            raise DeepgenError("the runner is closed")
+        return worker
+
+    def _spent(self, reply: Mapping[str, Any]) -> bool:
+        """Whether a fresh worker should take over."""
+        if self.task.target.runner == "gpu":  # its kernels have no hold on this process's memory and threads
+            return self._kernels >= RECYCLE_KERNELS
+        return (
+            self._kernels >= RECYCLE_KERNELS
+            or reply["resident"] - self._resident > RECYCLE_BYTES + limits.bench_bytes(self.task)
+            or reply["threads"] > RECYCLE_THREADS
+            or reply["stray"]
+        )

@@ -1,0 +1,94 @@
+"""Where kernels race baselines: a worker of its own, into which baselines are loaded while the search goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from deepgen.run.measure import whole
+from deepgen.run.measure.base import Contender, RunnerOptions, Task
+from deepgen.run.measure.limits import START_SECONDS
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.vocabulary import DeepgenError, Measurement, Verdict
+
+
+class BaselineRace:
+    """A framework takes seconds to import, and may crash or hang: the search's own worker never waits for that."""
+
+    def __init__(self, task: Task, options: RunnerOptions, turn: Callable[[], AbstractContextManager[object]]) -> None:
+        """`turn`: held while the device is used, which others use too."""
+        self._task, self._options, self._turn = task, options, turn
+        self._open()
+        self._lost: dict[str, Measurement] = {}  # baselines that could not be loaded
+        self._names: list[str] = []
+        self._at: str | None = None  # the one that is being loaded
+        self._begin = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._until = time.monotonic()
+        self._stopped = False
+
+    def load(self, names: Sequence[str], seconds: float, begin: threading.Event, at_once: bool) -> None:
+        """Load them in the background, within so many seconds from now. The device is used once `begin` is set;
+        importing begins `at_once` or then too."""
+        self._names, self._begin = list(names), begin
+        self._until = time.monotonic() + min(seconds, START_SECONDS)
+        self._thread = threading.Thread(target=self._load, args=(at_once,), name="deepgen-baselines", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until they are loaded, or their time is up: the one that is being loaded then does not race."""
+        self._begin.set()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        started = time.monotonic()
+        thread.join(max(0.0, self._until - started))
+        if not thread.is_alive():
+            return
+        self._stopped = True
+        self._supervisor.close()
+        thread.join()
+        self._open()
+        if self._at is not None:
+            self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it was not loaded when the time for that was up")
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        """As a runner does. The caller has the device."""
+        racing = [one for one in contenders if one.name not in self._lost]
+        results = iter(self._runner.compare(racing, rounds, seed) if racing else ())
+        return [self._lost[one.name] if one.name in self._lost else next(results) for one in contenders]
+
+    def suspended(self) -> AbstractContextManager[None]:
+        """While a kernel is timed on the cores that loading uses."""
+        loading = self._thread is not None and self._thread.is_alive()
+        return self._supervisor.suspended() if loading else nullcontext()
+
+    def close(self) -> None:
+        self._stopped = True
+        self._begin.set()
+        self._supervisor.close()
+
+    def _open(self) -> None:
+        self._supervisor = Supervisor(self._task, **vars(self._options))
+        self._runner = whole(self._supervisor, self._task, self._options.toolchains)
+
+    def _turned(self) -> AbstractContextManager[object]:
+        self._begin.wait()
+        return self._turn()
+
+    def _load(self, at_once: bool) -> None:
+        if not at_once:
+            self._begin.wait()
+        for name in self._names:
+            self._at = name
+            try:
+                loaded = self._supervisor.load(name, self._turned)
+            except DeepgenError:  # of no baseline's doing: the race says what is wrong, if it still is
+                if self._stopped:
+                    return
+            else:
+                if not loaded.ok:
+                    self._lost[name] = loaded
+        self._at = None

@@ -1,0 +1,48 @@
+"""Baselines that fail while they are loaded, and one that does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepgen.extend import Operator, Target
+
+
+class Fine:
+    """Notes which processes load it."""
+
+    name = "fine"
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        return None
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], object]:
+        self.began()
+        return partial(np.matmul, tensors["A"], tensors["B"], out=tensors["C"])
+
+    def began(self) -> None:
+        with Path(os.environ["LOADED_BY"]).open("a") as file:
+            file.write(f"{self.name} {os.getpid()}\n")
+
+
+class Crashes(Fine):
+    name = "crashes"
+
+    def began(self) -> None:
+        super().began()
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hangs(Fine):
+    name = "hangs"
+
+    def began(self) -> None:
+        super().began()
+        time.sleep(1000)

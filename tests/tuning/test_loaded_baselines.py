@@ -1,0 +1,76 @@
+"""Baselines are loaded while the search goes on, in a process of their own; one that fails costs itself alone."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from bad_baselines import Crashes, Fine, Hangs
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.run.measure import Policy, Task
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.tuning.engines import baseline_race
+from deepgen.tuning.engines.local import LocalSession
+from deepgen.vocabulary import Verdict
+from deepgen.vocabulary.finding import source_of
+
+OPERATOR = dg.gemm(37, 29, 23)
+
+
+@pytest.fixture
+def loaded_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "loaded"
+    path.touch()
+    monkeypatch.setenv("LOADED_BY", str(path))
+    return path
+
+
+def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves(
+    tmp_path: Path, loaded_by: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+    close = LocalSession.close
+
+    def closing(self: LocalSession) -> None:
+        starts.append(self._runner.starts)  # type: ignore[attr-defined]
+        close(self)
+
+    monkeypatch.setattr(LocalSession, "close", closing)
+    monkeypatch.setattr(baseline_race, "START_SECONDS", 3.0)
+    engine, rivals = dg.LocalEngine(cache=tmp_path / "cache"), [Hangs, Fine, Crashes]
+    study = dg.tune(OPERATOR, target="cpu", trials=3, baselines=rivals, engine=engine, out=tmp_path)
+    finals = study.finals()
+    assert finals is not None and finals.winner is not None and len(study.trials()) == 3
+    assert [one.name for one in finals.baselines] == ["fine"]
+    lost = {one.name: one.verdict for one in finals.baselines_lost}
+    assert lost == {"hangs": Verdict.TIMED_OUT, "crashes": Verdict.CRASHED}
+    assert starts[0] == 1, "the worker of the search has seen none of them"
+    attempts = Counter(line.split()[0] for line in loaded_by.read_text().splitlines())
+    assert attempts["hangs"] == 1, "the finals do not wait for it again"
+
+
+def test_a_worker_that_loads_stands_still_while_others_measure(tmp_path: Path, loaded_by: Path) -> None:
+    source = source_of(Fine)
+    assert source is not None
+    task = Task(OPERATOR, targets.resolve("cpu"), policy=Policy(), own_baselines={"fine": source})
+    runner = Supervisor(task, cache=tmp_path)
+    try:
+        assert runner.load("fine").ok, "a worker is there"
+        ended = threading.Event()
+        verdicts = []
+
+        def load() -> None:
+            verdicts.append(runner.load("fine"))
+            ended.set()
+
+        with runner.suspended():
+            threading.Thread(target=load).start()
+            assert not ended.wait(0.7)
+        assert ended.wait(60.0) and verdicts[0].ok
+        assert runner.starts == 1
+    finally:
+        runner.close()
