@@ -32,7 +32,7 @@ BESIDE = tuple(
                     "measure_conditions", "measure_faults", "measure_references", "measure_sim", "measure_turning",
                     "process_state", "riscv_board", "riscv_runner", "alternating_inputs",
                     "handed_answers"),
-        "run/call": ("loaded_calls", "native", "tensor_map"),
+        "run/call": ("compiled_calls", "loaded_calls", "native", "tensor_map"),
     }.items()
     for name in names
 )  # fmt: skip

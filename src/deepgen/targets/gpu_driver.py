@@ -215,6 +215,10 @@ class Driver:
         self._check("free_bytes", self._calls["free_bytes"](byref(free), byref(total)))
         return free.value
 
+    def raw(self, key: str) -> tuple[str, Any]:
+        """A function of the library, for C: what it is called, and itself."""
+        return self.api.names[key], self._calls[key]
+
     def check(self, call: str, code: int) -> None:
         if code:
             raise DriverError(code, self._name(code), call, self.api)
@@ -245,15 +249,21 @@ class DriverLaunch:
         self, driver: Driver, function: int, shape: Shape, values: Sequence[Any], overlaps: bool = False
     ) -> None:
         """`values`: the arguments as ctypes objects, which may be changed between launches. A launch that `overlaps`
-        may begin before the one ahead of it has ended."""
+        may begin before the one ahead of it has ended.
+
+        `name`, `call`, `cells` and `stream_at` are what C needs to do as `fire` does: the driver's function, its
+        arguments, eight bytes each, and the address of the stream's handle.
+        """
         grid, block, cluster, shared = shape
         self._driver, self._values = driver, tuple(values)
         params = (c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         if driver.api is HIP:
-            self._name, self._call = driver.api.names["launch"], driver.library[driver.api.names["launch"]]
+            self.name, self.call = driver.api.names["launch"], driver.library[driver.api.names["launch"]]
             numbers = [c_uint(n) for n in (*grid, *block, shared)]
             self._stream = c_void_p(0)
             self._arguments: tuple[Any, ...] = (c_void_p(function), *numbers, self._stream, byref(params), None)
+            self.cells = _cells(function, *grid, *block, shared, 0, ctypes.addressof(params), 0)
+            self.stream_at = ctypes.addressof(self.cells) + 8 * 8
             return
         # Four arguments instead of eleven: half the cost of the call from Python.
         asked = [(_CLUSTER, cluster)] if any(size > 1 for size in cluster) else []
@@ -266,8 +276,10 @@ class DriverLaunch:
         if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
             code = driver.library.cuFuncSetAttribute(c_void_p(function), _NON_PORTABLE, 1)
             driver.check("cuFuncSetAttribute", code)
-        self._name, self._call = "cuLaunchKernelEx", driver.library["cuLaunchKernelEx"]
+        self.name, self.call = "cuLaunchKernelEx", driver.library["cuLaunchKernelEx"]
         self._arguments = (byref(self._config), c_void_p(function), byref(params), None)
+        self.cells = _cells(ctypes.addressof(self._config), function, ctypes.addressof(params), 0)
+        self.stream_at = ctypes.addressof(self._config) + LaunchConfig.stream.offset
 
     def on(self, stream: Stream) -> None:
         """Put the launch on another stream."""
@@ -277,9 +289,13 @@ class DriverLaunch:
             self._config.stream = stream
 
     def fire(self) -> None:
-        code = self._call(*self._arguments)
+        code = self.call(*self._arguments)
         if code:
-            self._driver.check(self._name, code)
+            self._driver.check(self.name, code)
+
+
+def _cells(*values: int) -> Any:
+    return (ctypes.c_uint64 * len(values))(*values)
 
 
 def _open(api: Api) -> ctypes.CDLL:

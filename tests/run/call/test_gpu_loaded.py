@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import timeit
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +17,11 @@ from fake_gpu import ARGUMENTS, OnDevice, build_driver, image, kernel
 from plain_operators import Norm
 
 from deepgen.operators import Operator, gemm
-from deepgen.run.call import calling
+from deepgen.run.call import calling, compiled
 from deepgen.run.call.arrays import stream_handle, view
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import gpu_driver, resolve
+from deepgen.targets.gpu_driver import DriverError
 from deepgen.vocabulary import BadInput, ConstantCopy, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 SQUARE = gemm(8, 8, 8, layout="nt")
@@ -32,6 +34,13 @@ class OnlyDlpack:
 
     def __dlpack__(self) -> Any:
         return self.array.__dlpack__()
+
+
+@pytest.fixture(params=["compiled", "in Python"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is made by the compiled way, where there is one, and by the Python way."""
+    if request.param != "compiled":
+        monkeypatch.setattr(compiled, "core", lambda: None)
 
 
 @pytest.fixture
@@ -70,6 +79,29 @@ def test_one_kernel_serves_many_shapes(call: Loaded, m: int, n: int, k: int) -> 
         a, b, out = aligned(m, k), aligned(n, k), aligned(m, n)
         call(OnDevice(a), OnDevice(b), out=OnDevice(out))
         np.testing.assert_allclose(out, a @ b.T, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_that_are_new_to_the_device_are_served(call: Loaded) -> None:
+    a, b = aligned(4, 8), aligned(4, 8)
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            for stream in (None, 7, 0, 7):
+                out = aligned(4, 4)
+                out[:] = 0
+                pool.submit(call, OnDevice(a), OnDevice(b), out=OnDevice(out), stream=stream).result()
+                np.testing.assert_allclose(out, a @ b.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("as_if_on_device")
+def test_what_the_driver_says_is_told(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    made, artifact = kernel(folder, "faulty", "return 700;")
+    call = load(made, SQUARE, TARGET, Path(artifact.binary))
+    a, b = torch.ones(4, 8), torch.ones(4, 8)
+    assert (call(a, b, stream=0) == 8).all()
+    for _ in range(2):
+        with pytest.raises(DriverError, match=r"cuLaunchKernelEx failed: an illegal memory access .*\(700\)"):
+            call(a, b, stream=0)
 
 
 def test_rows_may_lie_apart(call: Loaded) -> None:

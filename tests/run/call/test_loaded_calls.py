@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,27 @@ from plain_operators import (
 )
 
 from deepgen.operators import gemm
+from deepgen.run.call import compiled
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, ScalarArg, Source
 
 
+@pytest.fixture(scope="module", params=["compiled", "in Python"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test is made by the compiled way, where there is one, and by the Python way."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "compiled":
+            patch.setattr(compiled, "core", lambda: None)
+        yield
+
+
 @pytest.fixture(scope="module")
-def multiply() -> Loaded:
+def multiply(way: None) -> Loaded:
     return load(GEMM, gemm(32, 32, 32), CPU)
 
 
 @pytest.fixture(scope="module")
-def norm() -> Loaded:
+def norm(way: None) -> Loaded:
     return load(NORM, Norm(), CPU)
 
 

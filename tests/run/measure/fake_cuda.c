@@ -157,6 +157,7 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
 }
 int cuLaunchKernelEx(const Config* config, void* function, void** params, void** extra) {
     TRY;
+    if (!current) return 201;
     if (config->shared > allowed) return 1;
     if (function == (void*)2) return judge(params);
     if (function == (void*)3) return differ(params);
@@ -180,6 +181,7 @@ int cuGetErrorString(int code, const char** text) {
     *text = code == 700 ? "an illegal memory access was encountered"
             : code == 2 ? "out of memory"
             : code == 1 ? "invalid argument"
+            : code == 201 ? "invalid device context"
                         : "some error";
     return 0;
 }

@@ -8,7 +8,6 @@ are not public: where a version of torch lacks them, everything is decided from 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -39,14 +38,6 @@ def check_of(tensors: Sequence[Any]) -> Check | None:
         return None
     check: Check = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return check
-
-
-def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any) -> Callable[[], Any]:
-    """What makes a new tensor. The compiler's function for GPUs takes the current one: there must be one."""
-    quick = getattr(_guards, f"_empty_strided_{device.type}", None)
-    if quick is None or (device.type == "cuda" and torch.cuda.device_count() > 1):
-        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
-    return partial(quick, shape, strides, dtype)
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:

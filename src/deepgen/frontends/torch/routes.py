@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from deepgen import targets
 from deepgen.frontends.torch.asked import Asked, Reads
 from deepgen.frontends.torch.calls import KINDS
-from deepgen.frontends.torch.guards import Views, contiguous, maker, viewed
+from deepgen.frontends.torch.guards import Views, contiguous, viewed
 from deepgen.frontends.torch.race import PLAIN, TorchRace, elsewhere, lend, made_real, race, race_for_cores, several
 from deepgen.libraries import Library
 from deepgen.operators import Operator
+from deepgen.run.call.arrays import torch_maker
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.firing import Fire
 from deepgen.targets import Target
@@ -87,7 +88,7 @@ class Route:
         self._device = asked.tensors[0].get_device()
         self.on_gpu = bool(self._device >= 0)
         self.strides = asked.strides or contiguous(asked.shape)
-        self.make = maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
+        self.make = torch_maker(asked.shape, self.strides, asked.dtype, asked.tensors[0].device)
         self._fires: dict[Any, Fire] = {}
         self._for_graphs: Fire | None = None
 

@@ -29,25 +29,25 @@ class Arguments:
         self.written = tuple(p.name for p in self._signature.outputs)
         # Addresses are listed in this order everywhere.
         self.order = tuple(dict.fromkeys((*(p.name for p in read), *self.written)))
-        self._needed = tuple(p.name for p in read if not p.optional)
-        self._values = dict(operator.values())
+        self.needed = tuple(p.name for p in read if not p.optional)
+        self.values = dict(operator.values())
 
     def usage(self) -> str:
         """How a call is written: `kernel(A, B) -> C`."""
-        return f"kernel({', '.join(self._needed)}) -> {', '.join(self.written)}"
+        return f"kernel({', '.join(self.needed)}) -> {', '.join(self.written)}"
 
     def sort(
         self, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, int | float]]:
         """The arrays and the scalars of a call, by name. Outputs that are to be made are left out."""
-        if len(inputs) > len(self._needed):
-            allowed = f"{', '.join(self._needed)}; others by name"
+        if len(inputs) > len(self.needed):
+            allowed = f"{', '.join(self.needed)}; others by name"
             raise BadInput(
-                f"{self._operator.describe()} takes {len(self._needed)} arrays by position, not {len(inputs)}",
+                f"{self._operator.describe()} takes {len(self.needed)} arrays by position, not {len(inputs)}",
                 allowed=allowed,
             )
-        arrays = dict(zip(self._needed, inputs))  # noqa: B905  fewer may be given: the others by name
-        values = dict(self._values)
+        arrays = dict(zip(self.needed, inputs))  # noqa: B905  fewer may be given: the others by name
+        values = dict(self.values)
         for name, value in named.items():
             if name in values:
                 values[name] = self._number(self._signature[name], value)
@@ -59,7 +59,7 @@ class Arguments:
                 arrays[name] = value
         for name, array in self._outputs(out, [n for n in self.written if n not in arrays]).items():
             arrays[name] = array
-        for name in self._needed:
+        for name in self.needed:
             if arrays.get(name) is None:
                 how = "out=" if name in self.written else f"{name}="
                 raise BadInput(f"{self._operator.describe()} needs {name}", allowed=f"pass it as {how}")
@@ -101,7 +101,7 @@ class Arguments:
         return number
 
     def _allowed(self) -> str:
-        return "one of " + ", ".join((*self.order, *self._values))
+        return "one of " + ", ".join((*self.order, *self.values))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Loaded:
         self._ready: dict[Any, Ready] = {}
         self._lock = Lock()
 
-    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         """What the operator gives: an array, or a tuple of several.
 
         Arrays that are read come in the signature's order or by name, optional ones and run-time scalars by name.
@@ -59,10 +59,7 @@ class Loaded:
         there are several. What is read and written (C of a GEMM with beta) may be given as `out` too. On a GPU the call
         is enqueued on `stream`: a handle, a stream object, or by default torch's current stream.
         """
-        arrays, values = self._arguments.sort(inputs, out, named)
-        handle = self._device.stream(next(iter(arrays.values())), stream)
-        self._call(arrays, values, handle)
-        return self._arguments.result(arrays)
+        return self._first(*inputs, out=out, stream=stream, **named)[0]
 
     def meet(self, *inputs: Any) -> tuple[Any, Fire | None]:
         """A call with new outputs, and what repeats it on other arrays of the same kind.
@@ -70,10 +67,8 @@ class Loaded:
         That takes the addresses of what is read and then of what is written, each a multiple of `align`, and a stream.
         It serves the calling thread and, on a GPU, the current stream. None: there was nothing to run.
         """
-        arrays, values = self._arguments.sort(inputs, None, {})
-        handle = self._device.stream(next(iter(arrays.values())), None)
-        ready = self._call(arrays, values, handle)
-        return self._arguments.result(arrays), ready.fire
+        result, ready = self._first(*inputs)
+        return result, ready.fire
 
     @property
     def by_stream(self) -> bool:
@@ -122,6 +117,13 @@ class Loaded:
         if self.origin is None:
             raise BadInput(f"{self!r} cannot be pickled", allowed="kernels of a study: study.best().load()")
         return self.origin
+
+    def _first(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> tuple[Any, Ready]:
+        """A call, and what other calls with such arrays need."""
+        arrays, values = self._arguments.sort(inputs, out, named)
+        handle = self._device.stream(next(iter(arrays.values())), stream)
+        ready = self._call(arrays, values, handle)
+        return self._arguments.result(arrays), ready
 
     def _call(self, arrays: Arrays, values: Mapping[str, int | float], handle: int) -> Ready:
         """Run, with outputs that are missing from the arrays made and put there."""

@@ -75,7 +75,8 @@ class CpuDevice(Device):
             bound.prepare()
             bound.run()
 
-        return BoundCall(bound.slots, lambda _: None, both if self._prepares else bound.run, bound.workspaces)
+        run = both if self._prepares else bound.run
+        return BoundCall(bound.slots, lambda _: None, run, bound.workspaces, bound.raw)
 
     def run_on(self, parallel: int) -> bool:
         return self._native.run_on(parallel)
@@ -107,7 +108,7 @@ class GpuDevice(Device):
         shapes = {name: (seen.shape, seen.dtype) for name, seen in views.items() if seen is not None}
         bound = self._kernel.bind(addresses, scalars, self._allocate, shapes)
         if not self._kernel.kernel.plan.prepare:
-            return BoundCall(bound.run.slots, bound.run.on, bound.run.fire)
+            return BoundCall(bound.run.slots, bound.run.on, bound.run.fire, None, bound.run.raw(), self._driver.check)
         both = (bound.prepare, bound.run)
         slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in views}
 
@@ -119,7 +120,8 @@ class GpuDevice(Device):
             for plan in both:
                 plan.fire()
 
-        return BoundCall(slots, on, run)
+        raw = [step for plan in both for step in plan.raw()]
+        return BoundCall(slots, on, run, None, raw, self._driver.check)
 
     def recover(self, error: DriverError) -> None:
         if error.code != _NO_CONTEXT:

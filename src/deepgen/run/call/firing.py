@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -13,12 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from deepgen.operators import Signature
+from deepgen.run.call import compiled
 from deepgen.run.call.arrays import View, as_bytes
+from deepgen.run.call.plans import RawStep
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import DTYPES
 
 # Sets the tensors' addresses and runs on a stream.
 Fire: TypeAlias = "Callable[[Sequence[int], int], None]"
+_MOST = 16  # tensors of a call that C makes (c/bound.h)
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,15 @@ class BoundCall:
     on: Callable[[int], None]  # another stream from here on
     run: Callable[[], None]
     workspaces: object = None  # memory that the arguments point to: it must live as long as the call
+    raw: Sequence[RawStep] = ()  # what `run` does, for C; none where it takes Python
+    check: Callable[[str, int], None] = lambda name, code: None  # raises what a driver's code means
 
 
 def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
     """The call for addresses in the order of these names."""
+    core = compiled.core()
+    if core is not None and len(names) <= _MOST:
+        return _in_c(core, call, names, apart)
     slots = [list(call.slots.get(name, ())) for name in names]
     *read, written = names
     short = _SHORT.get(len(read))
@@ -52,6 +61,33 @@ def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
         call.run()
 
     return fire
+
+
+def _in_c(core: Any, call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
+    """The same, carried out by the compiled core."""
+    places = {name: place for place, name in enumerate(names)}
+    slots = [(places[name], _cell(slot)) for name in names for slot in call.slots.get(name, ())]
+    near = [(places[name], places[other], *within) for (name, other), within in apart.within.items()]
+    steps = [(step.function, step.whole, step.real, bool(step.fails)) for step in call.raw]
+    streams = [step.stream for step in call.raw if step.stream is not None]
+    bound: Fire = core.Bound(
+        len(names),  # of addresses, in the order of the names
+        tuple(slots),  # where each is to stand: its place, and a cell or an object whose `value` it is to be
+        tuple(near),  # who may overlap whom, and within which distance
+        apart.look,  # decides where addresses are within it
+        tuple(steps),
+        tuple(streams),  # cells of the stream's handle
+        lambda place, code: call.check(call.raw[place].fails, code),  # raises
+        None if steps else call.run,
+        None if steps else call.on,
+        call,  # and so all memory that is named here
+    )
+    return bound
+
+
+def _cell(slot: Any) -> Any:
+    """Where a plain address stands; descriptors are encoded anew by whoever sets them."""
+    return ctypes.addressof(slot) if isinstance(slot, (ctypes.c_void_p, ctypes.c_uint64)) else slot
 
 
 def _two_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any) -> Fire:

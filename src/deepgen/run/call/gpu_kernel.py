@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from deepgen.run.call import plans
 from deepgen.run.call.native import NotLoadable, Slots, check_room
-from deepgen.run.call.plans import Scalars, evaluate
+from deepgen.run.call.plans import RawStep, Scalars, address_of, cells, evaluate, places
 from deepgen.targets.gpu_driver import CUDA, Driver, DriverError, DriverLaunch, Stream
 from deepgen.vocabulary import (
     BadInput,
@@ -47,6 +47,9 @@ class Zero:
     def fire(self, stream: Stream) -> None:
         self.driver.fill(self.address, 0, self.bytes, stream)
 
+    def raw(self) -> RawStep:
+        return _raw(*self.driver.raw("fill"), cells(self.address, 0, self.bytes, 0))
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -59,6 +62,11 @@ class Copy:
 
     def fire(self, stream: Stream) -> None:
         self.driver.copy(self.symbol, self.source.value, self.bytes, stream)
+
+    def raw(self) -> RawStep:
+        step = _raw(*self.driver.raw("copy"), cells(self.symbol, 0, self.bytes, 0))
+        to, _, size, stream = step.whole
+        return replace(step, whole=(to, ctypes.addressof(self.source), size, stream))
 
 
 class BoundPlan:
@@ -84,11 +92,22 @@ class BoundPlan:
             self.on(stream)
         self.fire()
 
+    def raw(self) -> list[RawStep]:
+        """The same for C."""
+        before = [work.raw() for work in self._before if work.bytes]
+        return [*before, *(_raw(one.name, one.call, one.cells, one.stream_at, one) for one in self._launches)]
+
     def _fire(self) -> None:
         for work in self._before:
             work.fire(self._stream)
         for launch in self._launches:
             launch.fire()
+
+
+def _raw(name: str, function: Any, block: Any, stream: int | None = None, keep: object = None) -> RawStep:
+    """A call of the driver; the stream is its last argument, unless it is said where it stands."""
+    whole = places(block)
+    return RawStep(address_of(function), whole, (), name, stream or whole[-1], (block, keep))
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,16 @@ detour; whatever is given otherwise goes there.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 from deepgen.operators import Operator
 from deepgen.operators.signature import INPUT
+from deepgen.run.call import compiled
 from deepgen.run.call.arrays import Maker, stream_handle
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.devices import CpuDevice, Device, GpuDevice
@@ -43,11 +46,45 @@ def load(
     if requires:
         kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
     device: Device = CpuDevice(kernel, binary) if api is None else GpuDevice(kernel, binary, api)
+    core = compiled.core()
+    if core is not None:
+        try:
+            return _compiled_class(core)(kernel, operator, device)
+        except ValueError:  # of more arguments, or of other alignments, than C takes
+            pass
     if not is_two_to_one(operator):
         return Loaded(kernel, operator, device)
     if isinstance(device, GpuDevice):
         return QuickTorch(kernel, operator, device)
     return QuickNumpy(kernel, operator, device)
+
+
+@cache
+def _compiled_class(core: Any) -> type[Loaded]:
+    class Compiled(core.Caller, Loaded):  # type: ignore[misc]
+        """Calls in C where arrays are like those of a call before; all others, and first ones, go the Python way."""
+
+        def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
+            super().__init__(kernel, operator, device)
+            place = self._arguments.order.index
+            gpu = (stream_handle, DriverError, device.recover) if isinstance(device, GpuDevice) else None
+            self._set_up(
+                tuple(map(sys.intern, self._arguments.order)),  # tensors, in the order of addresses
+                tuple(map(sys.intern, self._arguments.values)),  # numbers, which come by name
+                tuple(map(place, self._arguments.needed)),  # places of tensors that come by position
+                tuple(map(place, self._arguments.written)),
+                tuple(self._aligned[name] for name in self._arguments.order),
+                Loaded._first,
+                device.by_stream,
+                gpu,
+            )
+
+        def close(self) -> None:
+            self._forget()
+            super().close()
+
+    quick: type[Loaded] = core.quick(Compiled)
+    return quick
 
 
 _MOST = 1000  # kinds of calls that are remembered

@@ -19,13 +19,14 @@ import numpy as np
 
 from deepgen.operators import Array
 from deepgen.run.call import plans
-from deepgen.run.call.plans import Scalars
+from deepgen.run.call.plans import RawStep, Scalars, address_of, cells, places
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
 # Gives a workspace its memory: from the argument and the number of bytes to an array of them.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], Array]"
 # Where the addresses of each tensor stand: ctypes objects whose `value` they are.
 Slots: TypeAlias = "dict[str, list[Any]]"
+_MOST_WHOLE, _MOST_REAL = 32, 8  # arguments that C passes (c/bound.h)
 
 
 class NotLoadable(DeepgenError):
@@ -42,6 +43,7 @@ class BoundNative:
     prepared: frozenset[str]  # workspaces that hold what `prepare` left there
     tensors: Mapping[str, Array | None]
     slots: Mapping[str, Sequence[Any]]  # where other arrays of the same sizes can be put
+    raw: Sequence[RawStep] = ()  # preparation and run for C; none where it takes Python
 
 
 class NativeKernel:
@@ -75,16 +77,24 @@ class NativeKernel:
         slots: Slots = {}
         copies = [self._copy(constant, tensors, slots) for constant in plan.constants]
 
+        raw: list[RawStep | None] = [None for _ in copies]
+
         def calls(steps: tuple[Step, ...]) -> list[Callable[[], None]]:
-            return [self._call(s, _arguments(s, tensors, spaces, scalars), slots) for s in steps]
+            return [self._call(s, _arguments(s, tensors, spaces, scalars), slots, raw) for s in steps]
 
         # A workspace that `prepare` fills must keep what it holds; any other zeroed one is zeroed for every run.
         once = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n in prepared]
         always = [spaces[n] for n, (arg, _) in wanted.items() if arg.zeroed and n not in prepared]
+        raw += map(_zeroing, once)
+        prepare = _sequence(once, calls(plan.prepare))
+        raw += map(_zeroing, always)
         run = _sequence(always, [*copies, *calls(plan.steps)])
         if copies:  # a library has one symbol for all threads
             run = partial(_locked, self._one_at_a_time, run)
-        return BoundNative(_sequence(once, calls(plan.prepare)), run, spaces, prepared, dict(tensors), slots)
+        whole = [step for step in raw if step is not None]
+        return BoundNative(
+            prepare, run, spaces, prepared, dict(tensors), slots, whole if len(whole) == len(raw) else ()
+        )
 
     def reuse(self, arg: WorkspaceArg, size: int) -> Array:
         """A workspace that a thread keeps from call to call: fresh pages would cost more than many a kernel.
@@ -108,7 +118,7 @@ class NativeKernel:
         self._library.deepgen_set_parallel(ctypes.c_void_p(parallel))
         return True
 
-    def _call(self, step: Step, arguments: list[Any], slots: Slots) -> Callable[[], None]:
+    def _call(self, step: Step, arguments: list[Any], slots: Slots, raw: list[RawStep | None]) -> Callable[[], None]:
         """The entry with its arguments, as one block where the binary offers that: passing 18 of them takes 1 us."""
         block = self._blocks[step.entry]
         call = partial(self._entries[step.entry], *arguments)
@@ -116,6 +126,10 @@ class NativeKernel:
             packed = _block(arguments)
             arguments = [ctypes.c_uint64.from_buffer(packed, 8 * place) for place in range(len(arguments))]
             call = partial(block, packed)
+            pointer = cells(ctypes.addressof(packed))
+            raw.append(RawStep(address_of(block), places(pointer), keep=(pointer, packed)))
+        else:
+            raw.append(_raw(self._entries[step.entry], arguments))
         for arg, argument in zip(step.args, arguments, strict=True):
             if isinstance(arg, TensorArg):
                 slots.setdefault(arg.tensor, []).append(argument)
@@ -192,6 +206,23 @@ def _block(arguments: list[Any]) -> Any:
     for place, argument in enumerate(arguments):
         ctypes.memmove(ctypes.addressof(slots) + 8 * place, ctypes.byref(argument), ctypes.sizeof(argument))
     return slots
+
+
+def _raw(entry: Any, arguments: list[Any]) -> RawStep | None:
+    """The call of an entry as C makes it; None where there are more arguments than it can pass."""
+    keep, where = [], {True: list[int](), False: list[int]()}
+    for argument in arguments:
+        cell = argument if ctypes.sizeof(argument) == 8 else _block([argument])
+        keep.append(cell)
+        where[isinstance(argument, (ctypes.c_float, ctypes.c_double))].append(ctypes.addressof(cell))
+    if len(where[False]) > _MOST_WHOLE or len(where[True]) > _MOST_REAL:
+        return None
+    return RawStep(address_of(entry), tuple(where[False]), tuple(where[True]), keep=keep)
+
+
+def _zeroing(workspace: Array) -> RawStep:
+    arguments = cells(workspace.ctypes.data, 0, workspace.nbytes)
+    return RawStep(address_of(ctypes.CDLL(None).memset), places(arguments), keep=arguments)
 
 
 def _sequence(zeroed: list[Array], calls: list[Callable[[], None]]) -> Callable[[], None]:

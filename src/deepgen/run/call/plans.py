@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -11,6 +12,34 @@ from deepgen.space import parse
 from deepgen.vocabulary import BadInput, DescriptorArg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 Scalars: TypeAlias = "Mapping[str, int | float]"
+
+
+@dataclass(frozen=True)
+class RawStep:
+    """A step as C carries it out: a function, and the cells of eight bytes in which its arguments stand."""
+
+    function: int
+    whole: tuple[int, ...]  # cells of addresses and whole numbers
+    real: tuple[int, ...] = ()  # of floating-point numbers
+    fails: str = ""  # the function's name, where it returns a code that is 0 if it succeeds
+    stream: int | None = None  # the cell of the stream's handle
+    keep: object = None  # what the cells lie in
+
+
+def cells(*values: int) -> Any:
+    """New cells with these values."""
+    return (ctypes.c_uint64 * len(values))(*values)
+
+
+def places(block: Any) -> tuple[int, ...]:
+    """Where each cell of a block is."""
+    return tuple(ctypes.addressof(block) + 8 * place for place in range(len(block)))
+
+
+def address_of(function: Any) -> int:
+    """Where a function of a library begins."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
 
 _CTYPES: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 _parsed = lru_cache(maxsize=1024)(parse)  # parsing takes longer than many a kernel runs
