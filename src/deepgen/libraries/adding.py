@@ -21,6 +21,7 @@ from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.finals import run_finals
 from deepgen.tuning.study.finals import Finals
+from deepgen.tuning.study.reading import RETEST
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
 
@@ -31,16 +32,22 @@ _RACE_SECONDS = 10.0
 _LARGE, _VECTOR = 64, 16  # sizes from the first on are enlarged by the second
 
 
-def entry_of(study: Study) -> Added:
-    """A study's winner as an entry, with its kernel and its binary; the binary is built where the study has none."""
+def entry_of(study: Study, *, noisy: bool = False) -> Added:
+    """A study's winner as an entry, with its kernel and its binary; the binary is built where the study has none.
+
+    Times that a busy machine made up are refused, unless `noisy`: a library would choose by them.
+    """
     if study.target.runner not in ("cpu", "gpu"):
         raise BadInput(f"{study.folder} is of {study.target.name}", allowed="a study for a processor or a GPU")
     if study.operator.name not in OPERATORS or study.operator.judge() is not None:
         what = f"{study.folder} is of {study.describe()}, an operator of your own"
         raise BadInput(what, allowed="an operator that deepgen or an installed package provides")
+    finals = study.finals() or Finals(None)
+    if finals.noisy is not None and not noisy:
+        raise DeepgenError(f"{study.folder}: too noisy to tell ({finals.noisy}); {RETEST}, or add it with `--noisy`")
     trial = study.best().trial
     kernel, artifact = _built(study, trial)
-    return _entry(study, trial, kernel, artifact, study.finals() or Finals(None))
+    return _entry(study, trial, kernel, artifact, finals)
 
 
 def general_of(study: Study, engine: Engine | None = None) -> Added | None:

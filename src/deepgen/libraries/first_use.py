@@ -20,6 +20,7 @@ from deepgen.libraries.racing import (
     is_here,
     is_loadable,
     measured,
+    noise,
     once,
     opened,
     task_at,
@@ -50,6 +51,7 @@ class Raced:
     fastest: Added | None = None  # the fastest that was made for the shape, where it was faster than all entries
     tried: tuple[tuple[Candidate, Measurement], ...] = ()  # all that were made for it
     spent: Mapping[str, float] = field(default_factory=dict)  # seconds, by what was done
+    noisy: str | None = None  # why nothing of it is to be kept
 
 
 def time_chosen(library: Library, choice: Choice, runners: Runners | None = None) -> Raced | None:
@@ -91,7 +93,7 @@ def _raced(library: Library, operator: Operator, entries: Sequence[Entry], like:
     times = replace(times_of(race.task, race.measured, names), not_made=race.why_none)
     rivals = {name: race.measured[name] for name in times.baselines}
     added = None if fastest is None else candidates.entry_of(fastest, race.measured[fastest.kernel.id], rivals)
-    return Raced(times, added, race.tried, race.spent)
+    return Raced(times, added, race.tried, race.spent, noise(race.task, race.measured))
 
 
 class _Race:

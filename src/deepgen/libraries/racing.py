@@ -11,7 +11,7 @@ from deepgen import baselines, targets
 from deepgen.libraries.entry import Entry, Times, is_resized
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
-from deepgen.run.measure import open_runner
+from deepgen.run.measure import conditions, open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import RaceResult, paired_ratio, race
 from deepgen.run.measure.supervisor import Supervisor
@@ -78,7 +78,11 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
             )
             task = task_at(operator, entry)
             names = {one.name: one.kernel_id for one in alike}
-            times = times_of(task, measured(task, [contender_of(library, one) for one in alike], runners), names)
+            results = measured(task, [contender_of(library, one) for one in alike], runners)
+            if why := noise(task, results):
+                say(f"too noisy to tell at {operator.describe()}: {why}")
+                continue
+            times = times_of(task, results, names)
             with library.store.changing():
                 library.store.write_times(times)
     library.reload()
@@ -145,6 +149,12 @@ def measured(
     """By name, with the baselines that can run."""
     all_of = [*contenders, *map(Contender, baselines.raced(baselines.find(task.operator, task.target)))]
     return dict(zip((one.name for one in all_of), compared(runners.on(task), all_of, rounds), strict=True))
+
+
+def noise(task: Task, measured: Mapping[str, Measurement]) -> str | None:
+    """Why these times are not to be kept, in words: on a processor a busy machine may have made them up."""
+    rows = [one.conditions for one in measured.values() if one.ok] if task.target.runner == "cpu" else []
+    return conditions.noise(rows)
 
 
 def times_of(task: Task, measured: Mapping[str, Measurement], kernels: Mapping[str, str]) -> Times:

@@ -52,14 +52,15 @@ class Library:
         self._choices: dict[tuple[Operator, str | Target | None, tuple[str, ...] | None], Choice] = {}
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
-    def add(self, study: Study | str | Path, *, general: bool = True) -> str:
+    def add(self, study: Study | str | Path, *, general: bool = True, noisy: bool = False) -> str:
         """Add the winner of a study: `added`, or `replaced` or `kept` where one was known under like conditions.
 
         Some winners are made for their own shape alone. Then the fastest kernel of the study that serves other shapes
-        is added too, after it was verified and timed as a winner is, unless `general` is False.
+        is added too, after it was verified and timed as a winner is, unless `general` is False. A winner whose times
+        a busy machine made up is refused, unless `noisy`.
         """
         study = study if isinstance(study, Study) else Study.open(study, trust=self.trusted)
-        winner = entry_of(study)
+        winner = entry_of(study, noisy=noisy)
         twin = general_of(study) if general else None
         with self._store.changing():
             content = self._store.read()
@@ -151,14 +152,14 @@ class Library:
         """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
 
         With them kernels that are made for the shape, of which the fastest becomes an entry where it is faster than all
-        others. False where the library has no kernel of this operator that runs here. Kernels that fail or are wrong
-        will not serve.
+        others. False where the library has no kernel of this operator that runs here, or where a busy machine would
+        have made the times up. Kernels that fail or are wrong will not serve.
         """
         from deepgen.libraries.first_use import time_chosen
 
         where = target if isinstance(target, Target) else targets.resolve(target)
         raced = time_chosen(self, choose(self._content, operator, where))
-        if raced is None:
+        if raced is None or raced.noisy is not None:
             return False
         self._measured[raced.times.name] = raced.times
         try:

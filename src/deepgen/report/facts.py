@@ -191,7 +191,8 @@ def _ratios(summary: Mapping[str, Any]) -> list[Facts]:
         return []
     over = best["over_default"]
     default = [] if over is None else [{"name": DEFAULT, "seconds": None, "words": gained(best), **over}]
-    others = [{**row, "words": compared(row)} for row in summary["baselines"] if row["ratio"] is not None]
+    rated = [row for row in summary["baselines"] if row["ratio"] is not None and not row["noisy"]]
+    others = [{**row, "words": compared(row)} for row in rated]
     return [
         {
             "name": row["name"],

@@ -10,9 +10,10 @@ from typing import Any
 from deepgen.run.measure.race import Ratio
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST, WIDE
+from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Json, Trial
 
-FASTER, SLOWER = "ours is faster", "ours is slower"
+FASTER, SLOWER, TOO_NOISY = "ours is faster", "ours is slower", "too noisy to tell"
 _MOST_WORDS = 4  # different values that are listed
 # What a person calls them. Conditions of other names are shown under these.
 _WORDS: Mapping[str, str] = {
@@ -22,6 +23,8 @@ _WORDS: Mapping[str, str] = {
     "builds": "builds beside the measurement",
     "stolen_share": "processor time taken by the hypervisor",
     "others_share": "processor time taken by other processes",
+    "throttled_share": "processor time withheld by the container's limit",
+    "waited_share": "time that threads waited for a core, in bursts",
     "contaminated": "disturbed measurements",
     "retaken": "taken again",
     "mhz": "processor clock, MHz",
@@ -56,8 +59,27 @@ def gained(winner: Mapping[str, Any]) -> str:
     return "1.00 (the default won)" if over["interval"] == [1.0, 1.0] else ratio_text(over)
 
 
+SMALL = 50e-6  # seconds of a kernel of which Python's call is a good part
+
+
 def compared(row: Mapping[str, Any]) -> str:
-    """How the winner compares with a baseline, with the interval."""
+    """How the winner compares with a baseline, with the interval: as users call both, and in turns where that differs.
+
+    A ratio that a busy machine made up is not told.
+    """
+    if row.get("noisy"):
+        return f"{TOO_NOISY}: {row['noisy']}"
+    bursts: Mapping[str, Any] | None = row.get("bursts")
+    if bursts is None:
+        return f"{_compared(row)}, {seconds_text(row['seconds'])}"
+    kernel, call = bursts["kernel"], bursts["call"]
+    words = [f"{_compared(kernel)}, {seconds_text(bursts['seconds'])}"]
+    if call is not None and kernel["seconds"] < SMALL:
+        words.append(f"called from Python {ratio_text(call)}")
+    return "; ".join([*words, f"in turns {ratio_text(row)}, {seconds_text(row['seconds'])}"])
+
+
+def _compared(row: Mapping[str, Any]) -> str:
     verdict = judged(row["ratio"], *row["interval"])
     if verdict in (FASTER, SLOWER):
         return f"ours is {row['ratio']:.2f} times as fast ({_between(row)})"
@@ -68,7 +90,7 @@ def judged(ratio: float, low: float, high: float) -> str:
     """What can be concluded from a ratio and its interval."""
     if not low <= 1.0 <= high:
         return FASTER if low > 1.0 else SLOWER
-    return "equally fast" if Ratio(ratio, low, high).width <= WIDE else "too noisy to tell"
+    return "equally fast" if Ratio(ratio, low, high).width <= WIDE else TOO_NOISY
 
 
 def ratio_text(row: Mapping[str, Any]) -> str:

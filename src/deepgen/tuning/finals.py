@@ -12,6 +12,7 @@ from typing import Any
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, paired_ratio, race
+from deepgen.tuning.bursts import OURS, BurstTimes, noise, run_bursts
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
 from deepgen.tuning.progress import Clock
@@ -36,7 +37,13 @@ NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
-_HEATING, _QUALIFYING, _WAITING, _RACING = 0.1, 0.3, 0.2, 0.7  # of the budget that is left, when each begins
+_HEATING, _QUALIFYING, _WAITING, _RACING, _BURSTS = (
+    0.1,
+    0.3,
+    0.2,
+    0.7,
+    0.3,
+)  # of the budget that is left, when each begins
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,9 @@ def run_finals(
         finalists = [f for f in finalists if f.name not in lost]
         if race is not None and finalists:
             winner, ties = choose(finalists, race)
+            with clock.on("measuring"):
+                fit = [name for name in names if name in race.samples]
+                bursts = run_bursts(session, task, winner.kernel, fit, min(limit, _BURSTS * clock.left))
             say("builds paused: verifying the winner at other shapes")
             with clock.on("verifying"):
                 serves = tried_at_neighbours(session, task, winner.kernel, clock.left)
@@ -121,7 +131,7 @@ def run_finals(
         tie_broken_by=("default" if winner.default else "resources") if ties else None,
         rounds=len(race.samples[race.leader]),
         finalists=tuple(_raced_trial(f, race) for f in finalists),
-        baselines=tuple(_raced_baseline(name, winner.name, race) for name in names if name in race.samples),
+        baselines=tuple(_raced_baseline(task, name, winner.name, race, bursts) for name in fit),
         baselines_lost=tuple(baselines_lost),
         dropped=tuple(dropped),
         serves=serves,
@@ -249,10 +259,13 @@ def _raced_trial(finalist: Finalist, race: Race) -> RacedTrial:
     )
 
 
-def _raced_baseline(name: str, winner: str, race: Race) -> RacedBaseline:
+def _raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: BurstTimes) -> RacedBaseline:
     samples = race.samples[name]
     ratio = paired_ratio(samples, race.samples[winner])
-    return RacedBaseline(name, median(samples), ratio.estimate, (ratio.low, ratio.high), tuple(samples))
+    seconds = {OURS: median(race.samples[winner]), name: median(samples)}
+    noisy = noise(task, name, seconds, bursts, [row for row in race.conditions if row["name"] in (winner, name)])
+    times = (name, seconds[name], ratio.estimate, (ratio.low, ratio.high), tuple(samples))
+    return RacedBaseline(*times, bursts.beside(name), noisy)
 
 
 def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:

@@ -240,6 +240,7 @@ def _contenders(bench: _Bench, entries: list[dict[str, Any]], binaries: Sequence
     rest = iter(binaries)
     for entry in entries:
         if entry["kernel"] is None:
-            yield Contender(entry["name"])
+            yield Contender(entry["name"], timed=entry["timed"])
         else:
-            yield Contender(entry["name"], _kernel(entry["kernel"]), _placed(bench, entry["artifact"], next(rest))[0])
+            artifact = _placed(bench, entry["artifact"], next(rest))[0]
+            yield Contender(entry["name"], _kernel(entry["kernel"]), artifact, entry["timed"])

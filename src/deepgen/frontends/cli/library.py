@@ -40,6 +40,7 @@ def add(
         bool,
         typer.Option("--only-winners", help="Add no kernel for other shapes where a winner serves its own alone."),
     ] = False,
+    noisy: Annotated[bool, typer.Option("--noisy", help="Add winners that were timed on a busy machine, too.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -51,7 +52,7 @@ def add(
     for folder in folders:
         try:
             study = open_study(str(folder), current, trust=trust)
-            became[folder.name] = opened.add(study, general=not only_winners)
+            became[folder.name] = opened.add(study, general=not only_winners, noisy=noisy)
         except DeepgenError as error:  # the others are added all the same
             refused[folder.name] = str(error)
     if as_json:

@@ -35,7 +35,7 @@ def print_result(study: Study) -> None:
             labelled("ties", f"{as_fast} {'are' if several else 'is'} as fast{kept}")
         if winner["over_default"] is not None:
             labelled("gained", f"over the default: {gained(winner)}")
-    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in summary["baselines"]]
+    against = [f"{row['name']}: {compared(row)}" for row in summary["baselines"]]
     for number, words in enumerate(against):
         labelled("" if number else "against", words)
     for number, row in enumerate(summary.get("shapes", ())):
@@ -64,7 +64,7 @@ def print_calls(study: Study, times: Mapping[str, Any]) -> None:
     """What `deepgen retest --as-called` found."""
     paragraph(f"{study.describe()} on {study.target.name}, as called")
     labelled("ours", f"{seconds_text(times['seconds'])} a call")
-    against = [f"{r['name']}: {compared(r)}, {seconds_text(r['seconds'])}" for r in times["baselines"]]
+    against = [f"{row['name']}: {compared(row)}" for row in times["baselines"]]
     for number, words in enumerate([*against, *lost_baselines(times)]):
         labelled("" if number else "against", words)
 

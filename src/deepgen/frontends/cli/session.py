@@ -23,7 +23,7 @@ from deepgen.tuning.engines import Engine
 from deepgen.tuning.progress import Clock, process_start
 from deepgen.tuning.request import plan
 from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
-from deepgen.vocabulary.errors import Missing
+from deepgen.vocabulary.errors import DeepgenError, Missing
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,10 @@ def filling(folder: Path | None, recorded: RecordedWork | None) -> list[Callable
     filled = library(folder or DEFAULT)
 
     def add(study: Study) -> None:
-        became = filled.add(study)
+        try:
+            became = filled.add(study)
+        except DeepgenError as error:  # such as times that a busy machine made up
+            became = f"not added ({error})"
         note(f"{became} in {filled.folder}: {study.describe()}")
 
     return [add]

@@ -136,6 +136,11 @@ class Bench:
         self.bytes = held + sum(t.bytes for t in operator.tensors())
 
     @property
+    def accumulates(self) -> bool:
+        """Whether a run reads what the one before it wrote."""
+        return any(tensor.role == "inout" for tensor in self._outputs)
+
+    @property
     def unanswered(self) -> list[InputSet]:
         """The sets whose answers another kernel is to give."""
         return [one for one in self._sets if not one.answers]

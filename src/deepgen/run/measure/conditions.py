@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from deepgen.vocabulary import JsonObject
 
 STOLEN = 0.03  # share of the cores' time that a hypervisor may take before a measurement counts as disturbed
 OTHERS = 0.15  # the same for other processes
+THROTTLED = 0.02  # the same for the limit of a container, which stops all its threads at once
+MUCH = 0.1  # stolen, where it is known that it is not the others that disturb
+WAITED = 0.05  # share of the time that threads wanted a core and got none
 _LEAST_SECONDS = 0.03  # below a few ticks of the kernel's clock a share means nothing
 _CPUS = Path("/sys/devices/system/cpu")
+_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,13 @@ class MachineReading:
     stolen: float = 0.0
     ours: float = 0.0  # processor time of the measuring processes themselves
     builds: int = 0
+    throttled: float = 0.0  # by the limit of a container
 
 
 def read(ours: float, builds: int) -> MachineReading:
     """Cheap enough for every trial."""
     busy, stolen = _cpu_times()
-    return MachineReading(time.monotonic(), busy, stolen, ours, builds)
+    return MachineReading(time.monotonic(), busy, stolen, ours, builds, _throttled())
 
 
 def describe(before: MachineReading, after: MachineReading) -> JsonObject:
@@ -43,6 +51,8 @@ def describe(before: MachineReading, after: MachineReading) -> JsonObject:
         "stolen_share": round(_share(after.stolen - before.stolen, before, after), 4),
         "others_share": round(_share(_others(before, after), before, after), 4),
     }
+    if after.throttled > before.throttled:
+        out["throttled_share"] = round(_share(after.throttled - before.throttled, before, after), 4)
     optional = {"mhz": _mhz(), "governor": _governor(), "celsius": _celsius()}
     return {**out, **{k: v for k, v in optional.items() if v is not None}}
 
@@ -52,11 +62,31 @@ def contaminated(before: MachineReading, after: MachineReading) -> str | None:
     stolen, others = after.stolen - before.stolen, _others(before, after)
     if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
         return f"the hypervisor took {_share(stolen, before, after):.0%} of the processor's time"
+    throttled = _share(after.throttled - before.throttled, before, after)
+    if throttled > THROTTLED:
+        return f"the container's limit took {throttled:.0%} of the processor's time"
     # Builds during the search are expected; they are paused where they would affect a decision.
     quiet = before.builds == 0 and after.builds == 0
     if quiet and others >= _LEAST_SECONDS and _share(others, before, after) > OTHERS:
         return f"other processes took {_share(others, before, after):.0%} of the processor's time"
     return None
+
+
+def noise(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why times that one contender had under these conditions say nothing, in words.
+
+    Where it is known how long threads waited for a core, that decides: what others do on cores that we do not need
+    disturbs little. Who takes turns sleeps between them, and there the load decides.
+    """
+    waited = [row["waited_share"] for row in rows if row.get("waited_share") is not None]
+    if waited and (share := sum(waited) / len(waited)) > WAITED:
+        return f"threads waited for a core for {share:.0%} of the time that they wanted one"
+    disturbed = [row for row in rows if row.get("contaminated")]
+    if waited:
+        disturbed = [
+            row for row in disturbed if row["stolen_share"] > MUCH or row.get("throttled_share", 0.0) > THROTTLED
+        ]
+    return str(disturbed[0]["contaminated"]) if 2 * len(disturbed) > len(rows) else None
 
 
 def disturbance(seconds: float = 0.3) -> str | None:
@@ -96,6 +126,25 @@ def _cpu_times() -> tuple[float, float]:
             busy += user + nice + system + irq + softirq
             stolen += steal
     return busy * tick, stolen * tick
+
+
+def _throttled() -> float:
+    """Seconds for which the limit of a container has held our threads back so far."""
+    file = _container()
+    words = ((_text(file) if file else None) or "").split()
+    rows = dict(zip(words[::2], words[1::2], strict=False))
+    # The second generation of control groups counts microseconds, the first nanoseconds.
+    return int(rows.get("throttled_usec", 0)) * 1e-6 + int(rows.get("throttled_time", 0)) * 1e-9
+
+
+@cache
+def _container() -> Path | None:
+    """The file in which the system counts that."""
+    groups = [line.split(":", 2) for line in (_text(Path("/proc/self/cgroup")) or "").splitlines()]
+    places = [f"{kinds}{path}" for _, kinds, path in groups if kinds == "" or "cpu" in kinds.split(",")]
+    candidates = [_GROUPS / place.lstrip("/") / "cpu.stat" for place in places]
+    candidates += [_GROUPS / "cpu.stat", _GROUPS / "cpu" / "cpu.stat"]  # within the container's own namespace
+    return next((file for file in candidates if "throttled" in (_text(file) or "")), None)
 
 
 def _mhz() -> float | None:

@@ -56,6 +56,10 @@ class Entrant(ABC):
     def timed(self) -> float:
         """Seconds of one run, which is checked like the first."""
 
+    def burst(self) -> float:
+        """Seconds of a run among others of its own that follow each other at once, where a device has that."""
+        return self.timed()
+
     @abstractmethod
     def between(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
         """One run under the conditions of a timed one, with something called right before it and right after."""

@@ -239,6 +239,25 @@ BURNING_SECONDS = 5.0  # until then it may have to wait for a core
 _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # by these a user tells it to
 
 
+@dataclass(frozen=True)
+class Waits:
+    """Seconds that threads have run, and that they have waited for a core although they had something to do."""
+
+    ran: float
+    waited: float
+
+    def __add__(self, other: Waits) -> Waits:
+        return Waits(self.ran + other.ran, self.waited + other.waited)
+
+    def __sub__(self, other: Waits) -> Waits:
+        return Waits(max(0.0, self.ran - other.ran), max(0.0, self.waited - other.waited))
+
+    @property
+    def share(self) -> float | None:
+        """Of the time that they wanted a core; None where the system does not tell."""
+        return self.waited / (self.ran + self.waited) if self.ran > 0.0 else None
+
+
 class Threads:
     """Watches this process's other threads: a pool that spins after its run would slow whatever is timed next."""
 
@@ -264,6 +283,15 @@ class Threads:
 
     def running(self) -> bool:
         return any(stat[0] == b"R" for _, stat in self._stats())
+
+    def waits(self) -> Waits:
+        """Of all threads of this process, since each began."""
+        ran = waited = 0
+        for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 (names, not paths)
+            with suppress(OSError, ValueError):
+                first, second, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+                ran, waited = ran + int(first), waited + int(second)
+        return Waits(ran * 1e-9, waited * 1e-9)
 
     def keeps_computing(self) -> bool:
         """Whether a thread keeps computing between calls."""

@@ -360,9 +360,10 @@ def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
 
 
 def _contender(contender: Contender) -> JsonObject:
+    named: JsonObject = {"name": contender.name, "timed": contender.timed}
     if contender.kernel is None or contender.artifact is None:
-        return {"name": contender.name}
-    return {"name": contender.name, **_entry(contender.kernel, contender.artifact)}
+        return named
+    return {**named, **_entry(contender.kernel, contender.artifact)}
 
 
 def _verdict(lost: Lost) -> Measurement:

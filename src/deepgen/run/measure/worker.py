@@ -20,7 +20,7 @@ from deepgen import baselines, targets
 from deepgen.run.counters import perf
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import limits
-from deepgen.run.measure.base import Helper, Task
+from deepgen.run.measure.base import CALL, Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
 from deepgen.run.measure.channel import Channel, Closed, Pulse, WorkerStage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
@@ -79,6 +79,11 @@ class CpuWorker(Referee[CpuEntrant]):
         self._watch.renew()
         if kernel is not None:
             entrant.load(kernel, entry["binary"])
+            if entry.get("timed") == CALL:
+                try:
+                    entrant.call(kernel, entry["binary"])
+                except DeepgenError as error:  # of a target whose kernels are not called from Python
+                    raise Rejected(Verdict.REFUSED, str(error)) from error
             return
         self.around.pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, entrant.who)
         entrant.baseline = True
@@ -108,7 +113,9 @@ class CpuWorker(Referee[CpuEntrant]):
     def conditions(self, entrant: CpuEntrant) -> JsonObject:
         cold = self.task.policy.cold
         flush: Json = ("lines" if self.around.harness.by_lines else "stream") if cold else None
+        share = entrant.waits.share
         return {
+            **({} if share is None else {"waited_share": round(share, 4)}),
             "cold": cold,
             "flush": flush,
             "runs_checked": entrant.calls,

@@ -48,6 +48,24 @@ class RacedTrial:
 
 
 @dataclass(frozen=True)
+class OursInBursts(Serializable):
+    """The winner's seconds, and how many times as long as that the baseline took."""
+
+    seconds: float
+    ratio: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Bursts(Serializable):
+    """A baseline and the winner each in runs of its own that follow each other at once, as users call them."""
+
+    seconds: float  # of the baseline
+    kernel: OursInBursts
+    call: OursInBursts | None = None  # through Python, as a user of the loaded kernel calls it
+
+
+@dataclass(frozen=True)
 class RacedBaseline:
     """A baseline, and how many times as long as the winner it took."""
 
@@ -56,11 +74,14 @@ class RacedBaseline:
     ratio: float | None
     interval: tuple[float, float] | None
     samples: tuple[float, ...] = ()
+    bursts: Bursts | None = field(default=None, metadata=coded(omit=True))
+    noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio says nothing
 
     def shown(self) -> JsonObject:
         """Without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]
-        return {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
+        row: JsonObject = {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
+        return {**row, "bursts": self.bursts and self.bursts.to_json(), "noisy": self.noisy}
 
 
 @dataclass(frozen=True)
@@ -157,6 +178,11 @@ class Finals:
     def finalist(self, trial: int | None) -> RacedTrial | None:
         return next((row for row in self.finalists if row.trial == trial), None)
 
+    @property
+    def noisy(self) -> str | None:
+        """Why the times of these finals say nothing, where that is so."""
+        return next((f"{row.name}: {row.noisy}" for row in self.baselines if row.noisy), None)
+
     def seconds(self) -> dict[int, float]:
         """The time of each trial that took part."""
         return {row.trial: row.seconds for row in self.finalists}
@@ -206,6 +232,10 @@ class Finals:
                 yield f"baseline {one.name} has no time"
             if not all(value > 0 for value in (*filter(None, [one.ratio]), *(one.interval or ()))):
                 yield f"baseline {one.name} has no ratio"
+            for ours in (one.bursts.kernel, one.bursts.call) if one.bursts else ():
+                times = () if ours is None else (ours.seconds, ours.ratio, *ours.interval)
+                if not all(map(_is_time, times)):
+                    yield f"baseline {one.name} has no times in bursts"
         if any(shape.seconds is not None and not _is_time(shape.seconds) for shape in self.shapes):
             yield "a shape has no time"
         serves = self.serves or Serves()

@@ -190,6 +190,9 @@ def _of_ratios(finals: Finals, winner: Mapping[str, Any]) -> list[str]:
     for name, row in compared:
         if row is None or not row.get("interval"):
             continue
+        if row.get("noisy"):
+            doubts.append(f"how the winner compares with {name} is too noisy to tell: {row['noisy']}; {RETEST}")
+            continue
         ratio = Ratio(row["ratio"], *row["interval"])
         between = f"anything from {ratio.low:.3g} to {ratio.high:.3g} times as fast as {name}"
         if ratio.width <= WIDE:

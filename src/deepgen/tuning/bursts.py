@@ -1,0 +1,111 @@
+"""The winner and the baselines in bursts, as users call them, and whether a busy machine made up how they compare.
+
+In turns every contender begins with cold caches and with threads that sleep. On a busy machine these threads may wait
+for a core for longer than a run takes, which a library suffers from more than another: `gemm MNK=200` seemed 39 times
+as fast as numpy where it was three times slower. In bursts threads are awake. Where both ways disagree by more than
+cold caches explain, or threads wait for cores, no ratio is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from deepgen.run.measure import conditions
+from deepgen.run.measure.base import BURST, CALL, Contender, Task
+from deepgen.run.measure.race import RaceResult, paired_ratio, race
+from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.study.finals import Bursts, OursInBursts
+from deepgen.tuning.study.text import seconds_text
+from deepgen.vocabulary import Kernel, Measurement
+
+FEWEST, CHUNK, MOST = 5, 5, 30  # rounds at first, between two looks, at most
+NARROW = 0.04  # width of the intervals at which more rounds tell nothing
+WIDE = 0.5  # width of an interval that tells nothing
+SECONDS = 3.0  # at most, but for the first rounds
+OURS, CALLED = "the winner", "the winner, called from Python"
+# What a run in turns may take beyond one in a burst: twice the time, and what it reads and writes at a rate that any
+# memory has, and threads that are woken up. What is quicker than in a burst by more than this is not right either.
+_SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, _QUICKER = 2.0, 2e9, 2e-4, 0.6
+
+
+@dataclass(frozen=True)
+class BurstTimes:
+    """The samples of all, round by round, and under which conditions they were taken."""
+
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    failed: Mapping[str, Measurement] = field(default_factory=dict)
+
+    def beside(self, name: str) -> Bursts | None:
+        """A baseline beside the winner; None where one of them could not be timed so."""
+        if not {OURS, name} <= self.samples.keys():
+            return None
+        kernel, call = (self._ours(ours, name) for ours in (OURS, CALLED))
+        return None if kernel is None else Bursts(median(self.samples[name]), kernel, call)
+
+    def _ours(self, ours: str, name: str) -> OursInBursts | None:
+        if ours not in self.samples:
+            return None
+        ratio = paired_ratio(self.samples[name], self.samples[ours])
+        return OursInBursts(median(self.samples[ours]), ratio.estimate, (ratio.low, ratio.high))
+
+
+def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str], max_seconds: float) -> BurstTimes:
+    """Time the winner and the baselines in bursts, where the device is one whose threads may sleep."""
+    if task.target.runner != "cpu" or not names:
+        return BurstTimes()
+    contenders = [Contender(OURS, winner, timed=BURST), Contender(CALLED, winner, timed=CALL)]
+    by_name = {one.name: one for one in [*contenders, *(Contender(name, timed=BURST) for name in names)]}
+    rows: dict[str, list[Mapping[str, Any]]] = {name: [] for name in by_name}
+    failed: dict[str, Measurement] = {}
+
+    def time_rounds(present: Sequence[str], rounds: int, start: int) -> Mapping[str, Sequence[float]]:
+        compared = session.compare([by_name[name] for name in present], rounds, task.seed + start)
+        results = dict(zip(present, compared, strict=True))
+        for name, one in results.items():
+            rows[name].append(one.conditions)
+        failed.update({name: one for name, one in results.items() if not one.ok})
+        return {name: one.samples for name, one in results.items() if one.ok}
+
+    def more(result: RaceResult[str]) -> int:
+        if OURS not in result.samples:
+            return 0
+        wide = any(result.ratio(name, OURS).width > NARROW for name in names if name in result.samples)
+        fitting = result.fitting(min(SECONDS, max_seconds))
+        return min(CHUNK, fitting, MOST - result.rounds) if wide or result.rounds < 2 * CHUNK else 0
+
+    return BurstTimes(race(by_name, time_rounds, FEWEST, more).samples, rows, failed)
+
+
+def noise(
+    task: Task, name: str, turns: Mapping[str, float], bursts: BurstTimes, rows: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Why nothing can be told of the winner and a baseline, in words. `turns`: the seconds of both in turns.
+
+    `rows`: the conditions of the race, where there are no bursts.
+    """
+    beside = bursts.beside(name)
+    for who in (OURS, name):
+        if who in bursts.failed:
+            return f"{who} was {bursts.failed[who].verdict.value} in bursts: {bursts.failed[who].detail}"
+    if beside is None:
+        return conditions.noise(rows) if task.target.runner == "cpu" else None
+    for who in (OURS, name):
+        taken = turns[who], median(bursts.samples[who])
+        if why := conditions.noise(bursts.rows[who]) or _disagreement(task, who, *taken):
+            return why
+    low, high = beside.kernel.interval
+    if high - low > WIDE * beside.kernel.ratio:
+        return f"the winner is anything from {low:.3g} to {high:.3g} times as fast"
+    return None
+
+
+def _disagreement(task: Task, who: str, turn: float, burst: float) -> str | None:
+    """In turns a run may take longer than in a burst, but not more than cold caches and sleeping threads explain."""
+    most = max(operator.least_bytes() for operator in task.timed) / _BYTES_PER_SECOND if task.policy.cold else 0.0
+    if _QUICKER * burst <= turn <= _SLOWER * burst + most + _WAKING_SECONDS:
+        return None
+    return f"{who} took {seconds_text(turn)} in turns and {seconds_text(burst)} in bursts of its own"
