@@ -76,8 +76,9 @@ class Settings:
 
     def limited(self, policy: Policy) -> Policy:
         """The policy with the limits on finals that are set."""
-        limits = {"calm_seconds": self.limits.calm_seconds, "race_seconds": self.limits.race_seconds}
-        return replace(policy, **{name: seconds for name, seconds in limits.items() if seconds is not None})
+        calm, race = self.limits.calm_seconds, self.limits.race_seconds
+        calm, race = policy.calm_seconds if calm is None else calm, policy.race_seconds if race is None else race
+        return replace(policy, calm_seconds=calm, race_seconds=race)
 
     def build_limits(self) -> BuildLimits:
         from deepgen.toolchains import BuildLimits

@@ -22,7 +22,7 @@ MUCH = 0.1  # stolen, where it is known that it is not the others that disturb
 WAITED = 0.05  # share of the time that threads wanted a core and got none
 _LEAST_SECONDS = 0.03  # below a few ticks of the kernel's clock a share means nothing
 _CPUS = Path("/sys/devices/system/cpu")
-_GROUPS = Path("/sys/fs/cgroup")
+_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _throttled() -> float:
 @cache
 def _container() -> Path | None:
     """The file in which the system counts that."""
-    groups = [line.split(":", 2) for line in (_text(Path("/proc/self/cgroup")) or "").splitlines()]
+    groups = [line.split(":", 2) for line in (_text(_OWN_GROUP) or "").splitlines()]
     places = [f"{kinds}{path}" for _, kinds, path in groups if kinds == "" or "cpu" in kinds.split(",")]
     candidates = [_GROUPS / place.lstrip("/") / "cpu.stat" for place in places]
     candidates += [_GROUPS / "cpu.stat", _GROUPS / "cpu" / "cpu.stat"]  # within the container's own namespace

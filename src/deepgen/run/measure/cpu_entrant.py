@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
+_LOADING = "deepgen.run.call.loaded"  # by its name: it does not travel in bundles, whose users call nothing
 _STAGES = 4  # runs as long as one may take that a burst has room for
 
 
@@ -65,11 +67,9 @@ class CpuEntrant(Entrant):
 
     def call(self, kernel: Kernel, binary: str) -> None:
         """Load it a second time, as users do, and have runs be calls from Python."""
-        from deepgen.run.call.loaded import load
-
         operator, arrays = self.bench.operator, self.bench.arrays
         outputs = [arrays[tensor.name] for tensor in operator.tensors() if tensor.role == OUTPUT]
-        loaded = load(kernel, operator, self.around.task.target, Path(binary))
+        loaded = import_module(_LOADING).load(kernel, operator, self.around.task.target, Path(binary))
         inputs = [arrays[tensor.name] for tensor in operator.tensors() if tensor.role != OUTPUT]
         out = outputs[0] if len(outputs) == 1 else tuple(outputs) or None
         self._run = partial(loaded, *inputs, out=out)

@@ -82,7 +82,7 @@ class CpuWorker(Referee[CpuEntrant]):
             if entry.get("timed") == CALL:
                 try:
                     entrant.call(kernel, entry["binary"])
-                except DeepgenError as error:  # of a target whose kernels are not called from Python
+                except (DeepgenError, ImportError) as error:  # in a bundle, or a target whose kernels are not called so
                     raise Rejected(Verdict.REFUSED, str(error)) from error
             return
         self.around.pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, entrant.who)

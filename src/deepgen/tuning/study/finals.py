@@ -81,7 +81,7 @@ class RacedBaseline:
         """Without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]
         row: JsonObject = {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
-        return {**row, "bursts": self.bursts and self.bursts.to_json(), "noisy": self.noisy}
+        return {**row, "bursts": None if self.bursts is None else self.bursts.to_json(), "noisy": self.noisy}
 
 
 @dataclass(frozen=True)

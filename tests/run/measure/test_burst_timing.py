@@ -1,0 +1,77 @@
+"""Bursts are timed and checked as turns are, and the system is asked how long threads waited for a core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty_kernels import TARGET, build, kernel
+
+from deepgen.operators import gemm
+from deepgen.run.measure import conditions
+from deepgen.run.measure.base import BURST, CALL, Contender, Policy, Task
+from deepgen.run.measure.process_state import Threads, Waits
+from deepgen.run.measure.supervisor import Supervisor
+from deepgen.vocabulary import Verdict
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def supervisor(cache: Path) -> Iterator[Supervisor]:
+    supervisor = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=2.0)), cache=cache)
+    yield supervisor
+    supervisor.close()
+
+
+def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Supervisor, cache: Path) -> None:
+    good = kernel()
+    built = build(good, cache)
+    entries = [Contender(way, good, built, way) for way in (BURST, CALL)]
+    results = supervisor.compare([*entries, Contender("numpy", timed=BURST)], 3, 0)
+    assert [m.verdict for m in results] == [Verdict.CORRECT] * 3, [m.detail for m in results]
+    assert all(len(m.samples) == 3 and 0.0 <= float(m.conditions["waited_share"]) <= 1.0 for m in results)  # type: ignore[arg-type]
+    assert all(m.conditions["runs_checked"] >= 5 for m in results)  # type: ignore[operator]
+
+
+def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor, cache: Path) -> None:
+    """Right as long as nobody calls it often."""
+    faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 20) C[0] += 1;")
+    built = build(faulty, cache)
+    [measured] = supervisor.compare([Contender("", faulty, built, BURST)], 1, 0)
+    assert measured.verdict is Verdict.WRONG and "C[0, 0]" in measured.detail
+
+
+def test_the_waits_of_this_process() -> None:
+    before = Threads().waits()
+    sum(range(1_000_000))
+    waits = Threads().waits() - before
+    assert waits.ran >= 0.0 and waits.waited >= 0.0
+    assert Waits(3.0, 1.0).share == 0.25 and Waits(0.0, 0.0).share is None
+
+
+@pytest.mark.parametrize(
+    ("group", "file", "text", "seconds"),
+    [
+        ("0::/box", "box/cpu.stat", "usage_usec 9\nthrottled_usec 2000000\n", 2.0),
+        ("4:cpu,cpuacct:/box\n0::/", "cpu,cpuacct/box/cpu.stat", "throttled_time 1500000000\n", 1.5),
+        ("0::/elsewhere", "cpu.stat", "throttled_usec 0\n", 0.0),
+        ("0::/", "none", "", 0.0),
+    ],
+)
+def test_the_limit_of_a_container_is_read(
+    group: str, file: str, text: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    (tmp_path / "own").write_text(group)
+    monkeypatch.setattr(conditions, "_GROUPS", tmp_path)
+    monkeypatch.setattr(conditions, "_OWN_GROUP", tmp_path / "own")
+    conditions._container.cache_clear()
+    assert conditions._throttled() == seconds
+    conditions._container.cache_clear()
