@@ -9,7 +9,7 @@ import numpy as np
 
 from deepgen.space.definition import Knob
 from deepgen.space.evaluate import ABSENT, STRICT, UNDEFINED, evaluate
-from deepgen.space.expr import Config, Expr, const
+from deepgen.space.expr import Expr, const
 from deepgen.space.nodes import Leaf, Nodes, misfit
 from deepgen.space.rows import Array, variable
 from deepgen.vocabulary import BadInput
@@ -252,7 +252,7 @@ class Derivations:
         }
         results = np.empty(len(rows), dtype=object)
         for place in range(len(rows)):
-            config: Config = {name: column[place] for name, column in listed.items() if column[place] is not None}
+            config: dict[str, Any] = {name: column[place] for name, column in listed.items() if column[place] is not None}
             results[place] = evaluate(expr, {**self._nodes.fixed, **config})
         holes = np.array([value is ABSENT or value is UNDEFINED for value in results], dtype=np.bool_)
         results[holes] = 0
