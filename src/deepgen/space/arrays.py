@@ -252,7 +252,9 @@ class Derivations:
         }
         results = np.empty(len(rows), dtype=object)
         for place in range(len(rows)):
-            config: dict[str, Any] = {name: column[place] for name, column in listed.items() if column[place] is not None}
+            config: dict[str, Any] = {
+                name: column[place] for name, column in listed.items() if column[place] is not None
+            }
             results[place] = evaluate(expr, {**self._nodes.fixed, **config})
         holes = np.array([value is ABSENT or value is UNDEFINED for value in results], dtype=np.bool_)
         results[holes] = 0

@@ -30,6 +30,10 @@ def open_search(request: Request, planned: StudyPlan, journal: Journal, look: Se
     return SearchState(lambda: search.make(request.strategy, setting), planned.space, journal, look)
 
 
+BATCHES = 4  # in the window: with few large ones, engines run out of work while the last of a batch is built
+LEAST_BATCH = 4  # configs, where that is half the window or less: each ask has a cost of its own
+
+
 class SearchState:
     """Asks at fixed points and tells in the order of asking, so that a search depends on its seed and results only.
 
@@ -122,22 +126,24 @@ class SearchState:
 
     @one_thread()
     def advance(self, window: int, budget: int, *, more: Callable[[], bool] = lambda: True) -> list[Proposal]:
-        """Tell what is ready and ask for more, each when it is due. Returns the new proposals, durable in the journal.
+        """Tell what is ready and ask for more, each when it is due. Returns new proposals, durable in the journal.
 
         An ask is due when a batch fits into the window: after a fixed number of tells, however many results have come
-        in by then. If `more` is False, nothing is asked for.
+        in by then. The first is for one config, which is there without any model. One ask at a time, so that its
+        proposals are under way during the next: none is returned when nothing is due. If `more` is False, nothing is
+        asked for.
         """
-        batch = max(1, window // 2)
-        fresh: list[Proposal] = []
+        batch = max(1, window // BATCHES, min(window // 2, LEAST_BATCH))
         while True:
-            wanted = min(batch, budget - self.asked + len(self._restart.lost))
+            wanted = min(batch if self.asked else 1, budget - self.asked + len(self._restart.lost))
             room = self.asked - self.reported <= window - batch
             if room and wanted > 0 and not self.exhausted and more():
-                fresh += self._ask(wanted)
+                if fresh := self._ask(wanted):
+                    return fresh
             elif self.reported in self._waiting or self.reported in self._restart.lost:
                 self._tell_next()
             else:
-                return fresh
+                return []
 
     def finish(self, trials: list[Trial]) -> None:
         """Record that trials have ended; the next `advance` tells the strategy."""

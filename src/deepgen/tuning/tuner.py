@@ -122,10 +122,9 @@ class _Run:
             self._submit(session, proposal)
         loaded = False
         while not self.stop.is_set():
-            with self.clock.on("search"):
-                proposals = self.state.advance(session.slots, self.request.trials, more=more)
-            for proposal in sorted(proposals, key=self._turn):
-                self._submit(session, proposal)
+            while proposals := self._proposed(session, more):
+                for proposal in sorted(proposals, key=self._turn):
+                    self._submit(session, proposal)
             if not loaded:
                 self._load_baselines(session)
                 loaded = True
@@ -156,6 +155,10 @@ class _Run:
                     with self.clock.on("measuring"):
                         self.peak, self.bandwidth = session.peak(), session.bandwidth()
             self.say(builds_running=session.builds_running)
+
+    def _proposed(self, session: Session, more: Callable[[], bool]) -> list[Proposal]:
+        with self.clock.on("search"):
+            return self.state.advance(session.slots, self.request.trials, more=more)
 
     def _load_baselines(self, session: Session) -> None:
         """Begin to load them once the first kernels are being built. On a busy machine, importing a large framework can

@@ -72,7 +72,8 @@ def pack(
         journal.begin_run(request.budget())
         state = open_search(request, planned, journal)
         state.replay()
-        state.advance(2 * request.trials, request.trials)
+        while state.advance(2 * request.trials, request.trials):
+            pass
         waiting = sorted(state.proposals.values(), key=lambda proposal: proposal.id)
         if not waiting:
             raise BadInput(
