@@ -15,7 +15,7 @@ from deepgen import targets
 from deepgen.frontends.cli.result import print_result
 from deepgen.report.words import compared
 from deepgen.run.measure import conditions
-from deepgen.run.measure.base import BURST, CALL, TURN, Contender, Task
+from deepgen.run.measure.base import BURST, CALL, SINGLE, Contender, Task
 from deepgen.tuning.finals import run_finals
 from deepgen.tuning.study.finals import Finals, RacedBaseline
 from deepgen.tuning.study.journal import Journal
@@ -41,7 +41,7 @@ class Machine(Arena):
             self.ways.add(one.timed)
             self._seconds = {0: self._times["ours" if one.kernel else "numpy"].get(one.timed, 0.0)}
             [measured] = super().compare([Contender("", kernel(trial(0)))], rounds, seed + len(out))
-            around = self._around if one.timed != TURN else {**BUSY, "stolen_share": 0.0}
+            around = self._around if one.timed != SINGLE else {**BUSY, "stolen_share": 0.0}
             wrong = Measurement(Verdict.WRONG, "off by one")
             out.append(replace(measured, conditions=around) if self._seconds[0] else wrong)
         return out
@@ -57,14 +57,14 @@ def raced(machine: Machine) -> RacedBaseline:
     return row
 
 
-def times(turn: float, burst: float, call: float = 0.0) -> Seconds:
-    return {TURN: turn, BURST: burst, CALL: call}
+def times(single: float, burst: float, call: float = 0.0) -> Seconds:
+    return {SINGLE: single, BURST: burst, CALL: call}
 
 
 def test_a_quiet_machine_tells_the_ratio_as_users_call_both() -> None:
     machine = Machine(times(14e-6, 10e-6, 12e-6), times(26e-6, 15e-6))
     row = raced(machine)
-    assert machine.ways == {TURN, BURST, CALL} and row.noisy is None and row.bursts is not None
+    assert machine.ways == {SINGLE, BURST, CALL} and row.noisy is None and row.bursts is not None
     assert row.bursts.kernel.ratio == pytest.approx(1.5, rel=0.02)
     assert row.bursts.call is not None and row.bursts.call.ratio == pytest.approx(1.25, rel=0.02)
     words = compared(row.shown())

@@ -81,9 +81,9 @@ def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str],
 
 
 def noise(
-    task: Task, name: str, turns: Mapping[str, float], bursts: BurstTimes, rows: Sequence[Mapping[str, Any]]
+    task: Task, name: str, single: Mapping[str, float], bursts: BurstTimes, rows: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Why nothing can be told of the winner and a baseline, in words. `turns`: the seconds of both in turns.
+    """Why nothing can be told of the winner and a baseline, in words. `single`: the seconds of both in turns.
 
     `rows`: the conditions of the race, where there are no bursts.
     """
@@ -94,7 +94,7 @@ def noise(
     if beside is None:
         return conditions.noise(rows) if task.target.runner == "cpu" else None
     for who in (OURS, name):
-        taken = turns[who], median(bursts.samples[who])
+        taken = single[who], median(bursts.samples[who])
         if why := conditions.noise(bursts.rows[who]) or _disagreement(task, who, *taken):
             return why
     low, high = beside.kernel.interval
@@ -103,9 +103,9 @@ def noise(
     return None
 
 
-def _disagreement(task: Task, who: str, turn: float, burst: float) -> str | None:
+def _disagreement(task: Task, who: str, single: float, burst: float) -> str | None:
     """In turns a run may take longer than in a burst, but not more than cold caches and sleeping threads explain."""
     most = max(operator.least_bytes() for operator in task.timed) / _BYTES_PER_SECOND if task.policy.cold else 0.0
-    if _QUICKER * burst <= turn <= _SLOWER * burst + most + _WAKING_SECONDS:
+    if _QUICKER * burst <= single <= _SLOWER * burst + most + _WAKING_SECONDS:
         return None
-    return f"{who} took {seconds_text(turn)} in turns and {seconds_text(burst)} in bursts of its own"
+    return f"{who} took {seconds_text(single)} in turns and {seconds_text(burst)} in bursts of its own"

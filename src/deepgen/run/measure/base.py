@@ -132,10 +132,10 @@ def least_seconds(task: Task, peak: float | None) -> float | None:
     return task.operator.flops() / (PEAK_MARGIN * peak * 1e9) if peak else None
 
 
-# How a contender is timed. TURN: one run at a time between those of others, in the state that the policy asks for.
+# How a contender is timed. SINGLE: one run at a time between those of others, in the state that the policy asks for.
 # BURST: runs that follow each other at once, so that threads are awake and caches warm. CALL: the same, of a kernel
 # that is called from Python as its users do. What a device has not is timed in turns.
-TURN, BURST, CALL = "turn", "burst", "call"
+SINGLE, BURST, CALL = "single", "burst", "call"
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Contender:
     name: str
     kernel: Kernel | None = None
     artifact: Artifact | None = None  # once the kernel is built, as runners want it; a baseline has neither
-    timed: str = TURN
+    timed: str = SINGLE
 
 
 @dataclass(frozen=True)

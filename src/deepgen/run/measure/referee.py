@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed
-from deepgen.run.measure.base import STRIDED, TURN, Helper, Task
+from deepgen.run.measure.base import SINGLE, STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.entrant import Entrant
 from deepgen.run.measure.race import enough, interleaved, race
@@ -167,8 +167,8 @@ class Referee(ABC, Generic[E]):
 
         def sample(who: int) -> float | None:
             seconds: list[float] = []
-            in_turns = entries[who].get("timed", TURN) == TURN
-            attempt(who, lambda entrant: seconds.append(entrant.timed() if in_turns else entrant.burst()))
+            single = entries[who].get("timed", SINGLE) == SINGLE
+            attempt(who, lambda entrant: seconds.append(entrant.timed() if single else entrant.burst()))
             return seconds[0] if who in racing else None
 
         for who in range(len(entries)):
