@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     # Files of other tools, and kernels that are described elsewhere
     from deepgen import __version__, tune
     from deepgen.kernels.base import Scheduled
-    from deepgen.generators import by_name as generator_by_name
+    from deepgen.generators import by_name as generator_by_name, member_of
     from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument, scalar, texture
     from deepgen.kernels.own.description import Description, checked as checked_description, divided, launch, values_of
     from deepgen.kernels.own.own import NO_MODULE, OwnKernel
@@ -127,7 +127,7 @@ _NAMES = {
     "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
     "deepgen.frontends.cli.processes": "PROGRAM",
     "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
-    "deepgen.generators": "by_name=generator_by_name",
+    "deepgen.generators": "by_name=generator_by_name member_of",
     "deepgen.kernels.own.arguments": "Argument ScalarArgument TensorArgument scalar texture",
     "deepgen.kernels.own.description": "Description checked=checked_description divided launch values_of",
     "deepgen.kernels.own.own": "NO_MODULE OwnKernel",
@@ -213,9 +213,10 @@ __all__ = [  # noqa: RUF022
     "compare", "completed", "console", "const", "counted", "cut", "declared_parameters", "default_cache_folder",
     "digest", "divided", "divides", "dtype", "explain", "file_mark", "foreign", "formats", "generator_by_name",
     "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref", "labelled", "launch", "least_seconds",
-    "least_work", "live", "load", "lock", "make_artifact", "make_strategy", "maximum", "metadata_files", "names_in",
-    "narrow", "note", "open_runner", "options", "our_name", "own_plugins", "parse", "parse_values", "peak_gflops",
-    "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text", "read_json", "read_recorded",
+    "least_work", "live", "load", "lock", "make_artifact", "make_strategy", "maximum", "member_of",
+    "metadata_files", "names_in", "narrow", "note", "open_runner", "options", "our_name", "own_plugins", "parse",
+    "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text",
+    "read_json", "read_recorded",
     "read_source", "read_toml", "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers",
     "shown", "stop_on_signals", "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads",
     "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of",

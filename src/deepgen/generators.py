@@ -1,15 +1,18 @@
-"""Families of kernels, and in which order they are tried for an operator on a target: the first is the default."""
+"""Families of kernels, and in which order they are tried for an operator on a target: the first is the default.
+
+Where several serve, they compete in one study: its space is the union of theirs, and the knob FAMILY comes first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels import refusals
-from deepgen.kernels.base import BringsFamily, Generator, rank_of
+from deepgen.kernels.base import BringsFamily, Generator, Rank, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, Kernel
 from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "x86_gemm_constant_b": f"{_KERNELS}.gemm.x86_gemm:X86GemmConstant",
         "x86_amx_gemm": f"{_KERNELS}.gemm.x86_amx_gemm:AmxGemm",
         "x86_vector_dot_gemm": f"{_KERNELS}.gemm.x86_dot:DotGemm",
-        # After vectors, too: what packs B ahead is only taken by name.
         "x86_amx_gemm_constant_b": f"{_KERNELS}.gemm.x86_amx_gemm:AmxGemmConstant",
         "rvv_gemm": f"{_KERNELS}.gemm.rvv_gemm:RvvGemm",
         "c_gemm": f"{_KERNELS}.gemm.c_gemm:CGemm",
@@ -38,7 +40,6 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "c_conv2d": f"{_KERNELS}.conv2d.c_conv2d:CConv2d",
         "simt_conv2d": f"{_KERNELS}.conv2d.simt_conv2d:SimtConv2d",
         "rules": "deepgen.compiler.family:Rules",
-        # Only taken by name: it takes weights to be constant.
         "rules_constant_weights": "deepgen.compiler.family:RulesConstantWeights",
         "sim_tiles": "deepgen.kernels.sim:SimTiles",
     },
@@ -47,6 +48,87 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
 RECIPES: Registry[Callable[[Mapping[str, Any]], Generator]] = Registry(
     "deepgen.recipes", "generator", {"own kernel": f"{_KERNELS}.own.triton_family:from_recipe"}
 )
+
+
+FAMILY = "FAMILY"  # the knob that says whose kernel a config is
+_JOIN = "+"
+
+
+class Families:
+    """Several families of one operator as one: a config names its family, and its other knobs are that family's."""
+
+    def __init__(self, members: Sequence[Generator]) -> None:
+        self.members = {member.name: member for member in members}
+        self.name = _JOIN.join(self.members)
+        self._spaces: dict[tuple[Operator, Target], dict[str, Space]] = {}
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        """None where one of them serves; those that do not have no configs."""
+        reasons = [member.refuses(operator, target) for member in self.members.values()]
+        return None if None in reasons else reasons[0]
+
+    def spaces(self, operator: Operator, target: Target) -> dict[str, Space]:
+        """The space of each that serves, but for one whose knobs have values of another kind than those before it."""
+        if (operator, target) not in self._spaces:
+            kinds: dict[str, set[type]] = {}
+            spaces: dict[str, Space] = {}
+            for name, member in self.members.items():
+                if member.refuses(operator, target) is None:
+                    space = member.space(operator, target)
+                    own = {knob.name: {type(value) for value in knob.values} for knob in space.knobs}
+                    if all(kinds.setdefault(knob, of) == of for knob, of in own.items()):
+                        spaces[name] = space
+            self._spaces[operator, target] = spaces
+        return self._spaces[operator, target]
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        from deepgen.space import Space
+
+        plain = {name: _without_derived(own) for name, own in self.spaces(operator, target).items()}
+        return Space.union(self.name, plain, by=FAMILY)
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        member, own = member_of(self, config)
+        return member.emit(operator, target, own)
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return best_guesses(self, operator, target)[0]
+
+
+def _without_derived(space: Space) -> Space:
+    """The same configs without names of derived values: what one family derives may be a knob of another."""
+    from deepgen.space import Space
+    from deepgen.space.definition import unnamed
+
+    plain = Space(space.name, space.memory)
+    for knob in space.knobs:
+        plain.knob(knob.name, knob.values, None if knob.when is None else unnamed(knob.when))
+    for requirement in space.requirements:
+        plain.require(unnamed(requirement.expr), requirement.name)
+    return plain
+
+
+def named_member(generator: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the family whose config this is, and the config as that family knows it."""
+    if _JOIN not in generator:
+        return generator, dict(config)
+    if config.get(FAMILY) not in names_in(generator):
+        raise BadInput(f"{FAMILY} is {config.get(FAMILY)!r:.60}", allowed="one of " + ", ".join(names_in(generator)))
+    return config[FAMILY], {name: value for name, value in config.items() if name != FAMILY}
+
+
+def member_of(generator: Generator, config: Mapping[str, Any]) -> tuple[Generator, dict[str, Any]]:
+    """The same with the family itself."""
+    name, own = named_member(generator.name, config)
+    return generator.members[name] if isinstance(generator, Families) else generator, own
+
+
+def best_guesses(generator: Generator, operator: Operator, target: Target) -> list[Mapping[str, Any]]:
+    """The default of every family that serves, that of the best first."""
+    if not isinstance(generator, Families):
+        return [generator.default(operator, target)]
+    serving = generator.spaces(operator, target)
+    return [{FAMILY: name, **generator.members[name].default(operator, target)} for name in serving]
 
 
 def families() -> tuple[Generator, ...]:
@@ -92,11 +174,47 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     return sorted(matches, key=lambda family: rank_of(family, operator, target))
 
 
+def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -> Generator:
+    """What a study searches: the families that serve and have all of these knobs, as one where they are several.
+
+    One that is surpassed here does not take part, nor one that is only taken by name.
+    """
+    able = [one for one in serving(operator, target) if rank_of(one, operator, target) < Rank.SURPASSED]
+    spaces = Families(able).spaces(operator, target) if len(able) > 1 else {}
+    able = [one for one in able if one.name in spaces and {*knobs} <= {knob.name for knob in spaces[one.name].knobs}]
+    if len(able) > 1:
+        return Families(able)
+    return able[0] if able else find(operator, target)
+
+
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
     if recipe is not None and name in RECIPES:
         return RECIPES.get(name)(recipe)
-    return FAMILIES.get(name)()
+    parts = names_in(name)
+    return FAMILIES.get(name)() if len(parts) == 1 else Families([by_name(part) for part in parts])
 
 
-__all__ = ["FAMILIES", "RECIPES", "Generator", "by_name", "families", "find", "on_threads", "serves", "serving"]
+def names_in(name: str) -> list[str]:
+    """The families that a study's generator has, by their names."""
+    return list(dict.fromkeys(name.split(_JOIN)))
+
+
+__all__ = [
+    "FAMILIES",
+    "FAMILY",
+    "RECIPES",
+    "Families",
+    "Generator",
+    "best_guesses",
+    "by_name",
+    "competing",
+    "families",
+    "find",
+    "member_of",
+    "named_member",
+    "names_in",
+    "on_threads",
+    "serves",
+    "serving",
+]

@@ -23,6 +23,7 @@ from deepgen.extend import (
     Scheduled,
     Study,
     TuningFile,
+    member_of,
     our_name,
 )
 
@@ -141,10 +142,10 @@ def write_case(study: Study) -> None:
         "records.jsonl": "".join(json.dumps(row) + "\n" for row in study.rows()),
         "statistics.json": json.dumps(summary, indent=2) + "\n",
     }
-    family = study.generator
-    if summary["winner"] is not None and isinstance(family, Scheduled):
-        config = study.best().trial.config
-        files["schedule.txt"] = family.schedule_text(study.operator, study.target, config)
+    if summary["winner"] is not None:
+        family, config = member_of(study.generator, study.best().trial.config)
+        if isinstance(family, Scheduled):
+            files["schedule.txt"] = family.schedule_text(study.operator, study.target, config)
     folder = study.folder / "case"
     try:
         folder.mkdir(exist_ok=True)

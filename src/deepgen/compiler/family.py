@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels.base import Rank
 from deepgen.operators import Operator
+from deepgen.operators.expr.contraction import is_matrix_product
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -57,8 +58,12 @@ class Rules:
         return f"it has no {', '.join(lacking)} for HIP" if lacking else None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """After all families that are written for one operator: it serves whatever has an expression."""
-        return Rank.GENERAL
+        """After all families that are written for one operator: it serves whatever has an expression.
+
+        Those for matrix products are faster wherever they serve: to compete there would only cost the search time.
+        """
+        assert isinstance(operator, HasExpression), "asked only of what it serves"
+        return Rank.SURPASSED if is_matrix_product(operator.expression()) else Rank.GENERAL
 
     def space(self, operator: Operator, target: Target) -> Space:
         return self._making.space(operator, target)
@@ -84,6 +89,9 @@ class RulesConstantWeights(Rules):
 
     name = "rules_constant_weights"
     constant = True
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        return Rank.BY_NAME
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):

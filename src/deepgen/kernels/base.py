@@ -36,13 +36,15 @@ class Generator(Protocol):
 class Rank(IntEnum):
     """Where a family comes among those that serve an operator on a target: families of a lower rank come first.
 
-    Within a rank they come in the order of `families()`. A family without a rank is specialised.
+    Within a rank they come in the order of `families()`. A family without a rank is specialised. In a study those
+    before `SURPASSED` compete.
     """
 
     SPECIALISED = 0  # made for this kind of operator
     YIELDS = 1  # made for it, and a specialised one is faster here
     GENERAL = 2  # serves every kind of operator
-    SURPASSED = 3  # made for it, and a general one is faster here
+    SURPASSED = 3  # serves it, and another one is known to be faster here: taken by name, or where none else serves
+    BY_NAME = 4  # takes some input to be constant: whoever wants that asks for it
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from deepgen import __version__
+from deepgen.generators import named_member
 from deepgen.libraries.entry import Entry, Requirements, Rival, Timed
 from deepgen.operators import OPERATORS, Operator
 from deepgen.run.call import plans
@@ -100,13 +101,14 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
     requires = (*plan.requires, *kernel.implied, *study.serves_only(finals))
     artifact = replace(artifact, plan=replace(plan, requires=requires))
     policy = study.task().policy
+    family, config = named_member(study.definition["generator"], trial.config)
     entry = Entry(
         target=study.target,
         cold=policy.cold,
         threads=policy.threads,
         general=is_general(requires, study.operator),
-        family=study.definition["generator"],
-        config=dict(trial.config),
+        family=family,
+        config=config,
         kernel_id=kernel.id,
         binary=sha256(Path(artifact.binary)),
         requires=requires,

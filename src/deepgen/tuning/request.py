@@ -11,7 +11,7 @@ from typing import Any
 
 from deepgen import __version__, baselines, generators
 from deepgen.baselines import Baseline
-from deepgen.generators import Generator
+from deepgen.generators import Families, Generator
 from deepgen.kernels import refusals
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.run.counters import base as counter_names
@@ -120,10 +120,11 @@ class StudyPlan:
 
     generator: Generator
     space: Space
-    starts: tuple[Mapping[str, Any], ...]
+    starts: tuple[Mapping[str, Any], ...]  # the best guess of every family that competes, that of the best one first
     definition: JsonObject
     folder: Path
     sources: Mapping[str, CodeSource] = field(default_factory=dict)  # of code that is not deepgen's own
+    members: Mapping[str, Space] = field(default_factory=dict)  # where families compete: the space of each
     after: Path | None = None  # the earlier study whose kernels have changed since, and which this one learns from
 
     def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
@@ -186,15 +187,16 @@ def plan(request: Request) -> StudyPlan:
         raise BadInput(
             f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"
         )
-    first = first_config(generator, request.operator, request.target, space, request.domains, request.policy)
-    starts = () if first is None else (first,)
+    starts = first_configs(generator, request.operator, request.target, space, request.domains, request.policy)
+    members = generator.spaces(request.operator, request.target) if isinstance(generator, Families) else {}
+    members = {name: narrow(own, request.domains) for name, own in members.items()}
     sources = code_of(request, generator)
     recorded: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
     if request.also:
         recorded["also_facts"] = [_facts(operator) for operator in request.also]
     if sources:
         recorded["code"] = {part: source.ref.to_json() for part, source in sources.items()}
-    return StudyPlan(generator, space, starts, recorded, folder, sources)
+    return StudyPlan(generator, space, starts, recorded, folder, sources, members)
 
 
 def _definition(request: Request, generator: Generator, space: Space) -> JsonObject:
@@ -249,6 +251,7 @@ def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
         source = CodeSource(CodeRef(NAME, operator.name)) if named else source_of(type(operator))
         out |= {} if source is None else {"operator": source}
     own = generator.name in generators.FAMILIES.own and generators.FAMILIES.get(generator.name) is type(generator)
+    own = own or isinstance(generator, Families)  # found by the names of its members
     if not own and getattr(generator, "recipe", None) is None:
         named = generator.name in generators.FAMILIES and type(generators.by_name(generator.name)) is type(generator)
         source = CodeSource(CodeRef(NAME, generator.name)) if named else source_of(type(generator))
@@ -256,25 +259,27 @@ def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
     return out
 
 
-def first_config(
+def first_configs(
     generator: Generator,
     operator: Operator,
     target: Target,
     space: Space,
     domains: Mapping[str, Sequence[Any]],
     policy: Policy,
-) -> Mapping[str, Any] | None:
-    """What a search begins with: the default, on no more threads than allowed and with the knobs that are given."""
-    default = dict(generator.default(operator, target.limited_to(policy.threads)))
-    narrowed = {name: v[0] for name, v in _values(domains).items() if name in default and default[name] not in v}
-    first = {**default, **narrowed}
-    return first if space.contains(first) else None
+) -> tuple[Mapping[str, Any], ...]:
+    """What a search begins with: the best guess of each family, on no more threads than allowed and with the knobs
+    that are given. The first is the default."""
+    firsts = []
+    for guess in generators.best_guesses(generator, operator, target.limited_to(policy.threads)):
+        narrowed = {name: v[0] for name, v in _values(domains).items() if name in guess and guess[name] not in v}
+        firsts.append({**guess, **narrowed})
+    return tuple(first for first in firsts if space.contains(first))
 
 
 def generator_of(request: Request) -> Generator:
-    """The request's own family, or the best available; raises with the reason if it does not support the operator."""
+    """The request's own family, or those that compete; raises with the reason where none serves the operator."""
     if request.generator is None:
-        return generators.find(request.operator, request.target)
+        return generators.competing(request.operator, request.target, request.domains)
     return generators.serves(request.generator, request.operator, request.target)
 
 

@@ -96,11 +96,11 @@ def retest(
     """
     from deepgen.tuning.engines import LocalEngine
     from deepgen.tuning.finals import run_finals
-    from deepgen.tuning.request import first_config
+    from deepgen.tuning.request import first_configs
 
     task = study.task() if policy is None else replace(study.task(), policy=policy)
     domains = study.definition["domains"]
-    first = first_config(study.generator, study.operator, study.target, study.space, domains, task.policy)
+    firsts = first_configs(study.generator, study.operator, study.target, study.space, domains, task.policy)
     with Journal(study.folder, write=True) as journal:
         trials = journal.trials()
         if not any(trial.ok for trial in trials):
@@ -111,7 +111,7 @@ def retest(
                 task,
                 trials,
                 study.kernel,
-                default=journal.right(study.space.rank(dict(first)) if first else None),
+                default=journal.right(study.space.rank(dict(firsts[0])) if firsts else None),
                 keep=count,
                 baselines=baselines,
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from deepgen import generators
 from deepgen.space import Space
 from deepgen.tuning import search
 from deepgen.tuning.request import Request, StudyPlan
@@ -26,7 +27,7 @@ from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, Measure
 def open_search(request: Request, planned: StudyPlan, journal: Journal, look: SecondLook | None = None) -> SearchState:
     """The search of a study, before its journal is replayed."""
     past = history(request, planned, journal)
-    setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past)
+    setting = search.Setting(planned.space, request.seed, planned.starts, request.options, past, planned.members)
     return SearchState(lambda: search.make(request.strategy, setting), planned.space, journal, look)
 
 
@@ -253,9 +254,10 @@ def _neighbours(planned: StudyPlan) -> Iterator[Study]:
 
 
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether both are of one generator; kernels of the user's own are one each."""
+    """Whether both have a family in common; kernels of the user's own are one each."""
     kernels = [definition["operator"].get("kernel") for definition in (one, other)]
-    return bool(one["generator"] == other["generator"]) and kernels[0] == kernels[1]
+    names = [set(generators.names_in(definition["generator"])) for definition in (one, other)]
+    return bool(names[0] & names[1]) and kernels[0] == kernels[1]
 
 
 def _distance(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
@@ -279,6 +281,7 @@ def _kept(study: Study) -> dict[str, Json]:
         "describe": study.about.describe(),
         "space": study.space.to_json(),
         "trials": trials,
+        "family": study.definition["generator"],
     }
 
 
@@ -299,4 +302,4 @@ def _past(row: Mapping[str, Any]) -> Past:
         Trial(i, rank, space.at(rank), "", Measurement(Verdict(verdict), samples=() if seconds is None else (seconds,)))
         for i, (rank, seconds, verdict) in enumerate(row["trials"])
     ]
-    return Past(f"{row['name']} ({row['describe']})", space, trials)
+    return Past(f"{row['name']} ({row['describe']})", space, trials, row.get("family"))

@@ -12,6 +12,7 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown, table, write_text
+from deepgen.generators import member_of
 from deepgen.kernels.base import Scheduled
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
@@ -80,8 +81,8 @@ def show(
     if asm:
         texts["asm"] = assembly_of_trial(opened, chosen, current)
     if schedule or passes:
-        family = _scheduled(opened, "--schedule" if schedule else "--passes")
-        asked = (opened.operator, opened.target, chosen.config)
+        family, config = _scheduled(opened, chosen, "--schedule" if schedule else "--passes")
+        asked = (opened.operator, opened.target, config)
         texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
         texts |= {"passes": family.passes_text(*asked)} if passes else {}
     if as_json:
@@ -93,12 +94,12 @@ def show(
         _print_trial(_facts(opened, chosen))
 
 
-def _scheduled(study: Study, option: str) -> Scheduled:
-    family = study.generator
+def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:
+    family, config = member_of(study.generator, trial.config)
     if not isinstance(family, Scheduled):
         what = f"{option} is given, and kernels of {family.name} are not made by schedules"
-        raise BadInput(what, allowed="for studies of the family rules")
-    return family
+        raise BadInput(what, allowed="for kernels of the family rules")
+    return family, config
 
 
 def _facts(study: Study, trial: Trial) -> dict[str, Any]:

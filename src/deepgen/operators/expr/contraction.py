@@ -93,6 +93,13 @@ def plain_contraction(expression: Expression, output: str) -> Contraction | None
     return product
 
 
+def is_matrix_product(expression: Expression) -> bool:
+    """Whether all that it sums up are products of matrices, batched or not: no index adds two iterators up."""
+    sums = [contraction(expression, stage) for stage in expression.stages if stage.reduced]
+    reads = [one.read for product in sums if product is not None for one in (product.left, product.right)]
+    return bool(sums) and None not in sums and all(len(index.terms) == 1 for read in reads for index in read.indices)
+
+
 def copies(expression: Expression, name: str) -> bool:
     """Whether a tensor is given, or a stage that only moves numbers: padding, another layout, a wider format."""
     named = next((stage for stage in expression.stages if stage.name == name), None)

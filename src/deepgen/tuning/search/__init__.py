@@ -25,8 +25,13 @@ DEFAULT = "model"
 
 
 def make(strategy: str | StrategyKind, setting: Setting) -> Strategy:
-    """The strategy, ready for its first ask."""
-    return _kind(strategy)(setting)
+    """The strategy, ready for its first ask; one for each family where several compete."""
+    kind = _kind(strategy)
+    if not setting.members or name_of(strategy) == "exhaustive":
+        return kind(setting)
+    from deepgen.tuning.search.portfolio import Portfolio
+
+    return Portfolio(kind, setting)
 
 
 def name_of(strategy: str | StrategyKind) -> str:

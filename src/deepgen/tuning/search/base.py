@@ -22,6 +22,7 @@ class Past:
     name: str
     space: Space
     trials: Sequence[Trial]
+    family: str | None = None  # whose configs these are; None: a trial's own knob says it, or nobody does
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Setting:
     starts: Sequence[Mapping[str, Any]] = ()  # valid configs to try first
     options: Mapping[str, Any] = field(default_factory=dict)
     history: Sequence[Past] = ()
+    members: Mapping[str, Space] = field(default_factory=dict)  # where families compete: the space of each
 
 
 class Strategy(Protocol):

@@ -11,9 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import deepgen
-from deepgen.generators import Generator
+from deepgen.generators import Families, Generator
 from deepgen.tuning.request import Request, StudyPlan
 from deepgen.tuning.search import Strategy
+from deepgen.tuning.search.portfolio import Portfolio
 from deepgen.tuning.study import trust
 from deepgen.tuning.study.definition import is_own_kernel, signed_part
 from deepgen.tuning.study.journal import Journal
@@ -97,18 +98,23 @@ def _compared(journal: Journal) -> list[Trial]:
 
 def source_digest(generator: Generator) -> str:
     """A digest of the source text that a generator's kernels come from."""
+    if isinstance(generator, Families):
+        texts = dict.fromkeys(source_digest(member) for member in generator.members.values())
+        return "" if "" in texts else next(iter(texts)) if len(texts) == 1 else digest([*texts])
     module = sys.modules.get(type(generator).__module__)
     path = Path(getattr(module, "__file__", None) or "")
     ours = Path(deepgen.__file__).parent
     if ours in path.parents:
         # Families share headers and expressions: a change there counts, though most change no kernel.
-        texts = [_tree(ours / room) for room in ("kernels", "compiler")]
-        return digest(texts) + _tree(ours / "operators")[:16]
+        rooms = [_tree(ours / room) for room in ("kernels", "compiler")]
+        return digest(rooms) + _tree(ours / "operators")[:16]
     return _own_text(path)
 
 
 def strategy_digest(strategy: Strategy) -> str:
     """A digest of the source text that decides what a strategy proposes; empty where it is not known."""
+    if isinstance(strategy, Portfolio):
+        strategy = next(iter(strategy.parts.values()))
     module = sys.modules.get(type(strategy).__module__)
     own = _own_text(Path(getattr(module, "__file__", None) or ""))
     ours = Path(deepgen.__file__).parent

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
-from deepgen.targets import Cpu, Target
+from deepgen.targets import X86, Cpu, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 _TYPES = {"f32": "float", "f64": "double"}
@@ -37,6 +38,11 @@ class CGemm:
         if operator.a not in _TYPES or len({operator.a, operator.b, operator.c, operator.acc}) > 1:
             return "it computes in f32 or f64 only"
         return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """What is written in a processor's own instructions is faster."""
+        gemm, cpu = served(operator, target, Gemm, Cpu)
+        return Rank.SURPASSED if isinstance(cpu, X86) and gemm.a == "f32" else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target, Gemm, Cpu)

@@ -152,6 +152,9 @@ class AmxGemmConstant(AmxGemm):
     name = "x86_amx_gemm_constant_b"
     _constant_b = True
 
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        return Rank.BY_NAME
+
 
 def _macros(gemm: Gemm, config: Mapping[str, Any]) -> dict[str, int]:
     """The knobs as knobs.h names them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
 from deepgen.kernels.shared import c_kernel, served
@@ -82,6 +83,9 @@ class X86GemmConstant(X86Gemm):
 
     name = "x86_gemm_constant_b"
     _constant_b = True
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        return Rank.BY_NAME
 
 
 def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]:
