@@ -282,7 +282,7 @@ def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
     if not spaces:
         raise BadInput(f"union {into.name!r} has no spaces", allowed="at least one")
     sketch = into.knob(by, spaces)
-    for name in dict.fromkeys(k.name for space in spaces.values() for k in space.knobs):
+    for name in _in_order([knob for space in spaces.values() for knob in space.knobs]):
         _knob(into, name, spaces, sketch)
     named: dict[str, Expr] = {}
     for name in dict.fromkeys(n for space in spaces.values() for n in space.derivations):
@@ -296,6 +296,21 @@ def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
         for requirement in space.requirements:
             condition = implies(sketch == label, _renamed(requirement.expr, named))
             into.require(condition, f"{requirement.name} ({label})")
+
+
+def _in_order(knobs: Sequence[Knob]) -> list[str]:
+    """Each name once, as they come, but after those that a condition on it refers to in any of the spaces."""
+    needs: dict[str, set[str]] = {knob.name: set() for knob in knobs}
+    for knob in knobs:
+        needs[knob.name] |= set() if knob.when is None else unnamed(knob.when).knobs()
+    order: list[str] = []
+    while left := [name for name in needs if name not in order]:
+        ready = [name for name in left if needs[name] <= {*order}]
+        if not ready:
+            names = " and ".join(left[:2])
+            raise BadInput(f"knobs {names} exist under conditions on each other", allowed="other names")
+        order.append(ready[0])
+    return order
 
 
 def _knob(into: Declared, name: str, spaces: Mapping[str, Declared], sketch: Expr) -> None:

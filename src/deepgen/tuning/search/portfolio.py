@@ -100,7 +100,7 @@ class Portfolio:
             if state is None:
                 return None
             parts[name] = state
-        return {"parts": parts, "exhausted": sorted(self._exhausted)}
+        return {"parts": parts, "exhausted": [*sorted(self._exhausted)]}
 
     def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
         parts, exhausted = state.get("parts"), state.get("exhausted")
