@@ -12,7 +12,6 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown, table, write_text
-from deepgen.generators import member_of
 from deepgen.kernels.base import Scheduled
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
@@ -95,6 +94,8 @@ def show(
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:
+    from deepgen.generators import member_of  # here: `top` imports nothing that makes kernels
+
     family, config = member_of(study.generator, trial.config)
     if not isinstance(family, Scheduled):
         what = f"{option} is given, and kernels of {family.name} are not made by schedules"
