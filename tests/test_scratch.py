@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from deepgen.vocabulary import folders
 from deepgen.vocabulary.folders import Scratch
 
 OWNER = """
+import shutil
 import sys
 from deepgen.vocabulary.folders import Scratch
 mine = Scratch("test", sys.argv[1])
@@ -97,7 +99,7 @@ def test_what_cannot_be_removed_now_can_be_found_later(place: Path, monkeypatch:
     (folder / "logs").mkdir(parents=True)
     (folder / "owner").write_text("")
     with monkeypatch.context() as patch:
-        patch.setattr(folders.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         folders.sweep()
     assert folders.left_behind() == [folder]
     folders.sweep()

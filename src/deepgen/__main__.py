@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
+
+from deepgen.vocabulary import bytecode
+
+_MEASURING = ("tune", "resume")
+_NONE_HERE = ("-h", "--help", "--detach", "O=0", "--engine", "--host", "--threads")
+_CUDA_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")
+_DEVICES = {"cpu": None, "x86": None, "arm": None, "cuda": "cuda", "hip": "hip"}  # with the language of a driver
 
 
 def run() -> NoReturn:
     """Start the command line. A Ctrl-C while it is still being imported ends it like any other."""
     try:
+        bytecode.keep()
+        start_ahead(sys.argv[1:])
         from deepgen.frontends.cli.main import run as start
     except KeyboardInterrupt:
         sys.exit(130)
     start()
+
+
+def start_ahead(argv: list[str]) -> None:
+    """Start a worker for a command that will measure here: it imports while this process does. A guess, which costs
+    little where it is wrong."""
+    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if not words or words[0] not in _MEASURING or any(word in words for word in _NONE_HERE) or sys.platform != "linux":
+        return
+    if "--target" in words:
+        kind = "".join(words[words.index("--target") + 1 :][:1]).partition(":")[0]
+    else:
+        kind = "cuda" if any(map(os.path.exists, _CUDA_NODES)) else "cpu"
+    if kind in _DEVICES:
+        from deepgen.run.measure import spawn
+
+        spawn.start_ahead(len(os.sched_getaffinity(0)), _DEVICES[kind])
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
-import tempfile
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +41,8 @@ def default_cache_folder() -> Path:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file as a whole or not at all: who reads it meanwhile finds what was there before."""
+    import tempfile  # here: with what it imports it takes longer than all else of this module
+
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, fresh = tempfile.mkstemp(dir=path.parent, suffix=".new")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -59,6 +59,8 @@ class Scratch:
 
     def __init__(self, kind: str, place: str | None = None) -> None:
         """`kind` is part of its name; `place` is the folder that it is made in, the system's unless given."""
+        import tempfile
+
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=place))
         fresh = self.path / f"{_OWNER}.new"
         try:
@@ -114,6 +116,8 @@ def owned(folder: Path) -> bool:
 
 
 def _places() -> list[Path]:
+    import tempfile
+
     # Ray's folders need short names, and are made in /tmp where the usual place has a long one.
     return list(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
 
@@ -137,6 +141,8 @@ def _claim(folder: Path) -> int | None:
 
 def _remove(folder: Path, lock: int) -> None:
     """The lock goes last: should this be cut off, or a file come in meanwhile, the rest can still be found."""
+    import shutil
+
     try:
         with suppress(OSError):
             for inside in folder.iterdir():

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from deepgen.__main__ import start_ahead
+from deepgen.run.measure import spawn
+
 HEAVY = {"numpy", "scipy", "torch", "ray", "sklearn", "lightgbm", "ortools"}
 TO_TUNE = {f"deepgen.{room}" for room in ("build", "runtime", "baselines", "engines", "search", "generators")}
 BLAS = "OPENBLAS_NUM_THREADS"
@@ -67,6 +70,73 @@ def test_a_run_imports_nothing_that_makes_other_kernels(loaded: Callable[..., se
 
 def test_a_look_at_this_machine(loaded: Callable[..., set[str]], heavy: set[str]) -> None:
     assert not loaded("doctor") & heavy
+
+
+def test_a_worker_imports_what_measures_and_nothing_that_makes_kernels() -> None:
+    """Many are started, each in the time of a user who waits."""
+    program = "import sys; from deepgen.run.measure import worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    others = {
+        "compiler",
+        "generators",
+        "frontends",
+        "kernels",
+        "libraries",
+        "report",
+        "toolchains",
+        "tuning",
+        "settings",
+    }
+    modules = set(done.stdout.split())
+    assert "numpy" in modules
+    assert not modules & {*HEAVY - {"numpy"}, "typer", "rich", *(f"deepgen.{room}" for room in others)}
+
+
+def test_what_starts_a_worker_ahead_of_all_else_imports_nothing_large() -> None:
+    program = "import sys; from deepgen.run.measure import spawn; import deepgen.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert not modules & {*HEAVY, "typer", "rich", "hashlib", "deepgen.operators", "deepgen.targets"}
+
+
+STARTS = [
+    (["tune", "gemm", "MNK=64", "--target", "cpu"], None),
+    (["tune", "gemm", "--target=cuda:native"], "cuda"),
+    (["resume", "a-study", "--target", "x86:avx2"], None),
+]
+
+
+@pytest.mark.parametrize(("argv", "meets"), STARTS)
+def test_a_run_starts_its_worker_before_all_else(
+    argv: list[str], meets: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("deepgen.run.measure.spawn.start_ahead", lambda threads, meets: started.append(meets))
+    start_ahead(argv)
+    assert started == [meets]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["status"], ["tune", "--help"], ["tune", "gemm", "--target", "sim"], ["tune", "gemm", "--engine=ray"],
+     ["tune", "gemm", "O=0"], ["tune", "gemm", "--detach"], ["resume", "a-study", "--target"]],
+)  # fmt: skip
+def test_other_commands_start_none(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deepgen.run.measure.spawn.start_ahead", lambda threads, meets: pytest.fail("started"))
+    start_ahead(words)
+
+
+def test_a_worker_that_was_started_ahead_is_taken_only_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "_waiting", [])
+    spawn.start_ahead(2, None)
+    [ahead] = spawn._waiting
+    taken = spawn.take(2, None)
+    assert taken is ahead
+    spawn._waiting.append(taken)
+    other = spawn.take(3, None)  # as many threads are part of its environment
+    assert other is not ahead and ahead.keeper.poll() is not None, "nobody waits for it"
+    other.line.close()
+    assert other.keeper.wait(60) == 0
 
 
 def test_counting_a_space_starts_no_threads(project: Path) -> None:

@@ -18,6 +18,7 @@ from deepgen.toolchains import Cache
 from deepgen.tuning.study.glance import glance
 from deepgen.tuning.study.journal import holder
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
+from deepgen.vocabulary import bytecode
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.folders import left_behind, remove
 
@@ -141,6 +142,8 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
     anything = not (names or cache or all_studies)
     if (cache or anything) and (size := Cache(current.cache).size()):
         items.append({"kind": "cache", "path": str(current.cache), "bytes": size})
+    if (cache or anything) and (folder := bytecode.place()) and (size := _size(folder)):
+        items.append({"kind": "bytecode", "path": str(folder), "bytes": size})
     if anything:
         items += [{"kind": "leftover", "path": str(f), "bytes": _size(f)} for f in left_behind()]
     return items

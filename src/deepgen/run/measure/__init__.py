@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deepgen.operators import Operator
-from deepgen.run.measure.base import Contender, Policy, Runner, RunnerOptions, Task, arithmetic
-from deepgen.targets import Target, device_for
+from deepgen.vocabulary.lazy import lazy
 from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:
-    from deepgen.run.measure.base import Helpers, Least
+    from deepgen.operators import Operator
+    from deepgen.run.measure.base import Contender, Helpers, Least, Policy, Runner, RunnerOptions, Task
+    from deepgen.targets import Target
     from deepgen.toolchains import Cache
 
-# The rest is imported where it is used: the worker, which is started often, comes through here too.
+# All is imported where it is used: a worker, and what starts one before anything else, come through here too.
+__getattr__, __dir__ = lazy(__name__, {"deepgen.run.measure.base": "Contender Policy Runner RunnerOptions Task"})
 
 
 def open_runner(
@@ -31,6 +32,8 @@ def open_runner(
     ahead: bool = False,
 ) -> Runner:
     """The runner for the task's target; RunnerOptions says what the options mean."""
+    from deepgen.run.measure.base import RunnerOptions
+
     options = RunnerOptions(cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead)
     return whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
 
@@ -38,6 +41,7 @@ def open_runner(
 def on_device(task: Task, options: RunnerOptions) -> Runner:
     """On a device of this machine, in worker processes."""
     from deepgen.run.measure.supervisor import Supervisor
+    from deepgen.targets import device_for
 
     device_for(task.target)  # raises where there is none
     return Supervisor(task, **vars(options))
@@ -87,6 +91,8 @@ def peak_gflops(
 ) -> float | None:
     """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how."""
     if target.runner != "cpu":
+        from deepgen.run.measure.base import arithmetic
+
         return target.peak(arithmetic(operator))  # the datasheet's
     from deepgen.run.measure.peak import peak_gflops as measured
 

@@ -18,7 +18,6 @@ import math
 import mmap
 import os
 import resource
-import secrets
 import socket
 import struct
 import time
@@ -56,7 +55,7 @@ class Channel:
         end = socket.socket(fileno=fd)
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _HIGHEST if soft < 0 else min(soft, _HIGHEST)
-        number = most // 2 + secrets.randbelow(max(1, most // 2 - 16))
+        number = most // 2 + int.from_bytes(os.urandom(8), "little") % max(1, most // 2 - 16)
         with end:
             return Channel(socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, number)))
 
@@ -65,7 +64,7 @@ class Channel:
 
     def ask(self, message: Any) -> None:
         """Send a request."""
-        self._request = secrets.token_bytes(16)
+        self._request = os.urandom(16)
         self._send(message)
 
     def take_answer(self) -> Any:

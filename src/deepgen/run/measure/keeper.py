@@ -37,6 +37,9 @@ def main() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, usual)
         prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == keeper:
+            from deepgen.vocabulary import bytecode
+
+            bytecode.keep()
             from deepgen.run.measure import worker as program
 
             program.main(channel_fd, pulse_fd)

@@ -46,9 +46,9 @@ class Lost(Exception):
 class WorkerProcess:
     """One living worker, with its keeper between it and this process."""
 
-    def __init__(self, threads: int) -> None:
-        """Start it, or take one that was started ahead; `open` waits for it."""
-        spawned = spawn.take(threads)
+    def __init__(self, threads: int, meets: str | None = None) -> None:
+        """Start it, or take one that was started ahead; `open` waits for it. `meets`: as in `Spawned`."""
+        spawned = spawn.take(threads, meets)
         self.pulse, self._channel, self._line = spawned.pulse, spawned.channel, spawned.line
         self._output, self._mark, self._keeper = spawned.output, spawned.mark, spawned.keeper
         self._tail = b""
@@ -59,11 +59,6 @@ class WorkerProcess:
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
         self.pid = self._keeper.pid  # until the worker has told its own
-
-    def meet(self, language: str) -> None:
-        """Let it meet the device that runs such kernels, before `open`: a driver takes a while to start."""
-        with suppress(Closed):
-            self._channel.ask({"do": "meet", "language": language})
 
     def open(self, opening: Mapping[str, Any]) -> dict[str, Any]:
         """Tell it its task. Raises Lost."""

@@ -6,15 +6,15 @@ It imports little: a command starts its worker here before it has imported anyth
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import deepgen
 from deepgen.run.measure import keeper
-from deepgen.run.measure.channel import Channel, Pulse
+from deepgen.run.measure.channel import Channel, Closed, Pulse
 
 MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
 
@@ -22,7 +22,8 @@ MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything th
 class Spawned:
     """A worker that imports what it needs, and then waits to be told its task."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, meets: str | None = None) -> None:
+        """`meets`: the language of a device whose driver it shall start at once, which takes a while."""
         self.surroundings = surroundings(threads)
         self.pulse, pulse_fd = Pulse.create()
         ours, channel = socket.socketpair()
@@ -30,7 +31,7 @@ class Spawned:
         self.line, line = socket.socketpair()
         self.output, output_write = os.pipe()
         os.set_blocking(self.output, False)
-        self.mark = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self.mark = f"{os.getpid()}-{os.urandom(8).hex()}"
         fds = (line.fileno(), channel.fileno(), pulse_fd)
         path, env = self.surroundings
         try:
@@ -50,24 +51,32 @@ class Spawned:
             line.close()
             for fd in (pulse_fd, output_write):
                 os.close(fd)
+        self.met = meets
+        if meets is not None:
+            with suppress(Closed):  # whoever opens it says what is wrong
+                self.channel.ask({"do": "meet", "language": meets})
 
 
 _waiting: list[Spawned] = []
 
 
-def start_ahead(threads: int) -> None:
+def start_ahead(threads: int, meets: str | None) -> None:
     """Start a worker before there is a task for it. It ends with this process."""
-    _waiting.append(Spawned(threads))
+    _waiting.append(Spawned(threads, meets))
 
 
-def take(threads: int) -> Spawned:
+def take(threads: int, meets: str | None) -> Spawned:
     """The worker that was started ahead if it fits and lives, else a new one."""
     while _waiting:
         waiting = _waiting.pop()
-        if waiting.surroundings == surroundings(threads) and waiting.keeper.poll() is None:
+        fits = waiting.surroundings == surroundings(threads) and waiting.met == meets
+        if fits and waiting.keeper.poll() is None:
             return waiting
         waiting.line.close()  # by this its keeper knows
-    return Spawned(threads)
+        waiting.keeper.wait()
+        waiting.channel.close()
+        os.close(waiting.output)
+    return Spawned(threads, meets)
 
 
 def surroundings(threads: int) -> tuple[list[str], dict[str, str]]:

@@ -98,10 +98,9 @@ class WorkerSlot:
         for last in (False, False, True):
             if self.closed:
                 break
-            worker = self._worker = WorkerProcess(self.task.policy.threads or host.usable_cores())
+            threads = self.task.policy.threads or host.usable_cores()
+            worker = self._worker = WorkerProcess(threads, target.languages[0] if target.runner == "gpu" else None)
             try:
-                if target.runner == "gpu":
-                    worker.meet(target.languages[0])
                 state = worker.open(self._opening())
             except Lost as lost:
                 self.drop()
