@@ -15,6 +15,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Search": ("search", "record", "tuner_overhead", "space"),
     "Are results right?": (
         "device_check", "wrong_kernels", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
+        "busy_ratios",
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": (

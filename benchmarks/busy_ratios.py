@@ -1,0 +1,100 @@
+"""Are ratios to numpy and torch right on a busy machine, or withheld? Results of tuning beside a timing by hand.
+
+    python benchmarks/busy_ratios.py [--burners] [--runs 30] [--json benchmarks/results/busy_ratios.json]
+
+Each run tunes a small GEMM anew with a few trials. Where the result has a ratio, each side is called by hand in a
+process of its own, in bursts, and the ratio must be the same: within 25% with a burner process on every core, where
+"too noisy to tell" is right as well; within 10% on a quiet machine, where 27 of 30 must have one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import deepgen as dg
+from deepgen.report.words import SMALL
+from deepgen.run.measure.base import Policy
+from deepgen.targets.host import usable_cores
+from harness import parser, run_main, save
+
+SHAPES = ((200, 200, 200), (16, 19, 35), (128, 256, 96), (454, 1296, 238))
+BURST_SECONDS, BURSTS = 10e-3, 40
+
+
+def seconds_by_hand(name: str, folder: str) -> float:
+    """Of a call as a program makes it: the median of bursts, the first of them left out."""
+    study = dg.Study.open(folder)
+    a, b = study.operator.inputs(0).values()
+    out, call = np.empty((a.shape[0], b.shape[1]), a.dtype), np.matmul
+    if name == "ours":
+        call = study.best().load()  # type: ignore[assignment]
+    elif name == "torch":
+        import torch
+
+        call = torch.matmul
+        a, b, out = (torch.from_numpy(array) for array in (a, b, out))  # type: ignore[assignment]
+    taken = []
+    for _ in range(BURSTS):
+        count, started = 0, time.perf_counter()
+        while time.perf_counter() - started < BURST_SECONDS:
+            call(a, b, out=out)
+            count += 1
+        taken.append((time.perf_counter() - started) / count)
+    return median(taken[BURSTS // 4 :])
+
+
+def by_hand(name: str, folder: Path) -> float:
+    argv = [sys.executable, __file__, "--hand", name, str(folder)]
+    return float(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+
+def run(number: int, out: Path, allowed: float) -> list[dict[str, Any]]:
+    """A row for each baseline."""
+    operator, policy = dg.gemm(*SHAPES[number % len(SHAPES)]), Policy(calm_seconds=0.0, race_seconds=3.0)
+    words: dict[str, Any] = {"target": "cpu", "trials": 2, "strategy": "random", "seed": number, "keep_top": 1}
+    study = dg.tune(operator, baselines=["numpy", "torch"], policy=policy, out=out, **words)
+    rows: list[dict[str, Any]] = []
+    for row in study.summary()["baselines"]:  # type: ignore[union-attr]
+        rows.append({"shape": operator.describe(), "name": row["name"], "noisy": row["noisy"]})  # type: ignore[index, call-overload]
+        if not rows[-1]["noisy"]:
+            bursts: dict[str, Any] = row["bursts"]  # type: ignore[index, call-overload, assignment]
+            ratio = bursts["call" if bursts["kernel"]["seconds"] < SMALL else "kernel"]["ratio"]
+            hand = by_hand(rows[-1]["name"], study.folder) / by_hand("ours", study.folder)
+            rows[-1] |= {"ratio": ratio, "by_hand": hand, "wrong": abs(ratio / hand - 1.0) > allowed}
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--hand"]:
+        print(seconds_by_hand(*sys.argv[2:4]))
+        return
+    words = parser(__doc__)
+    words.add_argument("--burners", action="store_true", help="beside a process that computes on every core")
+    words.add_argument("--runs", type=int, default=30)
+    options = words.options()
+    burner, deadline = [sys.executable, "-c", "while True: sum(range(100_000))"], options.deadline()
+    burners = [subprocess.Popen(burner) for _ in range(usable_cores() if options.burners else 0)]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            allowed = 0.25 if burners else 0.10
+            runs = [run(i, Path(folder), allowed) for i in range(options.runs) if not deadline.over]
+    finally:
+        for one in burners:
+            one.kill()
+    rated = sum(not any(row["noisy"] for row in rows) for rows in runs)
+    wrong = sum(row.get("wrong", False) for rows in runs for row in rows)
+    print(f"{len(runs)} runs, {rated} with ratios to both, {wrong} ratios wrong")
+    save(options.json, {"runs": runs, "burners": len(burners), "rated": rated, "wrong": wrong})
+
+
+if __name__ == "__main__":
+    run_main(main)
