@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 from typing import Any
@@ -12,17 +13,21 @@ from typing import Any
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, paired_ratio, race
+from deepgen.tuning.bounded import Bounded, OutOfTime
 from deepgen.tuning.bursts import OURS, BurstTimes, noise, run_bursts
+from deepgen.tuning.costs import LOAD
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.entrants import entrants, overlooked
+from deepgen.tuning.finals_plan import CHUNK, FIRST, LEAST_FINALISTS, FinalsPlan, plan_finals
 from deepgen.tuning.progress import Clock
-from deepgen.tuning.qualifying import Finalist, qualify, tried_at_neighbours
+from deepgen.tuning.qualifying import Finalist, Qualified, Qualifying, finals_inputs, tried_at_neighbours
 from deepgen.tuning.study.finals import (
     DroppedTrial,
     Finals,
     LostBaseline,
     RacedBaseline,
     RacedTrial,
+    Serves,
     ShapeTimes,
     Slower,
     Waited,
@@ -30,20 +35,13 @@ from deepgen.tuning.study.finals import (
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
 
-CHUNK = 10  # rounds between two checks of the intervals
-FIRST = 3  # rounds before the first check of the time, where there is a budget
 ROUNDS = 60  # at most, where the noise is small enough
 NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
 SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
 SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
 ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
-_HEATING, _QUALIFYING, _WAITING, _RACING, _BURSTS = (
-    0.1,
-    0.3,
-    0.2,
-    0.7,
-    0.3,
-)  # of the budget that is left, when each begins
+_HEATING = 0.1  # of the time that is left, for another look at slower trials
+_BURSTS = 0.3  # of it, for bursts
 
 
 @dataclass(frozen=True)
@@ -67,84 +65,220 @@ def run_finals(
     baselines: bool | Sequence[str],
     max_seconds: float = inf,
     clock: Clock | None = None,
+    loaded: Callable[[float], Collection[str] | None] = lambda seconds: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Finals:
     """Choose the winner among the trials: the best `keep` that survive the harder inputs race, and any disturbed ones.
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
     not right): among many trials some look faster than they are, and a search must not end with a slower kernel than
-    it began with. With a time budget, fewer kernels take part, in fewer rounds, with a shorter wait for a calm machine.
+    it began with. With a time budget, what does not fit is left out (`finals_plan.py` says in which order), and named;
+    `loaded` waits so many seconds for baselines that are being loaded, and gives those that are.
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
-    names = asked_for(baselines, able)
-    candidates, keep = entrants(trials, keep)
-    keep = min(keep, max(2, int(min(keep, clock.samples_left(_RACING * (1 - _QUALIFYING)) / CHUNK - len(names)))))
-    with session.quiet():
-        if task.target.shares_cores_with_builds:  # and with whatever else runs there
+    arena = session if clock.left == inf else Bounded(session, clock)
+    course = _Course(arena, task, clock, asked_for(baselines, able), loaded, max_seconds, say)
+    with session.quiet(), suppress(OutOfTime):  # then what there is counts
+        course.hold(trials, emit, default, keep)
+    unable = () if isinstance(baselines, bool) else tuple(_unable(task, name) for name in baselines if name not in able)
+    return course.result(trials, default, unable)
+
+
+def wanted_plan(task: Task, finalists: int, baselines: int) -> FinalsPlan:
+    """All that finals would do, had they the time."""
+    sets = sum(1 for shape, _, _ in finals_inputs(task) if shape < len(task.timed))
+    shapes, policy = len(task.neighbours), task.policy
+    return FinalsPlan(finalists, sets, baselines, policy.race_seconds, shapes > 0, shapes, policy.calm_seconds)
+
+
+class _Course:
+    """Finals as far as they have come, should the time end."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        task: Task,
+        clock: Clock,
+        names: Sequence[str],
+        loaded: Callable[[float], Collection[str] | None],
+        race_seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._arena, self._task, self._clock, self._names = arena, task, clock, list(names)
+        self._loaded, self._say = loaded, say
+        self._began = time.monotonic()
+        wanted = wanted_plan(task, 0, 0)
+        self._wanted = replace(wanted, race=min(race_seconds, wanted.race))
+        self._field = Qualified()
+        self._race: Race | None = None
+        self._lost: dict[str, Measurement] = {}
+        self._choice: tuple[Finalist, list[Finalist]] | None = None
+        self._bursts = BurstTimes()
+        self._serves: Serves | None = None
+        self._waited: Waited | None = None
+        self._left_out: list[str] = []
+
+    def hold(self, trials: Sequence[Trial], emit: Callable[[Trial], Kernel], default: Trial | None, keep: int) -> None:
+        """Qualify, wait, race, choose, and look at other shapes."""
+        arena, task, clock, say = self._arena, self._task, self._clock, self._say
+        self._qualify(trials, emit, default, keep)
+        if not self._field.finalists:
+            return
+        self._await_baselines()
+        with clock.on("waiting"):
+            self._waited = wait_for_calm(arena, self._planned().calm, say)
+        self._run_race()
+        if self._race is None or not self._field.finalists:
+            return
+        self._choice = choose(self._field.finalists, self._race)
+        self._run_bursts(self._choice[0].kernel, self._race)
+        say("builds paused: verifying the winner at other shapes")
+        with clock.on("verifying"):
+            self._serves = tried_at_neighbours(arena, task, self._choice[0].kernel, clock, self._left_out)
+
+    def _planned(self) -> FinalsPlan:
+        """What fits into the finals as a whole, by what their steps have taken so far."""
+        spare = self._clock.spare + (time.monotonic() - self._began)
+        wanted = replace(self._wanted, baselines=len(self._names))
+        return plan_finals(spare, self._clock.costs, wanted)
+
+    def _qualify(
+        self, trials: Sequence[Trial], emit: Callable[[Trial], Kernel], default: Trial | None, keep: int
+    ) -> None:
+        arena, task, clock, say = self._arena, self._task, self._clock, self._say
+        # The default before all others, and after it the fastest trial: with little time, these two race.
+        leading = [] if default is None else [default]
+        candidates, keep = _before(leading, *entrants(trials, keep))
+        sets = self._wanted.sets
+        self._wanted = replace(self._wanted, finalists=keep)
+        if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there
             say("builds paused: another look at slower trials")
             with clock.on("measuring"):
                 most = clock.samples_left(_HEATING)
-                late = overlooked(session, trials, candidates[:keep], emit, task.seed, most)
-            candidates, keep = _before(late, candidates, keep)
-        if default is not None and all(default.id != trial.id for trial in candidates[:keep]):
-            candidates, keep = _before([default], candidates, keep)
+                late = overlooked(arena, trials, candidates[:keep], emit, task.seed, most)
+            candidates, keep = _before([*leading, *late], candidates, keep)
+            self._wanted = replace(self._wanted, finalists=keep)
         say("builds paused: verifying finalists on other inputs")
         with clock.on("verifying"):
-            finalists, dropped = qualify(session, task, candidates, emit, keep, default, _QUALIFYING * clock.left)
-        if not finalists:
-            return Finals(None, dropped=tuple(dropped))
-        with clock.on("waiting"):
-            waited = wait_for_calm(session, min(task.policy.calm_seconds, _WAITING * clock.left), say)
-        raced = f"{counted(len(finalists), 'finalist')} and {counted(len(names), 'baseline')}"
-        say(f"builds paused: timing {raced} side by side")
-        contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in names]
+            qualifying = Qualifying(arena, task, candidates, emit, default, clock)
+            field = self._field = qualifying.result
+            few = keep if clock.left == inf else min(LEAST_FINALISTS, keep)
+            qualifying.fill(few)
+            while (not field.sets or field.sets < self._planned().sets) and qualifying.next_set(few):
+                pass
+            qualifying.fill(self._planned().finalists)
+        if field.sets < sets:
+            self._left_out.append(f"{sets - field.sets} of {counted(sets, 'set')} of other inputs")
+        missing = min(keep, len(candidates) - len(field.dropped)) - len(field.finalists)
+        if missing > 0:
+            self._left_out.append(f"{missing} of {counted(keep, 'finalist')}")
+
+    def _await_baselines(self) -> None:
+        """They race if they are loaded by the time that the race needs."""
+        if not self._names or self._clock.left == inf:
+            return
+        with self._clock.on("waiting"):
+            rest = self._clock.spare - len([*self._names, *self._field.finalists]) * self._planned().entry
+            loaded = self._loaded(max(0.0, rest))
+        if loaded is None:  # they are loaded in the race
+            able = self._names if self._clock.fits(LOAD) else []
+        else:
+            able = [name for name in self._names if name in loaded]
+        if not self._planned().baselines:
+            able = []
+        self._left_out += [f"baseline {name}" for name in self._names if name not in able]
+        self._names = able
+
+    def _run_race(self) -> None:
+        clock, finalists = self._clock, self._field.finalists
+        raced = f"{counted(len(finalists), 'finalist')} and {counted(len(self._names), 'baseline')}"
+        self._say(f"builds paused: timing {raced} side by side")
+        rivals = [f.name for f in finalists]
+        contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in self._names]
+        shown = [*(f.name for f in finalists if f.default), *self._names]
+        rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
-            limit = min(max_seconds, task.policy.race_seconds, _RACING * clock.left)
-            shown = [*(f.name for f in finalists if f.default), *names]
-            first = CHUNK if clock.left == inf else FIRST
-            race, lost = run_race(session, contenders, [f.name for f in finalists], task.seed, limit, shown, first)
-        dropped += [
+            self._race, self._lost = run_race(
+                self._arena, contenders, rivals, self._task.seed, self._planned().race, shown, rounds
+            )
+        self._field.dropped += [
             DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
             for f in finalists
-            if (m := lost.get(f.name))
+            if (m := self._lost.get(f.name))
         ]
-        finalists = [f for f in finalists if f.name not in lost]
-        if race is not None and finalists:
-            winner, ties = choose(finalists, race)
-            with clock.on("measuring"):
-                fit = [name for name in names if name in race.samples]
-                bursts = run_bursts(session, task, winner.kernel, fit, min(limit, _BURSTS * clock.left))
-            say("builds paused: verifying the winner at other shapes")
-            with clock.on("verifying"):
-                serves = tried_at_neighbours(session, task, winner.kernel, clock.left)
-    baselines_lost = [
-        LostBaseline(name, lost[name].verdict, lost[name].detail, lost[name].error) for name in names if name in lost
-    ]
-    if not isinstance(baselines, bool):
-        baselines_lost += [_unable(task, name) for name in baselines if name not in able]
-    if race is None or not finalists:
-        return Finals(None, dropped=tuple(dropped), baselines_lost=tuple(baselines_lost))
-    return Finals(
-        winner.trial.id,
-        ties=tuple(f.trial.id for f in ties),
-        tie_broken_by=("default" if winner.default else "resources") if ties else None,
-        rounds=len(race.samples[race.leader]),
-        finalists=tuple(_raced_trial(f, race) for f in finalists),
-        baselines=tuple(_raced_baseline(task, name, winner.name, race, bursts) for name in fit),
-        baselines_lost=tuple(baselines_lost),
-        dropped=tuple(dropped),
-        serves=serves,
-        shapes=_by_shape(task, winner.name, names, race),
-        conditions=tuple(race.conditions),
-        waited=waited,
-    )
+        self._field.finalists = [f for f in finalists if f.name not in self._lost]
+        if self._race is not None and (rounds := len(self._race.samples[self._race.leader])) < CHUNK:
+            self._left_out.append(f"rounds of the race after the first {rounds}")
+
+    def _run_bursts(self, winner: Kernel, race: Race) -> None:
+        """The winner and the baselines as users call them."""
+        names = [name for name in self._names if name in race.samples]
+        plan = self._planned()
+        if (len(names) + 2) * plan.entry > self._clock.spare:
+            return
+        with self._clock.on("measuring"), suppress(OutOfTime):
+            limit = min(plan.race, _BURSTS * self._clock.spare)
+            self._bursts = run_bursts(self._arena, self._task, winner, names, limit)
+
+    def result(self, trials: Sequence[Trial], default: Trial | None, unable: Sequence[LostBaseline]) -> Finals:
+        lost = [
+            LostBaseline(name, row.verdict, row.detail, row.error)
+            for name, row in self._lost.items()
+            if name in self._names
+        ]
+        common = Finals(
+            None,
+            dropped=tuple(self._field.dropped),
+            baselines_lost=(*lost, *unable),
+            left_out=tuple(self._left_out),
+        )
+        if self._choice is None or self._race is None:
+            return self._unraced(common, trials, default)
+        (winner, ties), race = self._choice, self._race
+        return replace(
+            common,
+            winner=winner.trial.id,
+            ties=tuple(f.trial.id for f in ties),
+            tie_broken_by=("default" if winner.default else "resources") if ties else None,
+            rounds=len(race.samples[race.leader]),
+            finalists=tuple(_raced_trial(f, race) for f in self._field.finalists),
+            baselines=tuple(
+                _raced_baseline(self._task, name, winner.name, race, self._bursts)
+                for name in self._names
+                if name in race.samples
+            ),
+            serves=self._serves,
+            shapes=_by_shape(self._task, winner.name, self._names, race),
+            conditions=tuple(race.conditions),
+            waited=self._waited,
+        )
+
+    def _unraced(self, finals: Finals, trials: Sequence[Trial], default: Trial | None) -> Finals:
+        """Where the time ended before a race: the default, or the fastest trial where that is not right."""
+        dropped = {row.trial for row in finals.dropped}
+        right = [trial for trial in entrants(trials, 1)[0] if trial.id not in dropped]
+        if default is not None and default.id not in dropped and default.measurement.samples:
+            right = [default, *right]
+        if self._clock.left == inf or self._race is not None or self._lost or not right:
+            return finals  # all of them failed
+        trial, left_out = right[0], list(finals.left_out)
+        if not self._field.sets:
+            left_out.append("all sets of other inputs")
+        left_out += ["the race", *(f"baseline {name}" for name in self._names)]
+        left_out += [counted(len(self._task.neighbours), "other shape")] if self._task.neighbours else []
+        samples, level = trial.measurement.samples, Slower(1.0, 1.0, 1.0)
+        is_default = default is not None and trial.id == default.id
+        row = RacedTrial(
+            trial.id, trial.rank, dict(trial.config), is_default, trial.kernel_id, median(samples), samples, level
+        )
+        return replace(finals, winner=trial.id, finalists=(row,), left_out=tuple(left_out))
 
 
 def _before(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
     """The candidates with these in front, and how many shall race then."""
-    ids = {trial.id for trial in first}
-    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(first)
+    ids, racing = {trial.id for trial in first}, {trial.id for trial in candidates[:keep]}
+    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(ids - racing)
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from deepgen.tuning.costs import END, TRIAL, Costs
 from deepgen.tuning.speed import ARITHMETIC
 from deepgen.vocabulary import BadInput, JsonObject, Trial
 
@@ -41,8 +42,10 @@ class Progress:
 
 
 PARTS = ("building", "measuring", "verifying", "waiting", "search")
-_FINALS_SHARE = 0.3  # of the budget, kept for the finals
-_FINALS_SECONDS = 60.0  # but at most this
+FINALS_SHARE = 0.3  # of the budget, kept for the finals at most
+FINALS_SECONDS = 60.0  # and no more than this
+_NEEDLESS = 0.2  # of the time that is left may go to what no result needs
+_CLOSING = 0.1  # of the budget at most is kept for what follows the finals
 
 
 @contextmanager
@@ -77,9 +80,11 @@ class Clock:
     verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
     """
 
-    def __init__(self, budget: float | None = None, started: float | None = None) -> None:
+    def __init__(self, budget: float | None = None, started: float | None = None, costs: Costs | None = None) -> None:
         """`started`, on the clock of `time.monotonic`: when the run began, if that is not now."""
+        self.costs = costs or Costs()
         self._budget = inf if budget is None else budget
+        self.for_finals = min(FINALS_SECONDS, FINALS_SHARE * self._budget)  # seconds that the search leaves them
         self._started = time.monotonic() if started is None else started
         self.started_at = round(time.time() - self.elapsed, 3)  # in Unix time, as a journal records the end of trials
         self._seconds = dict.fromkeys(PARTS, 0.0)
@@ -95,21 +100,44 @@ class Clock:
         return max(0.0, self._budget - self.elapsed)
 
     @property
+    def spare(self) -> float:
+        """Seconds of the budget that can be spent: the rest passes until the process has ended."""
+        return max(0.0, self.left - min(self.costs.of(END), _CLOSING * self._budget))
+
+    @property
     def search_over(self) -> bool:
-        """Whether the time that is left belongs to the finals."""
-        return self.left <= min(_FINALS_SECONDS, _FINALS_SHARE * self._budget) if self._budget < inf else False
+        """Whether the time that is left belongs to the finals; the trial that runs now ends first."""
+        return self.spare <= self.for_finals + self.costs.of(TRIAL) if self._budget < inf else False
 
     def samples_left(self, share: float) -> float:
         """How many samples fit into this share of the time that is left, at the pace of the trials so far."""
         seconds, samples = self._trials
         return share * self.left * samples / seconds if seconds else inf
 
+    def fits(self, step: str, times: int = 1) -> bool:
+        """Whether a step should end before the time does."""
+        return times * self.costs.of(step) <= self.spare
+
+    def spends(self, step: str) -> bool:
+        """Whether a step that is not needed leaves the search and the finals most of their time."""
+        return self.costs.of(step) <= _NEEDLESS * (self.spare - self.for_finals)
+
+    @contextmanager
+    def hearing(self, step: str) -> Iterator[None]:
+        """What is done inside is a step: what it takes is remembered."""
+        started = time.monotonic()
+        yield
+        self.costs.hear(step, time.monotonic() - started)
+
     def on(self, part: str) -> AbstractContextManager[None]:
         """Time spent inside counts as this part."""
         return timed_part(self._seconds, part)
 
     def measured(self, seconds: float, samples: int) -> None:
-        """Trials with that many samples kept the device busy for that long, while the search waited or computed."""
+        """Trials with that many samples kept the device busy for that long, while the search waited or computed.
+
+        What a trial takes that is not timing, its loading and verifying, is part of a sample's cost.
+        """
         self._trials = (self._trials[0] + seconds, self._trials[1] + samples)
         self._seconds["building"] = max(0.0, self._seconds["building"] - seconds)
         self._seconds["measuring"] += seconds

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field
 from typing import Any
 
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Task
+from deepgen.tuning.bounded import OutOfTime
+from deepgen.tuning.costs import REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.finals_plan import LEAST_FINALISTS, STRIDED_SHAPES
+from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
+from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
@@ -46,19 +50,21 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
         yield shape, task.seed, "normal"
 
 
-def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds: float = inf) -> Serves:
+def tried_at_neighbours(
+    session: Arena, task: Task, kernel: Kernel, clock: Clock, left_out: list[str] | None = None
+) -> Serves:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
 
-    When the time is up, the remaining shapes are skipped and counted, but at least one is tried.
+    When the time is up, the remaining shapes are skipped and counted; `left_out` then says so.
     """
-    ends = time.monotonic() + max_seconds
+    left_out = [] if left_out is None else left_out
     right: list[int] = []
-    untried = 0
 
     def wrong(shape: int, probe: str) -> str | None:
         """What is wrong there, in words; None where it is right or does not claim to serve the shape."""
         try:
-            verdict = session.verify(kernel, task.seed, probe, shape)
+            with clock.hearing(REFERENCE):
+                verdict = session.verify(kernel, task.seed, probe, shape)
         except DeepgenError:  # a user's operator may have no inputs or no reference of this shape
             return None
         if verdict.ok and probe != STRIDED:
@@ -67,51 +73,101 @@ def tried_at_neighbours(session: Arena, task: Task, kernel: Kernel, max_seconds:
             return None
         return f"{verdict.verdict.value.replace('_', ' ')} at {task.shapes[shape].describe()}: {verdict.detail}"
 
-    why = None
-    for place, shape in enumerate(range(len(task.timed), len(task.shapes))):
-        if place and time.monotonic() > ends:
-            untried = len(task.neighbours) - place
-            break
-        if why := wrong(shape, "normal"):
-            break
-    only = tuple(dict(operator.sizes()) for operator in task.timed) if why else None
-    # A user's arrays may be parts of larger ones. Two shapes suffice: kernels get strides and sizes separately.
-    strided = next(filter(None, (wrong(shape, STRIDED) for shape in right[:2])), None)
-    return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, strided, untried)
-
-
-def qualify(
-    session: Arena,
-    task: Task,
-    candidates: Sequence[Trial],
-    emit: Callable[[Trial], Kernel],
-    keep: int,
-    default: Trial | None,
-    max_seconds: float = inf,
-) -> tuple[list[Finalist], list[DroppedTrial]]:
-    """Those that are right on other seeds and on extreme inputs too; the rest with the reason why not.
-
-    When the time is up, those found so far are returned, but at least one is looked for.
-    """
-    ends = time.monotonic() + max_seconds
-    finalists: list[Finalist] = []
-    dropped: list[DroppedTrial] = []
-    tests = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
-    for trial in candidates:
-        if len(finalists) == keep or (finalists and time.monotonic() > ends):
-            break
-        kernel = emit(trial)
-        artifact = session.build(kernel)
-        for shape, seed, probe in tests:
-            verdict = session.verify(kernel, seed, probe, shape)
-            if not verdict.ok:
-                where = f"on {probe} inputs of seed {seed}"
-                where += f" at {task.shapes[shape].describe()}" if shape else ""
-                dropped.append(DroppedTrial(trial.id, verdict.verdict, f"{where}: {verdict.detail}"))
+    why = dense = None
+    strided, untried = 0, len(task.neighbours)
+    for shape in range(len(task.timed), len(task.shapes)):
+        try:
+            if not clock.fits(REFERENCE):
                 break
-        else:
-            finalists.append(Finalist(trial, kernel, artifact, default is not None and trial.id == default.id))
-    return finalists, dropped
+            untried -= 1
+            if why := wrong(shape, "normal"):
+                untried = 0
+                break
+            # A user's arrays may be parts of larger ones.
+            if dense is None and strided < STRIDED_SHAPES and shape in right and clock.fits(REFERENCE):
+                strided += 1
+                dense = wrong(shape, STRIDED)
+        except OutOfTime:
+            break
+    if untried and not strided:
+        left_out.append("arrays with room between rows")
+    if untried:
+        left_out.append(f"{untried} of {counted(len(task.neighbours), 'other shape')}")
+    only = tuple(dict(operator.sizes()) for operator in task.timed) if why else None
+    return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, dense, untried)
+
+
+@dataclass
+class Qualified:
+    """Who takes part in the race, who does not and why: as far as it is known, should the time end."""
+
+    finalists: list[Finalist] = field(default_factory=list)
+    dropped: list[DroppedTrial] = field(default_factory=list)
+    sets: int = 0  # of inputs that all finalists are right on
+
+
+class Qualifying:
+    """Has candidates verified on one set of inputs after the other, the best candidates first.
+
+    Set by set, because a set's reference takes longer than a kernel's check: each is computed once, and when the time
+    is up all finalists have passed the same.
+    """
+
+    def __init__(
+        self,
+        session: Arena,
+        task: Task,
+        candidates: Sequence[Trial],
+        emit: Callable[[Trial], Kernel],
+        default: Trial | None,
+        clock: Clock,
+    ) -> None:
+        self._session, self._task, self._emit, self._clock = session, task, emit, clock
+        self._default = None if default is None else default.id
+        self._order = {trial.id: place for place, trial in enumerate(candidates)}
+        self._waiting = deque(candidates)
+        self._seen: set[tuple[int, int, str]] = set()
+        self._passed: list[tuple[int, int, str]] = []
+        usual = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
+        # One that is not drawn as the usual inputs are tells most, so it is the one that is never left out.
+        first = next((test for test in usual if test[2] != "normal"), usual[0]) if usual else None
+        self.sets = [first, *(test for test in usual if test != first)] if first else []
+        self.result = Qualified()
+
+    def fill(self, count: int) -> None:
+        """As many finalists as that, if the candidates and the time suffice; the first ones are looked for always."""
+        while len(self.result.finalists) < count and self._waiting:
+            if len(self.result.finalists) >= LEAST_FINALISTS and not self._clock.fits(VERIFY, len(self._passed)):
+                return
+            trial = self._waiting.popleft()
+            kernel = self._emit(trial)
+            finalist = Finalist(trial, kernel, self._session.build(kernel), trial.id == self._default)
+            if all(self._right(finalist, test) for test in self._passed):
+                self.result.finalists.append(finalist)
+
+    def next_set(self, count: int) -> bool:
+        """Verify all finalists on the next set of inputs, and candidates in place of those that fail there."""
+        if self.result.sets == len(self.sets):
+            return False
+        test = self.sets[self.result.sets]
+        self.result.finalists = [f for f in self.result.finalists if self._right(f, test)]
+        self._passed.append(test)
+        self.result.sets += 1
+        self.fill(count)
+        return True
+
+    def _right(self, finalist: Finalist, test: tuple[int, int, str]) -> bool:
+        shape, seed, probe = test
+        with self._clock.hearing(VERIFY if test in self._seen else REFERENCE):
+            verdict = self._session.verify(finalist.kernel, seed, probe, shape)
+        self._seen.add(test)
+        if verdict.ok:
+            return True
+        where = f"on {probe} inputs of seed {seed}"
+        where += f" at {self._task.shapes[shape].describe()}" if shape else ""
+        self.result.dropped.append(DroppedTrial(finalist.trial.id, verdict.verdict, f"{where}: {verdict.detail}"))
+        self.result.dropped.sort(key=lambda row: self._order[row.trial])
+        return False
 
 
 def _fact(value: Any) -> int:

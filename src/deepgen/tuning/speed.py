@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from deepgen.operators import Operator
 from deepgen.targets import Target
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deepgen.tuning.engines.base import Session
     from deepgen.tuning.study.finals import Finals
 
+Rates: TypeAlias = "tuple[float | None, float | None]"
 ARITHMETIC, MEMORY = "arithmetic", "memory"
 _FEW = 4.0  # operations per byte: where rates are unknown, work with fewer counts as bound by memory
 _LEAST_SECONDS = 1e-9  # of any run: light travels 30 cm in this time
@@ -71,11 +72,14 @@ def floor(shapes: Sequence[Operator], target: Target, measured_gflops: float | N
     return geometric_mean([max(_LEAST_SECONDS, bound(shape, rate, memory).seconds or 0.0) for shape in shapes])
 
 
-def with_rates(finals: Finals, session: Session, shapes: Sequence[Operator]) -> Finals:
+def with_rates(finals: Finals, session: Session, shapes: Sequence[Operator], rates: Rates | None = None) -> Finals:
     """Finals with the device's rates, to compare the winner with.
 
     If the winner exceeds the peak, that was measured on a busy machine and is measured again. A winner never sets it.
+    Where there is no time to measure it, `rates` are what is known: GFLOP/s and GB/s.
     """
+    if rates is not None:
+        return replace(finals, peak_gflops=rates[0], bandwidth=rates[1])
     peak = session.peak()
     best = finals.best
     if peak and best and geometric_mean([one.flops() for one in shapes]) > best.seconds * peak * 1e9:

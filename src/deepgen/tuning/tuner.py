@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from deepgen.run.measure.base import Contender
+from deepgen.tuning import costs
+from deepgen.tuning.bounded import Bounded, OutOfTime, within
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
-from deepgen.tuning.finals import asked_for, run_finals
+from deepgen.tuning.finals import asked_for, run_finals, wanted_plan
+from deepgen.tuning.finals_plan import for_finals
 from deepgen.tuning.progress import Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
@@ -28,7 +32,8 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
-_LOADING = 0.85  # of the time: what is not loaded by then does not race
+_AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
+_NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
 
 def tune(
@@ -43,7 +48,8 @@ def tune(
 
     A time budget counts from `started` on the clock of `time.monotonic`, or from now.
     """
-    clock = Clock(request.time_budget, started)
+    known = None if request.time_budget is None else costs.earlier(request.operator, request.target)
+    clock = Clock(request.time_budget, started, known)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
     with open_journal(request, plan(request)) as (planned, journal):
@@ -54,9 +60,12 @@ def tune(
             run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")
         if not run.complete():
             try:
-                with (engine or LocalEngine()).open(run.task, run.look) as session:
+                with run.opened(engine or LocalEngine()) as session:
                     run.search(session)
                     run.finals(session)
+                    ended = time.monotonic()
+                clock.costs.hear(costs.END, time.monotonic() - ended + _AFTER)
+                costs.keep(request.operator, request.target, clock.costs)
             finally:
                 journal.add_time(clock.record())
         run.say(phase="done")
@@ -89,6 +98,7 @@ class _Run:
         self.verdicts: Counter[str] = Counter()
         self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # no config comes twice
         self.kernels: dict[int, Kernel] = {}
+        self.measured = 0  # trials, in this run
         ended = self.state.replay()
         self.uncounted = Uncounted(ended)
         for trial in ended:
@@ -96,6 +106,14 @@ class _Run:
         self.progress = replace(self.progress, resumed=len(ended))
         self.peak: float | None = None
         self.bandwidth: float | None = None
+
+    def opened(self, engine: Engine) -> Session:
+        """The engine at work. Raises if that alone takes all the time."""
+        limit = self.clock.spare if isinstance(engine, LocalEngine) else inf
+        try:
+            return within(limit, lambda: engine.open(self.task, self.look), Session.close)
+        except OutOfTime:
+            raise DeepgenError(_NO_TIME) from None
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
@@ -105,9 +123,12 @@ class _Run:
             or self.state.exhausted
             or self._stopping(None, all_ended=True).reason()
         )
-        return bool(enough) and not self.state.proposals and finals is not None and finals.trials == self.state.ended
+        if finals is None or finals.trials != self.state.ended or finals.left_out:
+            return False
+        return bool(enough) and not self.state.proposals
 
     def search(self, session: Session) -> None:
+        self.peak, self.bandwidth = session.rates()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
         self.say(phase="searching", note=self._learned())
@@ -116,18 +137,20 @@ class _Run:
         self.state.listen = stopping.hear
 
         def more() -> bool:
-            return not self.clock.search_over and stopping.reason() is None
+            return not self.state.asked or (not self.clock.search_over and stopping.reason() is None)
 
         for proposal in sorted(self.state.proposals.values(), key=self._turn):
             self._submit(session, proposal)
-        loaded = False
-        while not self.stop.is_set():
+        names: list[str] | None = None
+        while not self.stop.is_set() and self.clock.spare > 0.0:
             while proposals := self._proposed(session, more):
                 for proposal in sorted(proposals, key=self._turn):
                     self._submit(session, proposal)
-            if not loaded:
-                self._load_baselines(session)
-                loaded = True
+            if names is None:  # once there is something to build
+                names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
+                self._plan_finals(len(names))
+                if names:
+                    session.load(names, self.clock.spare)
             # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet. A search
             # never ends without its first guess, whatever else was measured.
             settled = self.best.seconds is not None and not self._first_pending
@@ -138,9 +161,8 @@ class _Run:
                     self.journal.note(f"the search ended early: {why}")
                 break
             with self.clock.on("building"):
-                outcomes = session.results(timeout=0.25)
-            samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
-            self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
+                outcomes = session.results(timeout=min(0.25, max(0.01, self.clock.spare - self.clock.for_finals)))
+            self._count_costs(outcomes, len(names))
             trials = [self._trial(outcome) for outcome in outcomes]
             with self.clock.on("search"):
                 self.state.finish(trials)
@@ -151,21 +173,41 @@ class _Run:
                 self.say(note=reason)
             if trials and self.best.seconds is not None:
                 session.beat(self.best.seconds)
-                if self.peak is None:  # measuring it may take a while, which the first trial need not wait for
-                    with self.clock.on("measuring"):
-                        self.peak, self.bandwidth = session.peak(), session.bandwidth()
+            self._know_rates(session)
             self.say(builds_running=session.builds_running)
 
     def _proposed(self, session: Session, more: Callable[[], bool]) -> list[Proposal]:
         with self.clock.on("search"):
             return self.state.advance(session.slots, self.request.trials, more=more)
 
-    def _load_baselines(self, session: Session) -> None:
-        """Begin to load them once the first kernels are being built. On a busy machine, importing a large framework can
-        take longer than the time that a budget keeps for the finals."""
-        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
-        if names:
-            session.load(names, _LOADING * self.clock.left)
+    def _count_costs(self, outcomes: Sequence[Outcome], baselines: int) -> None:
+        """What trials take tells what finals will."""
+        samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
+        self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
+        known = self.clock.costs
+        for outcome in outcomes:
+            if not self.measured:  # with the first reference, and whatever its worker had to prepare
+                known.guess(costs.REFERENCE, outcome.seconds)
+            else:
+                known.hear(costs.TRIAL, outcome.seconds)
+            if self.measured and (count := len(outcome.measurement.samples)):
+                known.hear(costs.SAMPLE, outcome.seconds / count)
+            self.measured += 1
+        if outcomes:
+            self._plan_finals(baselines)
+
+    def _plan_finals(self, baselines: int) -> None:
+        """How much of the time the search leaves to the finals."""
+        if self.request.time_budget is not None:
+            wanted = wanted_plan(self.task, self.request.keep_top + 1, baselines)
+            self.clock.for_finals = for_finals(self.request.time_budget, self.clock.costs, wanted)
+
+    def _know_rates(self, session: Session) -> None:
+        """The device's rates, to compare the best with. Measuring them may take a while, which the first trial need not
+        wait for, nor a search that has no time for it."""
+        if self.peak is None and self.best.seconds is not None and self.clock.spends(costs.PEAK):
+            with self.clock.on("measuring"), self.clock.hearing(costs.PEAK):
+                self.peak, self.bandwidth = session.peak(), session.bandwidth()
 
     def finals(self, session: Session) -> None:
         if self.stop.is_set():
@@ -174,7 +216,7 @@ class _Run:
         trials, default = self.journal.trials(), self.journal.right(self.plan.first)
         right = any(trial.ok for trial in trials)
         if not right and not self.state.ended:
-            raise DeepgenError("the time budget ended before a kernel was measured: give it more seconds")
+            raise DeepgenError(_NO_TIME)
         if not right and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
@@ -187,6 +229,7 @@ class _Run:
             keep=self.request.keep_top,
             baselines=self.request.raced,
             clock=self.clock,
+            loaded=session.loaded,
             say=lambda text: self.say(note=text),
         )
         for reason in result.dropped_reasons():
@@ -195,7 +238,9 @@ class _Run:
             self.journal.note(reason)
         if result.winner is not None:
             self._keep_winner(result.winner, session)
-        rated = with_rates(result, session, self.task.timed)
+        self._know_rates(session)
+        hurried = (self.peak, self.bandwidth) if self.clock.spare < 2 * self.clock.costs.of(costs.PEAK) else None
+        rated = with_rates(result, session, self.task.timed, hurried)
         self.journal.add_finals(replace(rated, trials=self.state.ended))
         if result.winner is None:
             raise DeepgenError(
@@ -278,8 +323,12 @@ class _Run:
             raise DeepgenError(
                 "a target speedup needs a baseline, and none is available: install torch, or leave the option out"
             )
+        contenders = [Contender(name) for name in names]
         with session.quiet():
-            measured = session.compare([Contender(name) for name in names], BASELINE_ROUNDS, self.request.seed)
+            try:
+                measured = Bounded(session, self.clock).compare(contenders, BASELINE_ROUNDS, self.request.seed)
+            except OutOfTime:
+                raise DeepgenError(_NO_TIME) from None
         seconds = [m.seconds for m in measured if m.ok and m.seconds is not None]
         if not seconds:
             raise DeepgenError(f"no baseline could be measured: {measured[0].detail}")

@@ -79,6 +79,7 @@ class RaySession:
             undo.callback(self._stop)
             self._flow.start(self._pool)
             self._peak, self._bandwidth = self._device().peak, self._device().bandwidth
+            self._loaded: list[str] | None = None  # baselines, where they were loaded ahead
             self._undo = undo.pop_all()
 
     @property
@@ -118,6 +119,10 @@ class RaySession:
     def load(self, baselines: Sequence[str], seconds: float) -> None:
         if seconds < inf:  # then importing a framework may take longer than what is kept for the finals
             self.compare([Contender(name) for name in baselines], 1, self.task.seed)
+            self._loaded = [*baselines]
+
+    def loaded(self, seconds: float) -> list[str] | None:
+        return self._loaded
 
     def drop(self) -> bool:
         return False
@@ -164,6 +169,9 @@ class RaySession:
 
     def bandwidth(self) -> float | None:
         return self._bandwidth
+
+    def rates(self) -> tuple[float | None, float | None]:
+        return self._peak, self._bandwidth
 
     def close(self) -> None:
         self._undo.close()

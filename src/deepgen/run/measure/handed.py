@@ -11,10 +11,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.run.measure.base import STRIDED
 from deepgen.vocabulary import BadInput, DeepgenError, Json, digest
 
+T = TypeVar("T")
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
 _ENDS = (0, -1)
 _ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
@@ -92,15 +95,35 @@ def packed(operator: Operator, seed: int, probe: str) -> bytes:
 
     Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
     """
-    from concurrent.futures import ThreadPoolExecutor  # here: every worker that is started would wait for it
-
     seeds = pair(seed, probe)
-    with ThreadPoolExecutor(len(seeds)) as threads:
-        computed = list(threads.map(lambda one: _computed(operator, one, probe), seeds))
+    computed = _side_by_side([partial(_computed, operator, one, probe) for one in seeds])
     out = {f"{one}.{n}": array for one, arrays in zip(seeds, computed, strict=True) for n, array in arrays.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **out)  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def _side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of calls that run at the same time. A process that ends waits for none of them, as it would for those
+    of a pool."""
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def work(place: int) -> None:
+        try:
+            results[place] = calls[place]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(1, len(calls))]
+    for thread in threads:
+        thread.start()
+    work(0)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[place] for place in range(len(calls))]
 
 
 def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:

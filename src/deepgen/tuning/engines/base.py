@@ -84,6 +84,10 @@ class Session(Arena, Protocol):
         """GB/s of the device's memory, where they are known."""
         ...
 
+    def rates(self) -> tuple[float | None, float | None]:
+        """What is known of peak and bandwidth, without measuring anything."""
+        ...
+
     def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
         """Queue this kernel to be built and measured.
 
@@ -97,6 +101,12 @@ class Session(Arena, Protocol):
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
         """Begin to load these baselines within so many seconds, where that can be done while trials are tried."""
+        ...
+
+    def loaded(self, seconds: float) -> list[str] | None:
+        """Those that are loaded, if all are within so many seconds. If not, none: loading is given up, so that it
+        disturbs nothing. None where nothing is loaded ahead.
+        """
         ...
 
     def drop(self) -> bool:

@@ -54,6 +54,13 @@ class BaselineRace:
         if self._at is not None:
             self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it was not loaded when the time for that was up")
 
+    def loaded(self, seconds: float) -> list[str] | None:
+        """Those that are loaded, or could not be; None if loading goes on after so many seconds."""
+        self._begin.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return None if self._thread is not None and self._thread.is_alive() else [*self._names]
+
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         """As a runner does. The caller has the device."""
         racing = [one for one in contenders if one.name not in self._lost]

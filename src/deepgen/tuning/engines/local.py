@@ -38,6 +38,7 @@ from deepgen.vocabulary.folders import Scratch
 
 _ON_DEVICE = ("cpu", "gpu")  # runners with a worker process
 _MANY_CORES = 4  # with fewer, importing a framework would delay the first builds
+_LINGER = 0.5  # seconds that a closed session waits for its thread
 _OF_MEMORY = 0.3  # what a worker may need where there are two
 
 
@@ -185,6 +186,15 @@ class LocalSession:
             self._race = self._open_race()
             self._race.load(wanted, seconds, self._measured, at_once=host.usable_cores() >= _MANY_CORES)
 
+    def loaded(self, seconds: float) -> list[str] | None:
+        if self._race is None:
+            return None
+        if (names := self._race.loaded(seconds)) is not None:
+            return names
+        self._race.close()
+        self._race = None
+        return []
+
     def peak(self, *, again: bool = False) -> float | None:
         self._settle()
         if again:
@@ -196,6 +206,9 @@ class LocalSession:
         self._settle()
         return self._bandwidth
 
+    def rates(self) -> tuple[float | None, float | None]:
+        return self._peak, self._bandwidth
+
     def close(self) -> None:
         if self._closing:
             return
@@ -206,7 +219,7 @@ class LocalSession:
         self._runner.close()
         if self._race is not None:
             self._race.close()
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=_LINGER)  # it may wait for code of the user's own, which nothing can end
         self._arrays.close()
 
     def __enter__(self) -> LocalSession:

@@ -168,6 +168,8 @@ def _of_trials(trials: Iterable[Trial]) -> list[str]:
 
 def _of_conditions(finals: Finals) -> list[str]:
     doubts = []
+    if finals.left_out and not finals.rounds:
+        doubts.append("the time budget ended before the finals: the winner's time is that of its trial alone")
     waited = finals.waited
     if waited is not None and waited.disturbed:
         still = f"the machine was still busy after the finals had waited {waited.seconds:.0f} s"

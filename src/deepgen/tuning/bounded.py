@@ -1,0 +1,84 @@
+"""Calls that must not outlast a time budget: begun only if they fit, and left alone when the time is over.
+
+A call that is left alone holds on to its session's device until the session is closed, which ends its worker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from math import inf
+from typing import TypeVar
+
+from deepgen.run.measure.base import Contender
+from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.progress import Clock
+from deepgen.vocabulary import Artifact, Kernel, Measurement
+
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The time was over before a call had ended."""
+
+
+def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = lambda result: None) -> T:
+    """The result of a call. Raises OutOfTime when it takes longer; what it gives after that goes to `late`."""
+    if seconds == inf:
+        return call()
+    if seconds <= 0.0:
+        raise OutOfTime
+    results: list[T] = []
+    errors: list[BaseException] = []
+    ended, lock, over = threading.Event(), threading.Lock(), False
+
+    def work() -> None:
+        try:
+            result = call()
+            with lock:
+                results.append(result)
+            if over:
+                late(result)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=work, name="deepgen-bounded", daemon=True).start()
+    ended.wait(seconds)
+    with lock:
+        over = not results
+    if errors:
+        raise errors[0]
+    if over:
+        raise OutOfTime
+    return results[0]
+
+
+class Bounded:
+    """An arena whose calls end with the time of a clock."""
+
+    def __init__(self, arena: Arena, clock: Clock) -> None:
+        self._arena, self._clock = arena, clock
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return self._arena.quiet()
+
+    def disturbed(self) -> str | None:
+        return self._arena.disturbed()
+
+    def build(self, kernel: Kernel) -> Artifact:
+        return within(self._clock.spare, lambda: self._arena.build(kernel))
+
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        return within(self._clock.spare, lambda: self._arena.verify(kernel, seed, probe, shape))
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        return within(self._clock.spare, lambda: self._arena.compare(contenders, rounds, seed))
+
+    def baselines(self) -> list[str]:
+        return self._arena.baselines()
+
+    def peak(self, *, again: bool = False) -> float | None:
+        return self._arena.peak(again=again)

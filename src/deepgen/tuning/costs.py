@@ -1,0 +1,123 @@
+"""What the steps of a run take on this machine: measured in this run, kept from earlier ones, or assumed.
+
+A time budget is divided by these. They are kept in a small file in the user's cache folder, for each machine, target
+and operator. A damaged file is ignored: what it held is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deepgen.operators import Operator
+from deepgen.targets import Target
+from deepgen.vocabulary import DeepgenError, foreign
+from deepgen.vocabulary.folders import default_cache_folder, write_whole
+
+TRIAL, REFERENCE, VERIFY, SAMPLE = "trial", "reference", "verify", "sample"
+LOAD, PEAK, END = "load", "peak", "end"
+# Seconds that are assumed where nothing was measured: of a trial's measurement; of verifying a kernel on inputs that
+# have no reference yet, and on others; of a sample in a race; of loading the baselines; of measuring the device's peak;
+# and of all that follows the finals, to the end of the process.
+ASSUMED: Mapping[str, float] = {
+    TRIAL: 0.3,
+    REFERENCE: 0.3,
+    VERIFY: 0.03,
+    SAMPLE: 0.01,
+    LOAD: 3.0,
+    PEAK: 2.0,
+    END: 0.5,
+}
+_GROW = (TRIAL, REFERENCE, VERIFY, SAMPLE)  # with the size of the operator
+_RECENT = 20  # measured ones of a step that count
+_SLOWLY = 0.3  # the weight of a new value that is smaller than the kept one; a larger one counts at once
+_FORMAT, _FILE, _MOST_KINDS, _MOST_SECONDS = "deepgen rates 1", "rates.json", 300, 1e4
+
+
+class Costs:
+    """Seconds by the name of a step."""
+
+    def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
+        self._earlier = dict(earlier or {})
+        self._guessed: dict[str, float] = {}
+        self._measured: dict[str, list[float]] = {}
+
+    def hear(self, step: str, seconds: float) -> None:
+        """A step took that long."""
+        self._measured.setdefault(step, []).append(seconds)
+
+    def guess(self, step: str, seconds: float) -> None:
+        """What a step takes at most, by what others took: better than what is assumed, and not kept."""
+        self._guessed[step] = seconds
+
+    def of(self, step: str) -> float:
+        """What a step takes. References differ between kinds of inputs: the longest counts. Of samples the shortest
+        does, as trials that are given up early spend most of their time otherwise."""
+        recent = self._measured.get(step, [])[-_RECENT:]
+        if not recent:
+            return self._earlier.get(step, self._guessed.get(step, ASSUMED[step]))
+        return {REFERENCE: max, SAMPLE: min}.get(step, median)(recent)
+
+    def kept(self) -> dict[str, float]:
+        """What the next run is to know."""
+        out = dict(self._earlier)
+        for step in self._measured:
+            now, before = self.of(step), self._earlier.get(step, 0.0)
+            out[step] = now if now >= before else _SLOWLY * now + (1.0 - _SLOWLY) * before
+        return out
+
+
+def earlier(operator: Operator, target: Target, folder: Path | None = None) -> Costs:
+    """What runs of the same operator took on this machine, in any size."""
+    row = _rows(folder).get(_kind(operator, target))
+    if row is None:
+        return Costs()
+    larger = max(1.0, _size(operator) / row["size"])
+    return Costs({step: s * (larger if step in _GROW else 1.0) for step, s in row["seconds"].items()})
+
+
+def keep(operator: Operator, target: Target, costs: Costs, folder: Path | None = None) -> None:
+    """Keep them for the next run, if the folder can be written."""
+    rows = {kind: row for kind, row in _rows(folder).items() if kind != _kind(operator, target)}
+    rows = dict([*rows.items()][1 - _MOST_KINDS :])  # the newest are the last
+    seconds = {step: round(seconds, 6) for step, seconds in costs.kept().items()}
+    rows[_kind(operator, target)] = {"size": _size(operator), "seconds": seconds}
+    with suppress(OSError, DeepgenError):
+        write_whole((folder or default_cache_folder()) / _FILE, json.dumps({"format": _FORMAT, "kinds": rows}))
+
+
+def _rows(folder: Path | None) -> dict[str, Any]:
+    """The rows that are as they should be; none of a file that is not."""
+    try:
+        path = (folder or default_cache_folder()) / _FILE
+        data = foreign.read_json(path, most=1 << 20, plain=True) if path.exists() else {}
+        kinds = data["kinds"] if data.get("format") == _FORMAT else {}
+        return {kind: row for kind, row in kinds.items() if _is_sound(row)}
+    except (OSError, DeepgenError, AttributeError, KeyError, TypeError):
+        return {}
+
+
+def _is_sound(row: Any) -> bool:
+    seconds = row.get("seconds") if isinstance(row, dict) else None
+    if not isinstance(seconds, dict) or not _is_number(row.get("size"), inf):
+        return False
+    return all(step in ASSUMED and _is_number(value, _MOST_SECONDS) for step, value in seconds.items())
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value < most
+
+
+def _kind(operator: Operator, target: Target) -> str:
+    return f"{platform.node()} {target.name} {operator.name}"
+
+
+def _size(operator: Operator) -> float:
+    """What references and comparisons take grows with operations and with bytes, which take longer each."""
+    return 1.0 + operator.flops() + 100.0 * operator.least_bytes()

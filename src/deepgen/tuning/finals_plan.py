@@ -1,0 +1,95 @@
+"""How finals use the time that they have: what does not fit is left out, the least important first.
+
+The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, more
+rounds of the race, more finalists, more sets of inputs that finalists must be right on, baselines. Never left out: the
+default and the fastest trial, each verified on one set of inputs beside the usual ones. What is too long for the time
+that is left is passed over, and the next one may fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, Costs
+from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
+
+FIRST = 3  # rounds before the first check of the time, where there is a budget
+CHUNK = 10  # rounds between two checks of the intervals
+LEAST_FINALISTS = 2  # the default and the fastest trial
+STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
+_NARROW_SECONDS = 1.0  # of a race are worth it for narrower intervals
+_MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
+
+
+@dataclass(frozen=True)
+class FinalsPlan:
+    """What fits, and how long all of it takes."""
+
+    finalists: int
+    sets: int  # of inputs
+    baselines: int
+    race: float  # seconds at most
+    strided: bool
+    shapes: int
+    calm: float  # seconds at most
+    rounds: int = 0  # kinds of more rounds: 1, as many as are usual; 2, those that narrow intervals too
+    entry: float = 0.0  # seconds that each contender adds to the race
+    seconds: float = 0.0
+
+
+def plan_finals(spare: float, costs: Costs, wanted: FinalsPlan) -> FinalsPlan:
+    """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
+    fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
+    entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
+    spent = fresh + LEAST_FINALISTS * (verify + entry)
+    finalists, sets, baselines, strided, shapes = min(LEAST_FINALISTS, wanted.finalists), 1, 0, False, 0
+
+    def fits(seconds: float) -> bool:
+        nonlocal spent
+        if spent + seconds > spare:
+            return False
+        spent += seconds
+        return True
+
+    if fits(wanted.baselines * entry):
+        baselines = wanted.baselines
+    while sets < wanted.sets and fits(fresh + LEAST_FINALISTS * verify):
+        sets += 1
+    while finalists < wanted.finalists and fits(sets * verify + entry):
+        finalists += 1
+    racing = (finalists + baselines) * entry
+    rounds = 0
+    for more in ((finalists + baselines) * (CHUNK - FIRST) * sample, _NARROW_SECONDS):
+        if fits(more):
+            racing, rounds = racing + more, rounds + 1
+    if wanted.strided and fits(STRIDED_SHAPES * fresh):
+        strided = True
+    while shapes < wanted.shapes and fits(fresh):
+        shapes += 1
+    rest = max(0.0, spare - spent)
+    race = wanted.race if spare == inf else min(wanted.race, racing + rest / 3)
+    calm = wanted.calm if spare == inf else min(wanted.calm, rest / 3)
+    return replace(
+        wanted,
+        finalists=finalists,
+        sets=sets,
+        baselines=baselines,
+        race=race,
+        strided=strided,
+        shapes=shapes,
+        calm=calm,
+        rounds=rounds,
+        entry=entry,
+        seconds=spent,
+    )
+
+
+def for_finals(budget: float, costs: Costs, wanted: FinalsPlan) -> float:
+    """Seconds that a search leaves to its finals: what they take, but not too large a share of the budget."""
+    if budget == inf:
+        return 0.0
+    all_of_it = plan_finals(1e9, costs, wanted).seconds
+    least = plan_finals(0.0, costs, wanted).seconds
+    share = min(FINALS_SECONDS, FINALS_SHARE * budget)
+    return min(_MARGIN * all_of_it, max(share, min(_MARGIN * least, budget / 2)))

@@ -1,0 +1,231 @@
+"""A time budget is kept, whatever takes long: builds, references, baselines. What did not fit is named."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.operators import Answer, Array, Gemm
+from deepgen.run.measure.base import Task
+from deepgen.run.measure.sim import SimRunner
+from deepgen.tuning import costs
+from deepgen.tuning.bounded import OutOfTime, within
+from deepgen.tuning.costs import ASSUMED, Costs
+from deepgen.tuning.engines import LocalEngine
+from deepgen.tuning.engines.local import LocalSession
+from deepgen.tuning.finals_plan import FinalsPlan, for_finals, plan_finals
+from deepgen.vocabulary import DeepgenError, Kernel, Measurement
+
+OPERATOR = dg.gemm(256, 256, 256)
+SIM = targets.resolve("sim")
+SLACK = 3.0  # seconds, for a machine that does other things too
+
+
+def tune(out: Path, **words: Any) -> dg.Study:
+    engine = LocalEngine(jobs=2, cache=out / "cache")
+    usual = {"target": "sim", "out": out / "studies", "strategy": "random", "engine": engine, "trials": 10_000}
+    return dg.tune(OPERATOR, **{**usual, **words})
+
+
+class Timed:
+    """How long something took, and that it was no longer than it may be."""
+
+    def __init__(self, budget: float) -> None:
+        self.budget = budget
+
+    def __enter__(self) -> Timed:
+        self.started = time.monotonic()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert time.monotonic() - self.started < 1.1 * self.budget + SLACK
+
+
+def slow_verify(monkeypatch: pytest.MonkeyPatch, seconds: float, after: int = 0) -> list[str]:
+    """As if references took long, from the call of that number on."""
+    verify, calls = SimRunner.verify, []
+
+    def slow(self: SimRunner, kernel: Kernel, artifact: Any, seed: int, probe: str, shape: int = 0) -> Measurement:
+        calls.append(probe)
+        time.sleep(seconds if len(calls) > after else 0.0)
+        return verify(self, kernel, artifact, seed, probe, shape)
+
+    monkeypatch.setattr(SimRunner, "verify", slow)
+    return calls
+
+
+def test_one_reference_that_takes_longer_than_all_the_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow_verify(monkeypatch, 60.0)
+    with Timed(2.0):
+        study = tune(tmp_path, time_budget=2.0)
+    finals, summary = study.finals(), study.summary()
+    assert finals is not None and [row.default for row in finals.finalists] == [True]
+    assert finals.rounds == 0 and summary["winner"]["trial"] == finals.winner  # type: ignore[index, call-overload]
+    assert summary["left_out"][:2] == ["all sets of other inputs", "the race"]  # type: ignore[index]
+    assert "ended before the finals" in " ".join(summary["doubts"])  # type: ignore[arg-type]
+
+
+def test_what_did_not_fit_is_made_up_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with monkeypatch.context() as patched:
+        slow_verify(patched, 60.0)
+        first = tune(tmp_path, time_budget=1.5, trials=4)
+    assert first.summary()["left_out"]
+    again = tune(tmp_path, trials=4)
+    finals = again.finals()
+    assert finals is not None and not finals.left_out and finals.rounds >= 10 and len(again.trials()) == 4
+
+
+def test_fewer_sets_and_shapes_are_tried_where_references_take_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = slow_verify(monkeypatch, 0.4)
+    with Timed(4.0):
+        study = tune(tmp_path, time_budget=4.0)
+    finals = study.finals()
+    assert finals is not None and finals.rounds > 0 and any(row.default for row in finals.finalists)
+    assert calls[0] != "normal", "inputs of another kind come first"
+    assert any("other inputs" in text or "other shape" in text for text in finals.left_out)
+
+
+def test_a_budget_shorter_than_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened = LocalSession.__init__
+
+    def slow(self: LocalSession, *args: Any) -> None:
+        time.sleep(5.0)
+        opened(self, *args)
+
+    with Timed(0.01), pytest.raises(DeepgenError, match="ended before a kernel was measured"):
+        tune(tmp_path, time_budget=0.01)
+    monkeypatch.setattr(LocalSession, "__init__", slow)
+    with Timed(0.5), pytest.raises(DeepgenError, match="ended before a kernel was measured"):
+        tune(tmp_path, time_budget=0.5, seed=1)
+
+
+def test_every_build_takes_longer_than_the_time(tmp_path: Path) -> None:
+    with Timed(1.0), pytest.raises(DeepgenError, match="ended before a kernel was measured"):
+        tune(tmp_path, target="sim:build_seconds=300", time_budget=1.0)
+
+
+def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
+    """It sleeps before it compiles: one kernel fits, the default, and what is built then is tried on resume."""
+    wrapper = tmp_path / "cc"
+    wrapper.write_text('#!/bin/sh\ncase "$*" in *gemm*) sleep 2 ;; esac\nexec cc "$@"\n')
+    wrapper.chmod(0o755)
+    engine = LocalEngine(jobs=2, cache=tmp_path / "cache", toolchains={"cc": str(wrapper)})
+    words: dict[str, Any] = {"target": "cpu", "engine": engine, "baselines": False, "family": "c_gemm"}
+    operator = dg.gemm(32, 32, 32)
+    dg.tune(operator, trials=1, seed=7, out=tmp_path / "warm", **words)  # the machine's peak is measured once
+    with Timed(8.0):
+        study = dg.tune(operator, time_budget=8.0, trials=500, out=tmp_path / "studies", **words)
+    summary: dict[str, Any] = study.summary()
+    assert summary["default_measured_after"] is not None and summary["winner"] is not None
+    assert sum(summary["trials"].values()) < 20
+
+
+class SlowReference(Gemm):
+    """One whose reference takes long in Python, in the tuner's own process."""
+
+    name: ClassVar[str] = "slow_gemm"
+
+    def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
+        time.sleep(float(os.environ["SLOW_REFERENCE"]))
+        return super().reference(inputs)
+
+
+def test_the_process_does_not_wait_for_a_user_s_own_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLOW_REFERENCE", "40")
+    operator = SlowReference(16, 16, 16)
+    engine = LocalEngine(jobs=2, cache=tmp_path / "cache")
+    words: dict[str, Any] = {"target": "cpu", "engine": engine, "baselines": False, "out": tmp_path, "family": "c_gemm"}
+    with Timed(6.0), pytest.raises(DeepgenError, match="ended before a kernel was measured"):
+        dg.tune(operator, time_budget=6.0, **words)
+
+
+# The plan
+
+
+WANTED = FinalsPlan(9, 7, 2, 30.0, True, 9, 20.0)
+
+
+def test_what_is_left_out_first_and_last() -> None:
+    """More time never takes anything away but for something more important."""
+    before: tuple[object, ...] = ()
+    known = Costs()
+    for spare in np.linspace(0.0, 60.0, 400):
+        fits = plan_finals(float(spare), known, WANTED)
+        assert fits.finalists >= 2 and fits.sets >= 1 and (fits.seconds <= spare or fits.sets == 1)
+        order = (fits.baselines, fits.sets, fits.finalists, fits.rounds, fits.strided, fits.shapes)
+        assert order >= before
+        before = order
+    assert before == (2, 7, 9, 2, True, 9) and fits.calm > 0
+    assert plan_finals(float("inf"), known, WANTED).calm == 20.0
+
+
+def test_a_search_leaves_finals_what_they_need_and_no_more() -> None:
+    quick, slow = Costs(dict.fromkeys(ASSUMED, 1e-4)), Costs(dict.fromkeys(ASSUMED, 1.0))
+    assert for_finals(10.0, quick, WANTED) < 2.0
+    assert for_finals(10.0, slow, WANTED) == 5.0, "half of it, where the least takes longer"
+    assert 20.0 < for_finals(100.0, slow, WANTED) <= 30.0
+
+
+def test_rates_are_kept_between_runs(tmp_path: Path) -> None:
+    assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.REFERENCE) == ASSUMED[costs.REFERENCE]
+    first = Costs()
+    first.hear(costs.REFERENCE, 2.0)
+    first.hear(costs.END, 0.2)
+    costs.keep(OPERATOR, SIM, first, tmp_path)
+    assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.REFERENCE) == 2.0
+    larger = costs.earlier(dg.gemm(512, 512, 512), SIM, tmp_path)
+    assert larger.of(costs.REFERENCE) > 8.0 and larger.of(costs.END) == 0.2
+    assert costs.earlier(OPERATOR, targets.resolve("cpu"), tmp_path).of(costs.REFERENCE) < 1.0
+    larger.hear(costs.REFERENCE, 1.0)
+    costs.keep(OPERATOR, SIM, larger, tmp_path)
+    assert 1.0 < costs.earlier(OPERATOR, SIM, tmp_path).of(costs.REFERENCE) < 16.0, "a lucky run does not decide"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"format": "deepgen rates 1"}', '{"format": "deepgen rates 1", "kinds": [1]}', "\x00",
+     '{"format": "deepgen rates 1", "kinds": {"KIND": {"size": 1, "seconds": {"end": "1"}}}}',
+     '{"format": "deepgen rates 1", "kinds": {"KIND": {"size": 0, "seconds": {"end": 1e9}}}}'],
+)  # fmt: skip
+def test_damaged_rates_are_ignored(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rates.json").write_text(text.replace("KIND", costs._kind(OPERATOR, SIM)))
+    assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.END) == ASSUMED[costs.END]
+    costs.keep(OPERATOR, SIM, Costs({costs.END: 0.3}), tmp_path)
+    assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.END) == 0.3
+
+
+def test_a_call_that_takes_too_long_is_left_alone() -> None:
+    late: list[int] = []
+    assert within(10.0, lambda: 3, late.append) == 3 and within(float("inf"), lambda: 4) == 4
+    with pytest.raises(ZeroDivisionError):
+        within(10.0, lambda: 1 / 0)
+    with pytest.raises(OutOfTime):
+        within(0.0, lambda: pytest.fail("begun without time"))
+
+    def slow() -> int:
+        time.sleep(0.3)
+        return 5
+
+    with pytest.raises(OutOfTime):
+        within(0.05, slow, late.append)
+    until = time.monotonic() + 30.0
+    while not late and time.monotonic() < until:
+        time.sleep(0.01)
+    assert late == [5]
+
+
+def test_a_task_of_a_plan_has_all_sets() -> None:
+    from deepgen.tuning.finals import wanted_plan
+
+    wanted = wanted_plan(Task(OPERATOR, SIM, neighbours=(dg.gemm(8, 8, 8),)), 9, 1)
+    assert wanted.sets >= 3 and wanted.shapes == 1 and wanted.strided
