@@ -158,15 +158,15 @@ WANTED = FinalsPlan(9, 7, 2, 30.0, True, 9, 20.0)
 def test_what_is_left_out_first_and_last() -> None:
     """More time never takes anything away but for something more important."""
     before: tuple[object, ...] = ()
-    known = Costs()
+    rates = Costs()
     for spare in np.linspace(0.0, 60.0, 400):
-        fits = plan_finals(float(spare), known, WANTED)
+        fits = plan_finals(float(spare), rates, WANTED)
         assert fits.finalists >= 2 and fits.sets >= 1 and (fits.seconds <= spare or fits.sets == 1)
         order = (fits.baselines, fits.sets, fits.finalists, fits.rounds, fits.strided, fits.shapes)
         assert order >= before
         before = order
     assert before == (2, 7, 9, 2, True, 9) and fits.calm > 0
-    assert plan_finals(float("inf"), known, WANTED).calm == 20.0
+    assert plan_finals(float("inf"), rates, WANTED).calm == 20.0
 
 
 def test_a_search_leaves_finals_what_they_need_and_no_more() -> None:

@@ -22,9 +22,10 @@ from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import Ratio
 from deepgen.run.measure.sim import SimRunner
-from deepgen.tuning import finals, reuse
+from deepgen.tuning import finals_race, reuse
 from deepgen.tuning.entrants import entrants
-from deepgen.tuning.finals import Race, choose, run_finals
+from deepgen.tuning.finals import run_finals
+from deepgen.tuning.finals_race import Race, choose
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.qualifying import Finalist
 from deepgen.tuning.study.text import lost_baselines
@@ -141,9 +142,9 @@ def test_what_is_faster_wins_and_a_tie_without_the_default_goes_by_resources() -
 def test_noise_costs_rounds_and_never_without_end() -> None:
     alike = {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.0}
     taken = [held(alike, noise)[1] for noise in (0.0001, 0.02, 0.05, 0.5)]
-    assert taken[:2] == [finals.CHUNK, finals.ROUNDS] and taken[3] == finals.NOISY_ROUNDS
-    assert finals.ROUNDS < taken[2] < finals.NOISY_ROUNDS
-    assert held(alike, 0.5, max_seconds=0.0)[1] == finals.CHUNK, "time is a limit of its own"
+    assert taken[:2] == [finals_race.CHUNK, finals_race.ROUNDS] and taken[3] == finals_race.NOISY_ROUNDS
+    assert finals_race.ROUNDS < taken[2] < finals_race.NOISY_ROUNDS
+    assert held(alike, 0.5, max_seconds=0.0)[1] == finals_race.CHUNK, "time is a limit of its own"
 
 
 def test_through_noise_the_default_is_kept_where_it_is_best_and_left_where_it_is_not() -> None:
@@ -183,7 +184,7 @@ def test_on_a_slow_machine_finals_shrink_to_the_budget(monkeypatch: pytest.Monke
     trials = [trial(number) for number in range(4)]
     result = run_finals(machine, task, trials, kernel, default=trials[0], keep=3, baselines=False, clock=clock)
     assert machine.now < 30.0 * 1.15 and result.winner is not None
-    assert 3 <= result.rounds < finals.CHUNK
+    assert 3 <= result.rounds < finals_race.CHUNK
     serves = result.serves
     assert serves is not None and len(serves.right_at) + serves.untried == 40
     assert 1 <= len(serves.right_at) < 40
@@ -305,7 +306,7 @@ def test_slower_trials_are_looked_at_again_only_where_that_may_help() -> None:
     assert missed(0.001, 1.0)[0] == {0, 1, 2, 3}, "nothing was slowed, and nobody joins"
     assert missed(0.001, 4.0)[:2] == ({0, 2, 3, 4}, 2), "no machine is so uneven"
     racing, winner, rounds = missed(0.001, 2.0, target="sim")
-    assert (racing, winner, rounds) == ({0, 2, 3, 4}, 2, finals.CHUNK), "nobody else is on a device of its own"
+    assert (racing, winner, rounds) == ({0, 2, 3, 4}, 2, finals_race.CHUNK), "nobody else is on a device of its own"
     hurried = Clock(60.0)
     hurried.measured(120.0, 60)
     assert 1 not in missed(0.001, 2.0, clock=hurried)[0], "a budget that is hardly enough for the race goes there"

@@ -48,8 +48,8 @@ def tune(
 
     A time budget counts from `started` on the clock of `time.monotonic`, or from now.
     """
-    known = None if request.time_budget is None else costs.earlier(request.operator, request.target)
-    clock = Clock(request.time_budget, started, known)
+    before = None if request.time_budget is None else costs.earlier(request.operator, request.target)
+    clock = Clock(request.time_budget, started, before)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
     with open_journal(request, plan(request)) as (planned, journal):
@@ -139,12 +139,12 @@ class _Run:
         def more() -> bool:
             return not self.state.asked or (not self.clock.search_over and stopping.reason() is None)
 
-        for proposal in sorted(self.state.proposals.values(), key=self._turn):
+        for proposal in sorted(self.state.proposals.values(), key=self._order):
             self._submit(session, proposal)
         names: list[str] | None = None
         while not self.stop.is_set() and self.clock.spare > 0.0:
             while proposals := self._proposed(session, more):
-                for proposal in sorted(proposals, key=self._turn):
+                for proposal in sorted(proposals, key=self._order):
                     self._submit(session, proposal)
             if names is None:  # once there is something to build
                 names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
@@ -184,14 +184,14 @@ class _Run:
         """What trials take tells what finals will."""
         samples = sum(len(outcome.measurement.samples) for outcome in outcomes)
         self.clock.measured(sum(outcome.seconds for outcome in outcomes), samples)
-        known = self.clock.costs
+        heard = self.clock.costs
         for outcome in outcomes:
             if not self.measured:  # with the first reference, and whatever its worker had to prepare
-                known.guess(costs.REFERENCE, outcome.seconds)
+                heard.guess(costs.REFERENCE, outcome.seconds)
             else:
-                known.hear(costs.TRIAL, outcome.seconds)
+                heard.hear(costs.TRIAL, outcome.seconds)
             if self.measured and (count := len(outcome.measurement.samples)):
-                known.hear(costs.SAMPLE, outcome.seconds / count)
+                heard.hear(costs.SAMPLE, outcome.seconds / count)
             self.measured += 1
         if outcomes:
             self._plan_finals(baselines)
@@ -284,7 +284,7 @@ class _Run:
         """Called by the engine in another thread: what it reads was fixed before the trial was submitted."""
         return not self.state.opinions[trial_id].hopeless(artifact.facts)
 
-    def _turn(self, proposal: Proposal) -> tuple[bool, int]:
+    def _order(self, proposal: Proposal) -> tuple[bool, int]:
         """The default before all others, wherever the strategy put it."""
         return proposal.rank != self.plan.first, proposal.id
 

@@ -1,0 +1,106 @@
+"""The race of finals: contenders in interleaved rounds until their order is settled, and the choice of the winner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deepgen.run.measure.base import Contender
+from deepgen.run.measure.race import TIE, RaceResult, Ratio, race
+from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.finals_plan import CHUNK
+from deepgen.tuning.qualifying import Finalist
+from deepgen.vocabulary import Measurement, Verdict
+
+ROUNDS = 60  # at most, where the noise is small enough
+NOISY_ROUNDS = 240  # at most, where it is not: see `_narrow_enough`
+SHOWN_SECONDS = 3.0  # at most, of a race whose extra rounds serve only to narrow shown intervals
+SHOWN_WIDTH = 0.04  # of the intervals that a user sees, as a share of the ratio
+ENOUGH = 0.004  # half-width of the decisive intervals at which more rounds would decide nothing
+
+
+@dataclass(frozen=True)
+class Race:
+    """The samples of all contenders, round by round, and the ratios computed from them."""
+
+    samples: dict[str, list[float]]
+    ratios: dict[str, Ratio]  # against the leader
+    leader: str
+    conditions: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def run_race(
+    session: Arena,
+    contenders: Sequence[Contender],
+    rivals: Sequence[str],
+    seed: int,
+    max_seconds: float,
+    shown: Sequence[str] = (),
+    first: int = CHUNK,
+) -> tuple[Race | None, dict[str, Measurement]]:
+    """Run rounds until the order is settled or the time is up. Gives the race and those that failed in it.
+
+    A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
+    many are begun as the time that is left allows at the pace so far.
+    """
+    conditions: list[Mapping[str, Any]] = []
+    lost: dict[str, Measurement] = {}
+    by_name = {one.name: one for one in contenders}
+
+    def time_rounds(names: Sequence[str], rounds: int, start: int) -> Mapping[str, Sequence[float]]:
+        timed = {}
+        results = session.compare([by_name[name] for name in names], rounds, seed + start)
+        for name, measured in zip(names, results, strict=True):
+            if measured.verdict is not Verdict.CORRECT or not measured.samples:
+                lost[name] = measured
+                continue
+            timed[name] = measured.samples
+            conditions.append({"name": name, "rounds_from": start, **measured.conditions})
+        return timed
+
+    def more(result: RaceResult[str]) -> int:
+        leader = result.leader(rivals)
+        if leader is None:
+            return 0
+        elapsed = sum(result.seconds)
+        racing = [result.ratio(name, leader) for name in rivals if name in result.samples]
+        settled = result.rounds >= CHUNK and _narrow_enough(racing, result.rounds)
+        clear = all(result.ratio(name, leader).width <= SHOWN_WIDTH for name in shown if name in result.samples)
+        if settled and (clear or result.rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
+            return 0
+        return min(CHUNK, result.fitting(max_seconds) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
+
+    result = race(by_name, time_rounds, first, more)
+    leader = result.leader(rivals)
+    if leader is None:
+        return None, lost
+    ratios = {name: result.ratio(name, leader) for name in result.samples}
+    return Race(result.samples, ratios, leader, conditions), lost
+
+
+def _narrow_enough(ratios: Sequence[Ratio], rounds: int) -> bool:
+    """Whether more rounds would hardly change the choice.
+
+    An interval wider than a tie says neither that two are equal nor that they differ, so noise costs more rounds. With
+    10% of it and a default that is really the best of nine, 60 rounds end below it in 14 races of 100 and 240 in one;
+    where another one is 5% faster, they find 3.7% and 4.2%.
+    """
+    wanted = ENOUGH if rounds < ROUNDS else TIE
+    return all(ratio.low > 1.0 or ratio.half_width <= wanted for ratio in ratios)
+
+
+def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Finalist]]:
+    """The winner, and those tied with it.
+
+    The default wins every tie that it is part of: a slow phase of the machine can make all kernels look equal, and
+    nobody should get another kernel for no gain. Where it is slower than the leader, a tie never goes to a kernel that
+    is slower still.
+    """
+    level = [f for f in finalists if race.ratios[f.name].no_slower]
+    default = next((f for f in finalists if f.default), None)
+    if default is not None and not race.ratios[default.name].no_slower:
+        bound = race.ratios[default.name].estimate
+        level = [f for f in level if race.ratios[f.name].estimate <= bound]
+    winner = min(level, key=Finalist.order)
+    return winner, [f for f in level if f is not winner]
