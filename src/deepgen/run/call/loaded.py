@@ -88,6 +88,7 @@ def _compiled_class(core: Any) -> type[Loaded]:
 
 
 _MOST = 1000  # kinds of calls that are remembered
+_ABSENT = object()  # in place of an array that is not given by position
 
 
 def is_two_to_one(operator: Operator) -> bool:
@@ -128,7 +129,7 @@ class QuickNumpy(_Quick):
     """On the CPU, for arrays of numpy."""
 
     def __call__(
-        self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
+        self, a: Any = _ABSENT, b: Any = _ABSENT, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
     ) -> Any:
         if more or named or stream is not None:
             return super().__call__(*_by_position(a, b), *more, out=out, stream=stream, **named)
@@ -167,7 +168,7 @@ class QuickTorch(_Quick):
         self._by_stream, self._gpu = device.by_stream, device
 
     def __call__(
-        self, a: Any = None, b: Any = None, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
+        self, a: Any = _ABSENT, b: Any = _ABSENT, /, *more: Any, out: Any = None, stream: Any = None, **named: Any
     ) -> Any:
         if more or named:
             return super().__call__(*_by_position(a, b), *more, out=out, stream=stream, **named)
@@ -208,7 +209,7 @@ class QuickTorch(_Quick):
 
 def _by_position(a: Any, b: Any) -> tuple[Any, ...]:
     """The arrays that were given by position."""
-    return (a, b) if b is not None else (a,) if a is not None else ()
+    return (a, b) if b is not _ABSENT else (a,) if a is not _ABSENT else ()
 
 
 def _itself(out: Any) -> Any:

@@ -146,9 +146,8 @@ static bool read_array(PyObject *array, Key *key, Seen *seen) {
         if (count > MOST_DIMENSIONS) return false;
         put(key, NUMPY | (u64)count << 8 | (u64)PyArray_ISWRITEABLE(a) << 16);
         put(key, (u64)(uintptr_t)PyArray_DESCR(a));
-        memcpy(key->words + key->count, PyArray_DIMS(a), sizeof(u64) * (size_t)count);
-        memcpy(key->words + key->count + count, PyArray_STRIDES(a), sizeof(u64) * (size_t)count);
-        key->count += 2 * count;
+        for (int i = 0; i < count; i++) put(key, (u64)PyArray_DIM(a, i));
+        for (int i = 0; i < count; i++) put(key, (u64)PyArray_STRIDE(a, i));
         seen->address = (u64)(uintptr_t)PyArray_DATA(a), seen->library = NUMPY;
         return true;
     }

@@ -31,7 +31,7 @@ static int add_maker(Kind *kind, int place, PyObject *make, PyObject *result) {
         PyArrayObject *a = (PyArrayObject *)result;
         if (!PyArray_BASE(a) && PyArray_IS_C_CONTIGUOUS(a) && PyArray_NDIM(a) <= MOST_DIMENSIONS) {
             m->format = (PyArray_Descr *)Py_NewRef(PyArray_DESCR(a)), m->dimensions = PyArray_NDIM(a);
-            memcpy(m->shape, PyArray_DIMS(a), sizeof(npy_intp) * (size_t)m->dimensions);
+            for (int i = 0; i < m->dimensions; i++) m->shape[i] = PyArray_DIM(a, i);
             return 0;
         }
     }
