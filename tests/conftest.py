@@ -30,7 +30,7 @@ BESIDE = tuple(
         "run/measure": ("channel", "cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference",
                     "gpu_strided", "gpu_alternating", "harness", "lasting_workspace", "measure_buffers",
                     "measure_conditions", "measure_faults", "measure_references", "measure_sim", "measure_turning",
-                    "process_state", "riscv_board", "riscv_runner", "alternating_inputs",
+                    "process_state", "riscv_board", "riscv_runner", "alternating_inputs", "host_reference",
                     "handed_answers"),
         "run/call": ("compiled_calls", "loaded_calls", "native", "tensor_map"),
     }.items()

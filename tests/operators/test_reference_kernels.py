@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deepgen as dg
-from deepgen.operators import Answer, Operator, conv2d, softmax
+from deepgen.operators import Answer, Operator, Tolerance, conv2d, softmax
 from deepgen.operators.base import Array
-from deepgen.operators.compare import compare
+from deepgen.operators.compare import compare, floor
 from deepgen.operators.expr.nodes import COMPARE, UNARY, Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.expr.reference_kernels import reference_kernel
@@ -76,7 +76,7 @@ def alike(operator: Operator, probe: str, got: dict[str, Answer], want: Any) -> 
             continue
         of, tolerance, answer = tensor.dtype, operator.tolerance(tensor.name, probe), want[tensor.name]
         share = 1.0 if of.name == "f64" else 0.01
-        within = replace(tolerance, absolute=share * tolerance.absolute, relative=share * tolerance.relative)
+        within = Tolerance(share * tolerance.absolute, share * tolerance.relative, share * floor(of, tolerance))
         values = compare(got[tensor.name].values, answer, dtype("i64" if of.integer else "f64"), within)
         sizes = np.broadcast_to(answer.scale, answer.values.shape).astype(np.float64)
         scale = np.broadcast_to(got[tensor.name].scale, sizes.shape)
@@ -241,3 +241,40 @@ def test_work_is_shared_and_errors_are_not_lost() -> None:
     assert sorted(done) == list(range(1000))
     with pytest.raises(ZeroDivisionError):
         in_parts(10, 2, lambda first, last: ctypes.c_int(first // 0))
+
+
+@pytest.fixture(scope="module")
+def judging(tmp_path_factory: pytest.TempPathFactory) -> HostReference:
+    operator = softmax(4, 300)
+    kernel = operator.reference_kernel("c")
+    assert kernel is not None
+    return in_c(operator, kernel, tmp_path_factory.mktemp("judging"))
+
+
+@needs_c
+@given(
+    st.sampled_from(["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64"]),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 1e-3, 0.1]),
+    st.booleans(),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_c_compares_as_numpy_does(
+    judging: HostReference, name: str, seed: int, relative: float, each: bool, kind: type
+) -> None:
+    of, rng = dtype(name), np.random.default_rng(seed)
+    if of.integer:
+        values: Array = rng.integers(max(of.whole[0], -100), 100, 3000)
+        got, want = values.astype(of.numpy()), Answer(values + (rng.random(3000) < 0.001))
+    else:
+        values = rng.standard_normal(3000) * rng.choice([1.0, 1e-6, 1e4, 1e38], 3000)
+        values[rng.integers(3000, size=20)] = rng.choice([np.nan, np.inf, -np.inf, 0.0], 20)
+        with np.errstate(all="ignore"):
+            got = narrow(values, of)
+            off = values * (1 + rng.standard_normal(3000) * 0.01 * (rng.random(3000) < 0.01))
+            scale = np.abs(rng.standard_normal(3000 if each else ())).astype(kind)
+            want = Answer(off.astype(rng.choice([np.float32, np.float64])), np.asarray(scale))
+    tolerance = Tolerance(relative, relative)
+    judged, right = judging.compare(got, want, of, tolerance), compare(got, want, of, tolerance)
+    assert replace(judged, error=0.0) == replace(right, error=0.0)
+    assert judged.error == pytest.approx(right.error, rel=1e-12)

@@ -15,6 +15,7 @@ from math import inf
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from deepgen.operators import drawing
 from deepgen.operators.neighbours import neighbours
 from deepgen.operators.signature import (
     INPUT,
@@ -313,23 +314,40 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
 
     if probe not in (probes := ("normal", "zeros", *EXTREMES)):
         raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(probes))
-    rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
-    of = tensor.dtype
+    key, of = (seed, zlib.crc32(tensor.name.encode())), tensor.dtype
     low, high = bounds(param, of, sizes)
     if of.integer:
         if probe == "normal":
-            return narrow(rng.integers(int(low), int(high), tensor.shape, dtype=np.int64, endpoint=True), of)
+            return _whole(tensor, int(low), int(high), key)
         zero = min(max(0, int(low)), int(high))
         ends = {"minimum": (low, low), "maximum": (high, high), "alternating": (low, high)}.get(probe, (zero, zero))
         even, odd = narrow(np.array(ends, np.int64), of)
         stored: Array = np.where(_odd_places(tensor.shape), odd, even)
         return stored
-    wide = np.float64 if of.name == "f64" else np.float32
+    wide = drawing.wide(of)
     if probe == "zeros":
-        return narrow(np.full(tensor.shape, min(max(0.0, low), high), wide), of)
+        return np.full(tensor.shape, narrow(np.array([min(max(0.0, low), high)], wide), of)[0])
     if param.range is None:
-        return narrow(rng.standard_normal(tensor.shape, dtype=wide), of)
-    return narrow(low + (high - low) * rng.random(tensor.shape, dtype=wide), of)
+        return drawing.normal(tensor.shape, of, key)
+    if not drawing.is_large(tensor.shape):
+        return narrow(low + (high - low) * np.random.default_rng(list(key)).random(tensor.shape, dtype=wide), of)
+    drawn = drawing.filled(tensor.shape, wide, key, lambda rng, out: rng.random(out.size, dtype=wide, out=out))
+    return narrow(low + (high - low) * drawn, of)
+
+
+def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
+    """Integers of a range, each as likely as any other."""
+    import numpy as np
+
+    of = tensor.dtype
+    if not drawing.is_large(tensor.shape):
+        rng = np.random.default_rng(list(key))
+        return narrow(rng.integers(low, high, tensor.shape, dtype=np.int64, endpoint=True), of)
+
+    def fill(rng: np.random.Generator, out: Array) -> None:
+        out[:] = rng.integers(low, high, out.size, dtype=out.dtype.type, endpoint=True)
+
+    return drawing.filled(tensor.shape, of.numpy(), key, fill)
 
 
 def _odd_places(shape: tuple[int, ...]) -> Array:

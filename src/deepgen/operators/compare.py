@@ -10,8 +10,10 @@ from deepgen.operators.base import Answer, Array, Tolerance
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary import DType
 from deepgen.vocabulary.dtypes import widen
+from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 _CHUNK = 1 << 16  # the temporaries of one chunk stay in the cache
+_LARGE = 1 << 20  # from here on threads share the work
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,22 @@ def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Com
     Denormal numbers may be rounded to zero: see `floor`.
     """
     flat, reference, scale = got.reshape(-1), want.values.reshape(-1), flat_scale(want)
-    error, wrong, first = 0.0, 0, None
-    with np.errstate(all="ignore"):
-        for start in range(0, flat.size, _CHUNK):
-            piece = slice(start, start + _CHUNK)
-            shares = _shares(flat[piece], reference[piece], scale[piece] if scale.size > 1 else scale, dtype, tolerance)
-            bad = ~(shares <= 1.0)
-            if bad.any():
-                wrong += int(bad.sum())
-                first = start + int(bad.argmax()) if first is None else first
-                shares = np.where(np.isnan(shares), np.inf, shares)
-            error = max(error, float(shares.max()))
-    return Comparison(error, wrong, first, flat.size)
+    pieces: list[tuple[float, int, int | None]] = [(0.0, 0, None)]
+
+    def some(begin: int, end: int) -> None:
+        with np.errstate(all="ignore"):
+            for start in range(begin * _CHUNK, min(end * _CHUNK, flat.size), _CHUNK):
+                piece = slice(start, start + _CHUNK)
+                scales = scale[piece] if scale.size > 1 else scale
+                shares = _shares(flat[piece], reference[piece], scales, dtype, tolerance)
+                bad = ~(shares <= 1.0)
+                wrong = int(bad.sum())
+                shares = np.where(np.isnan(shares), np.inf, shares) if wrong else shares
+                pieces.append((float(shares.max()), wrong, start + int(bad.argmax()) if wrong else None))
+
+    in_parts(-(-flat.size // _CHUNK), usual_threads() if flat.size > _LARGE else 1, some)
+    first = min((place for _, _, place in pieces if place is not None), default=None)
+    return Comparison(max(error for error, _, _ in pieces), sum(wrong for _, wrong, _ in pieces), first, flat.size)
 
 
 def flat_scale(answer: Answer) -> Array:
@@ -74,7 +80,7 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
     if dtype.integer:
         wide = widen(got, dtype)
         return np.where(wide == want, 0.0, np.inf)
-    x = widen(got, dtype)
+    x, want = widen(got, dtype), want.astype(np.float64, copy=False)
     allowed = (
         tolerance.absolute * scale.astype(np.float64) + tolerance.relative * np.abs(want) + floor(dtype, tolerance)
     )

@@ -6,6 +6,7 @@ import zlib
 from math import inf, nan
 from typing import TYPE_CHECKING
 
+from deepgen.operators import drawing
 from deepgen.operators.base import EXTREMES, Array, drawn
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import OUTPUT, Tensor
@@ -83,16 +84,15 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     import numpy as np
 
     if size == 0.0:
-        return narrow(np.zeros(tensor.shape), tensor.dtype)
-    rng = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
-    wide = np.float64 if tensor.dtype.name == "f64" else np.float32
-    normal = rng.standard_normal(tensor.shape, dtype=wide) * wide(size)
+        return np.zeros(tensor.shape, tensor.dtype.numpy())  # all formats write zero so
+    key = seed, zlib.crc32(tensor.name.encode())
+    stored = drawing.normal(tensor.shape, tensor.dtype, key, size)
     if probe == "special" and tensor.name in ("A", "B"):
-        flat = normal.reshape(-1)
-        special = _SPECIAL.get(tensor.dtype.name, (nan, inf, -inf))
+        flat, rng = stored.reshape(-1), np.random.default_rng([*key, zlib.crc32(b"special")])
+        special = narrow(np.array(_SPECIAL.get(tensor.dtype.name, (nan, inf, -inf))), tensor.dtype)
         places = rng.choice(flat.size, size=min(len(special), flat.size), replace=False)
-        flat[places] = np.array(special, dtype=wide)[: len(places)]
-    return narrow(normal, tensor.dtype)
+        flat[places] = special[: len(places)]
+    return stored
 
 
 def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Array]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar
 
+from deepgen.operators import drawing
 from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work, plain
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ROWS, Param, Signature
@@ -81,19 +82,23 @@ class Softmax(Operator):
             raise BadInput(f"softmax: unknown probe {probe!r}", allowed="one of " + ", ".join(PROBES))
         import numpy as np
 
-        rng = np.random.default_rng([seed, zlib.crc32(b"x")])
-        wide = np.float64 if self.dtype == "f64" else np.float32
-        x = rng.standard_normal((self.rows, self.cols), dtype=wide)
-        every, some = np.arange(self.rows), rng.integers(self.cols, size=self.rows)  # a column in each row
+        key, shape, of = (seed, zlib.crc32(b"x")), (self.rows, self.cols), dtype_named(self.dtype)
+        if probe == "normal":
+            return {"x": drawing.normal(shape, of, key)}
         if probe == "zeros":
-            x[:] = 0.0
-        elif probe == "large":
+            return {"x": np.zeros(shape, of.numpy())}
+        rng, wide = np.random.default_rng([*key, zlib.crc32(probe.encode())]), drawing.wide(of)
+        x = drawing.normal_floats(shape, wide, key)
+        every, some = np.arange(self.rows), rng.integers(self.cols, size=self.rows)  # a column in each row
+        if probe == "large":
             x *= np.resize(np.array(_LARGE, wide), self.rows)[:, None]
         elif probe == "equal":
             x[:] = x[:, :1] * wide(_LARGE[-1])
         elif probe == "masked":
             kept = x[every, some]
-            x[rng.random(x.shape) < 0.5] = -np.inf
+            x[
+                drawing.filled(shape, np.float32, key, lambda one, out: one.random(out.size, np.float32, out)) < 0.5
+            ] = -np.inf
             x[every, some] = kept
         elif probe == "peak":
             x[every, some] = _PEAK
@@ -102,7 +107,7 @@ class Softmax(Operator):
             for row, value in zip(every, (np.nan, np.inf), strict=False):
                 x[row, some[row]] = value
             x[2:3] = -np.inf
-        return {"x": narrow(x, dtype_named(self.dtype))}
+        return {"x": narrow(x, of)}
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, Answer]:
         import numpy as np
@@ -125,11 +130,11 @@ class Softmax(Operator):
         return Answer(answer.values[at], answer.scale[at])
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        from deepgen.operators.expr.reference_kernels import reference_kernel
+        from deepgen.operators.expr.reference_kernels import Scale, reference_kernel
         from deepgen.operators.named.rows import softmax_reference
 
-        expression = softmax_reference(self.rows, self.cols, self.dtype, self.arithmetic.name, _LEAST)
-        return reference_kernel(expression, language, {"y": "scale"})
+        expression = softmax_reference(self.rows, self.cols, self.dtype, _LEAST)
+        return reference_kernel(expression, language, {"y": Scale("scale", self.dtype)})
 
     def expression(self) -> Expression:
         from deepgen.operators.named.rows import softmax_expression

@@ -5,7 +5,9 @@ numpy is imported where it is used: commands that only read studies do not wait 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from deepgen.vocabulary.errors import BadInput
@@ -106,6 +108,14 @@ def our_name(name: str) -> str:
 
 def widen(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
     """The numbers that the stored bytes stand for: float64 for floats, int64 for integers."""
+    if values.size <= _PART:
+        return _widened(values, of)
+    import numpy as np
+
+    return _in_parts(values, np.dtype(np.int64 if of.integer else np.float64), lambda some: _widened(some, of))
+
+
+def _widened(values: npt.NDArray[Any], of: DType) -> npt.NDArray[Any]:
     import numpy as np
 
     if of.integer:
@@ -124,6 +134,31 @@ def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
     What is too large becomes infinite, but in f8e4m3, which has no infinities, its largest number of that sign, as with
     the converters of GPUs.
     """
+    return (
+        _narrowed(values, to)
+        if values.size <= _PART
+        else _in_parts(values, to.numpy(), lambda some: _narrowed(some, to))
+    )
+
+
+def _in_parts(values: npt.NDArray[Any], kind: np.dtype[Any], convert: Callable[[Any], Any]) -> npt.NDArray[Any]:
+    """A large array converted by all threads, part by part."""
+    import numpy as np
+
+    from deepgen.vocabulary.parallel import in_parts, usual_threads
+
+    flat, out = np.ascontiguousarray(values).reshape(-1), np.empty(values.size, kind)
+
+    def some(first: int, last: int) -> None:
+        for part in range(first, last):
+            where = slice(part * _PART, (part + 1) * _PART)
+            out[where] = convert(flat[where])
+
+    in_parts(-(-flat.size // _PART), usual_threads(), some)
+    return out.reshape(values.shape)
+
+
+def _narrowed(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
     import numpy as np
 
     if to.name == "bf16":
@@ -131,6 +166,11 @@ def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         # Rounding the bits of a NaN could carry into infinity: keep it a quiet NaN.
         return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+    if to.name in _EIGHT_BITS and values.dtype == np.float32 and values.size > _MEANT:
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        # Half of the digits, of which the last tells whether any that were cut off differ from zero, round alike.
+        codes: npt.NDArray[Any] = _table(_EIGHT_BITS[to.name])[(bits >> 16) | ((bits & 0xFFFF) != 0)]
+        return codes
     if to.name in _EIGHT_BITS:
         return _codes(values, _EIGHT_BITS[to.name])
     return values.astype(to.numpy())
@@ -151,6 +191,17 @@ _EIGHT_BITS = {
     "f8e5m2": _EightBits(fraction_bits=2, lowest=-14, top=2.0**16, infinite=True),
 }
 _NAN = 0x7F  # of either sign
+_MEANT = 1 << 16  # halves of 32 bits: how many there are
+_PART = 1 << 18  # numbers that a thread converts at a time
+
+
+@lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
+def _table(of: _EightBits) -> npt.NDArray[Any]:
+    """The code of each number whose bits in f32 end with 16 zeros."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return _codes((np.arange(_MEANT, dtype=np.uint32) << 16).view(np.float32), of)
 
 
 def _codes(values: npt.NDArray[Any], of: _EightBits) -> npt.NDArray[Any]:

@@ -164,3 +164,60 @@ DG_DEVICE f64 of_power(f64 a, f64 ea, f64 b, f64 eb, f64 v) {
     return size(v) * expm1(size(b) * ea / size(a) + size(log(size(a))) * eb);
 }
 #endif
+
+#ifdef DG_HOST
+// What compare.py does with results: how many of a range are out of tolerance, the first of them, and the largest error
+// as a share of the tolerance. `kind`: the place of a format in _FORMATS of host_reference.py; whole numbers last.
+#define FETCH(READ) for (i64 i = 0; i < count; ++i) x[i] = READ(got, start + i); break
+#define EQUAL(READ) for (i64 i = 0; i < count; ++i) off[i] = READ(got, start + i) != read_i64(want, start + i); break
+#define MEASURE(WANT, SCALE) for (i64 i = 0; i < count; ++i) { \
+        r[i] = WANT(want, start + i); \
+        allowed[i] = absolute * SCALE + relative * size(r[i]) + least; \
+        off[i] = size(x[i] - r[i]); \
+    }
+i64 reference_compare(i64 first, i64 last, const void* got, i64 kind, const void* want, i64 narrow, const void* scale,
+                      i64 each, i64 wide, f64 absolute, f64 relative, f64 largest, f64 least, f64* worst, i64* place) {
+    i64 wrong = 0;
+    f64 most = 0;
+    const f64 alone = wide ? read_f64(scale, 0) : read_f32(scale, 0);
+    for (i64 start = first; start < last; start += 512) {
+        f64 x[512], r[512], allowed[512], off[512];
+        const i64 count = last - start < 512 ? last - start : 512;
+        switch (kind) {
+            case 0: FETCH(read_f64);
+            case 1: FETCH(read_f32);
+            case 2: FETCH(read_f16);
+            case 3: FETCH(read_bf16);
+            case 4: FETCH(read_f8e4m3);
+            case 5: FETCH(read_f8e5m2);
+            case 6: EQUAL(read_i8);
+            case 7: EQUAL(read_u8);
+            case 8: EQUAL(read_i16);
+            case 9: EQUAL(read_i32);
+            default: EQUAL(read_i64);
+        }
+        if (kind >= 6) for (i64 i = 0; i < count; ++i) x[i] = r[i] = allowed[i] = 0;
+        else if (narrow && each && !wide) MEASURE(read_f32, read_f32(scale, start + i))
+        else if (each && !wide) MEASURE(read_f64, read_f32(scale, start + i))
+        else if (each) MEASURE((narrow ? read_f32 : read_f64), read_f64(scale, start + i))
+        else MEASURE((narrow ? read_f32 : read_f64), alone)
+        // Divisions take most of the time, and only errors larger than all before need one.
+        const f64 known = most < 1 ? most : 1;
+        i64 larger = 0;
+        for (i64 i = 0; i < count; ++i) larger += !(off[i] <= known * allowed[i]);
+        for (i64 i = 0; larger && i < count; ++i) {
+            f64 share = kind < 6 ? off[i] / allowed[i] : off[i] ? INFINITE : 0;
+            if (kind < 6 && !is_finite(share)) {
+                // Only equality is right where nothing is allowed; an infinity also for a sum that overflows.
+                const int same = x[i] == r[i] || (x[i] != x[i] && r[i] != r[i]);
+                const int over = size(x[i]) == INFINITE && (x[i] > 0 ? r[i] > 0 : r[i] < 0);
+                share = same || (over && size(r[i]) + allowed[i] >= largest) ? 0 : INFINITE;
+            }
+            if (!(share <= 1) && !wrong++) *place = start + i;
+            most = share > most ? share : most;
+        }
+    }
+    *worst = most;
+    return wrong;
+}
+#endif

@@ -7,38 +7,45 @@ that threads can share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from math import prod, sqrt
 
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.nodes import Expression, Stage, Unary, reads, walk
+from deepgen.operators.expr.reference_loops import THREADS, Joined, added, decomposed, group_size, lanes
 from deepgen.operators.expr.reference_terms import Function, Term
 from deepgen.operators.expr.rounding import sum_share
 from deepgen.operators.products import tiny_step
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.dtypes import DType, dtype
 from deepgen.vocabulary.json import digest
 from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 
 _HEADER = "reference.h"
-_THREADS = 256
 _PRODUCTS = 4  # in C, of each number that is read or written
 _GRID = 2**31 - 1
 _MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
-_WIDTH, _LANES = 1 << 14, 8  # in C: elements of a line that are one unit, and sums that are added up side by side
-_ENOUGH_THREADS, _LONG, _MANY, _WARP = 1 << 18, 1 << 10, 1 << 20, 32  # on GPUs
+_WIDTH = 1 << 14  # in C: elements of a line that are one unit
 _SCALE_LIMITS = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
 _WHOLE = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}
 _HIP_LACKS = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
 _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
 
-def reference_kernel(expression: Expression, language: str, scales: Mapping[str, str] | None = None) -> Kernel | None:
+@dataclass(frozen=True)
+class Scale:
+    """Of an output: the stage that is its scale, and the format that kernels give it in."""
+
+    stage: str
+    format: str
+
+
+def reference_kernel(expression: Expression, language: str, scales: Mapping[str, Scale] | None = None) -> Kernel | None:
     """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but in C f64 for f64.
 
-    `scales`: for outputs whose scale is not what errors add up to, the stage that is the scale; no errors are carried
-    along then. None where it cannot be written in that language.
+    In C, what belongs to narrow formats is written in f32. `scales`: for outputs whose scale is not what errors add up
+    to; no errors are carried along then. None where it cannot be written in that language.
     """
     if language not in ("c", "cuda", "hip") or (language == "hip" and _needs_library(expression)):
         return None
@@ -56,6 +63,11 @@ def reference_kernel(expression: Expression, language: str, scales: Mapping[str,
     sources = (Source("reference.c" if language == "c" else "reference.cu", text), Source(_HEADER, header))
     name = f"reference_{digest([text, header, *flags], 12)}"
     return Kernel(name, language, sources, flags, LaunchPlan(steps))
+
+
+def is_narrow(of: DType) -> bool:
+    """Whether numbers of a format are compared in f32 in C: what that rounds is far below what such a format does."""
+    return not of.integer and of.bits <= 16
 
 
 def _is_large(product: Contraction | None) -> bool:
@@ -78,22 +90,8 @@ def _needs_library(expression: Expression) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """Something that is added up, or otherwise joined, over the points of a reduction."""
-
-    kind: str  # f64 or i64
-    start: str
-    term: str  # what each point gives
-    join: Callable[[str, str], str]
-
-
-def _added(term: str) -> _Sum:
-    return _Sum("f64", "0", term, lambda a, b: f"{a} + {b}")
-
-
 class _Writer:
-    def __init__(self, expression: Expression, language: str, scales: Mapping[str, str] | None) -> None:
+    def __init__(self, expression: Expression, language: str, scales: Mapping[str, Scale] | None) -> None:
         self.expression, self.language, self.scales = expression, language, scales
         self.sources: dict[str, tuple[Arg, Arg | None]] = {}
         self.sources.update({t.name: (TensorArg(t.name), None) for t in expression.tensors})
@@ -133,7 +131,7 @@ class _Writer:
         host = self.language == "c"
         head = f"void {name}(i64 first, i64 last, " if host else f"DG_KERNEL {name}("
         lines = [f"{head}{', '.join(function.declared)}) {{", *function.reals, *body, "}", ""]
-        block = (1, 1, 1) if host else (_THREADS, 1, 1)
+        block = (1, 1, 1) if host else (THREADS, 1, 1)
         return "\n".join(lines), Step(name, tuple(function.args), (grid, 1, 1), block, shared_bytes=shared)
 
     def _elements(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
@@ -144,9 +142,9 @@ class _Writer:
         stored = self._stored(function, stage, function.term(stage.value))
         body = [*function.lines, *stored]
         if self.language != "c":
-            at = f"const i64 at = (i64)block_id() * {_THREADS} + thread_id();"
+            at = f"const i64 at = (i64)block_id() * {THREADS} + thread_id();"
             guard = f"if (at >= {function.number(count)}) return;"
-            return [at, guard, *_decomposed("at", extents, 0), *body], -(-count // _THREADS), 0
+            return [at, guard, *decomposed("at", extents, 0), *body], -(-count // THREADS), 0
         last, line = extents[-1], axes[-1].extent
         pieces = -(-line // _WIDTH)
         of = function.number(pieces)
@@ -154,7 +152,7 @@ class _Writer:
             "for (i64 unit = first; unit < last; ++unit) {",
             f"const i64 line = unit / {of}, low = unit % {of} * {_WIDTH};",
             f"const i64 high = low + {_WIDTH} < {last} ? low + {_WIDTH} : {last};",
-            *_decomposed("line", extents[:-1], 0),
+            *decomposed("line", extents[:-1], 0),
             f"for (i64 i{len(axes) - 1} = low; i{len(axes) - 1} < high; ++i{len(axes) - 1}) {{",
             f"const i64 at = line * {last} + i{len(axes) - 1};",
             *body,
@@ -168,28 +166,29 @@ class _Writer:
         reduced = [function.number(axis.extent) for axis in stage.reduced]
         product = contraction(self.expression, stage)
         function.begin()
-        sums = self._terms(function, stage, product)
-        point = function.lines
+        every = self._terms(function, stage, product)
+        sums = list({one.term: one for one in every}.values())  # squares are added up once
+        point, terms = function.lines, [one.term for one in sums]
         names = [f"s{n}" for n in range(len(sums))]
         function.begin()
-        result, size = self._finished(function, stage, product, names)
+        result, size = self._finished(function, stage, product, [f"s{terms.index(one.term)}" for one in every])
         finish = [*function.lines, *self._stored(function, stage, result, size)]
         if self.language == "c":
-            around = _decomposed("at", extents, 0)
-            loops = ["for (i64 at = first; at < last; ++at) {", *around, *_lanes(sums, point, reduced, len(extents))]
+            around = decomposed("at", extents, 0)
+            loops = ["for (i64 at = first; at < last; ++at) {", *around, *lanes(sums, point, reduced, len(extents))]
             return [*loops, *finish, "}"], prod(stage.shape), 0
         count, points = prod(stage.shape), prod(axis.extent for axis in stage.reduced)
-        group = _group(count, points)
+        group = group_size(count, points)
         threads, elements = function.number(group), function.number(count)
         loops = [
             f"const int group = (int){threads}, lane = thread_id() & (group - 1);",
-            f"const i64 at = ((i64)block_id() * {_THREADS} + thread_id()) / group;",
+            f"const i64 at = ((i64)block_id() * {THREADS} + thread_id()) / group;",
             f"const int live = at < {elements};",
             "const i64 element = live ? at : 0;",
-            *_decomposed("element", extents, 0),
+            *decomposed("element", extents, 0),
             *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
             f"for (i64 r = lane; live && r < {function.number(points)}; r += group) {{",
-            *_decomposed("r", reduced, len(extents)),
+            *decomposed("r", reduced, len(extents)),
             *point,
             *(f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)),
             "}",
@@ -210,41 +209,41 @@ class _Writer:
             *finish,
             "}",
         ]
-        return loops, -(-count * group // _THREADS), 8 * _THREADS * len(sums)
+        return loops, -(-count * group // THREADS), 8 * THREADS * len(sums)
 
-    def _terms(self, function: Function, stage: Stage, product: Contraction | None) -> list[_Sum]:
+    def _terms(self, function: Function, stage: Stage, product: Contraction | None) -> list[Joined]:
         """What is joined over the points: the numbers first, then what errors are made of."""
         if product is not None:
             left, right = function.term(product.left.value), function.term(product.right.value)
             if dtype(stage.dtype).integer:
                 term = function.let(f"whole_mul({left.value}, {right.value})", "i64")
-                return [_Sum("i64", "0", term, lambda a, b: f"whole_add({a}, {b})")]
-            sums = [_added(f"{left.value} * {right.value}")]
+                return [Joined("i64", "0", term, lambda a, b: f"whole_add({a}, {b})")]
+            sums = [added(f"{left.value} * {right.value}")]
             if function.errors or stage.name in self.sizes:
-                sums += [_added(f"{one.value} * {one.value}") for one in (left, right)]
+                sums += [added(f"{one.value} * {one.value}") for one in (left, right)]
             off = [
                 f"{one.error} * (size({other.value}) + {other.error or '0'})"
                 for one, other in ((left, right), (right, left))
                 if one.error
             ]
-            return [*sums, _added(" + ".join(off))] if off else sums
+            return [*sums, added(" + ".join(off))] if off else sums
         return self._joined(function, stage, function.term(stage.value))
 
-    def _joined(self, function: Function, stage: Stage, term: Term) -> list[_Sum]:
+    def _joined(self, function: Function, stage: Stage, term: Term) -> list[Joined]:
         op = str(stage.reduce)
         if dtype(stage.dtype).integer:
             name, start = _WHOLE[op]
-            return [_Sum("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
+            return [Joined("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
         if op == "sum":
-            sums = [_added(term.value)]
-            sums += [_added(f"{term.value} * {term.value}")] if function.errors else []
-            return [*sums, _added(term.error)] if term.error else sums
+            sums = [added(term.value)]
+            sums += [added(f"{term.value} * {term.value}")] if function.errors else []
+            return [*sums, added(term.error)] if term.error else sums
         if op == "prod":
             factors = [term.value, *([f"(size({term.value}) + {term.error or '0'})"] if function.errors else [])]
-            return [_Sum("f64", "1", factor, lambda a, b: f"{a} * {b}") for factor in factors]
+            return [Joined("f64", "1", factor, lambda a, b: f"{a} * {b}") for factor in factors]
         start = "-INFINITE" if op == "max" else "INFINITE"
-        sums = [_Sum("f64", start, term.value, lambda a, b: f"{op}imum({a}, {b})")]
-        worst = _Sum("f64", "0", term.error or "0", lambda a, b: f"maximum({a}, {b})")
+        sums = [Joined("f64", start, term.value, lambda a, b: f"{op}imum({a}, {b})")]
+        worst = Joined("f64", "0", term.error or "0", lambda a, b: f"maximum({a}, {b})")
         return [*sums, worst] if term.error else sums
 
     def _finished(
@@ -298,7 +297,7 @@ class _Writer:
         for n, extent in enumerate(extents):
             at = f"({at}) * {extent} + i{n}" if n else "i0"
         body = [*function.lines, f"const i64 at = {at};", *self._stored(function, stage, result)]
-        rest = _decomposed("line", [extents[n] for n in others], 0, [f"i{n}" for n in others])
+        rest = decomposed("line", [extents[n] for n in others], 0, [f"i{n}" for n in others])
         loop = [
             *rest,
             *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
@@ -308,82 +307,44 @@ class _Writer:
         ]
         if self.language == "c":
             return ["for (i64 line = first; line < last; ++line) {", *loop, "}"], lines, 0
-        thread = f"const i64 line = (i64)block_id() * {_THREADS} + thread_id();"
-        return [thread, f"if (line >= {function.number(lines)}) return;", *loop], -(-lines // _THREADS), 0
+        thread = f"const i64 line = (i64)block_id() * {THREADS} + thread_id();"
+        return [thread, f"if (line >= {function.number(lines)}) return;", *loop], -(-lines // THREADS), 0
 
     def _stored(self, function: Function, stage: Stage, term: Term, size: str | None = None) -> list[str]:
         """What writes an element's number, its error where a later stage needs it, and its scale."""
         name, count = stage.name, prod(stage.shape)
         kind = "i64" if dtype(stage.dtype).integer else "f64"
-        as_scale = next((one for one, of in (self.scales or {}).items() if of == name), None)
+        as_scale = next((one for one, of in (self.scales or {}).items() if of.stage == name), None)
         if as_scale is not None:
             return [self._scale(function, as_scale, term.value)]
         output = name in self.expression.outputs
-        value = TensorArg(f"want_{name}") if output else WorkspaceArg(f"value_{name}", 8 * count)
-        lines = [f"STORE({kind}, {function.pointer(value, kind, written=True)}, at, {term.value});"]
+        want, value = TensorArg(f"want_{name}"), WorkspaceArg(f"value_{name}", 8 * count)
+        narrow = output and self.language == "c" and is_narrow(dtype(self._format(name)))
+        held: Arg = want if output and not narrow else value
+        lines = []
+        if narrow:
+            lines.append(f"STORE(f32, {function.pointer(want, 'f32', written=True)}, at, {term.value});")
+        if not narrow or self._is_read(name, [stage.name for stage in self.expression.stages]):
+            lines.append(f"STORE({kind}, {function.pointer(held, kind, written=True)}, at, {term.value});")
         error = None
-        if term.error is not None and kind == "f64" and self._is_read(name):
+        if term.error is not None and kind == "f64" and self._is_read(name, self.carried):
             error = WorkspaceArg(f"error_{name}", 8 * count)
             lines.append(f"STORE(f64, {function.pointer(error, 'f64', written=True)}, at, {term.error});")
-        self.sources[name] = value, error
+        self.sources[name] = held, error
         if output and name in self.carried:
             lines.append(self._scale(function, name, term.error or "0.0", term.value))
         return lines + [self._scale(function, one, str(size), term.value) for one in self.sizes.get(name, ()) if size]
 
-    def _is_read(self, name: str) -> bool:
-        later = (stage for stage in self.expression.stages if stage.name in self.carried)
+    def _format(self, output: str) -> str:
+        """That of the operator's output."""
+        return self.scales[output].format if self.scales else self.expression.dtype_of(output)
+
+    def _is_read(self, name: str, by: Collection[str]) -> bool:
+        later = (stage for stage in self.expression.stages if stage.name in by)
         return any(one.tensor == name for stage in later for one in reads(stage.value))
 
     def _scale(self, function: Function, output: str, scale: str, value: str | None = None) -> str:
-        of = self.expression.dtype_of((self.scales or {}).get(output, output))
-        wide = self.language == "c" and of == "f64"
-        kind = "f64" if wide else "f32"
+        kind = "f64" if self.language == "c" and self._format(output) == "f64" else "f32"
         pointer = function.pointer(TensorArg(f"scale_{output}"), kind, written=True)
         kept = scale if value is None else f"scale_of({scale}, {value}, {_SCALE_LIMITS[kind]!r})"
         return f"STORE({kind}, {pointer}, at, {kept});"
-
-
-def _decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str] = ()) -> list[str]:
-    """A flat place as the places along axes, of which all but the first are remainders."""
-    names = names or [f"i{start + n}" for n in range(len(extents))]
-    lines = [f"i64 rest_{of} = {of};"] if extents else []
-    for name, extent in reversed([*zip(names[1:], extents[1:], strict=True)]):
-        lines += [f"const i64 {name} = rest_{of} % {extent};", f"rest_{of} /= {extent};"]
-    return [*lines, *(f"const i64 {name} = rest_{of};" for name in names[:1] if extents)]
-
-
-def _lanes(sums: Sequence[_Sum], point: Sequence[str], reduced: Sequence[str], start: int) -> list[str]:
-    """A reduction in C: along its last axis several sums side by side, which a compiler puts into vectors."""
-    last = f"i{start + len(reduced) - 1}"
-    joined = [f"lane{n}[l] = {one.join(f'lane{n}[l]', one.term)};" for n, one in enumerate(sums)]
-    inner = [f"const i64 {last} = base + l;", *point, *joined, "}"]
-    lines = [f"{one.kind} lane{n}[{_LANES}];" for n, one in enumerate(sums)]
-    lines += [f"for (int l = 0; l < {_LANES}; ++l) lane{n}[l] = {one.start};" for n, one in enumerate(sums)]
-    outer = [f"i{start + n}" for n in range(len(reduced) - 1)]
-    lines += [f"for (i64 {i} = 0; {i} < {n}; ++{i}) {{" for i, n in zip(outer, reduced, strict=False)]
-    lines += [
-        f"for (i64 base = 0; base < {reduced[-1]}; base += {_LANES}) {{",
-        f"if ({reduced[-1]} - base >= {_LANES}) for (int l = 0; l < {_LANES}; ++l) {{",
-        *inner,
-        f"else for (int l = 0; l < (int)({reduced[-1]} - base); ++l) {{",
-        *inner,
-        "}",
-        *("}" for _ in outer),
-    ]
-    for n, one in enumerate(sums):
-        lines += [
-            f"{one.kind} s{n} = lane{n}[0];",
-            f"for (int l = 1; l < {_LANES}; ++l) s{n} = {one.join(f's{n}', f'lane{n}[l]')};",
-        ]
-    return lines
-
-
-def _group(elements: int, points: int) -> int:
-    """How many threads of a GPU share an element: as many as fill it, and for long rows whole warps."""
-    group = 1
-    rows = points >= _LONG and elements < _MANY
-    while group < _THREADS and (elements * group < _ENOUGH_THREADS or (rows and group < _WARP)):
-        group *= 2
-    while group > points:
-        group //= 2
-    return group if points >= _WARP or elements * points < _ENOUGH_THREADS else 1

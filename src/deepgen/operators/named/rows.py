@@ -152,7 +152,7 @@ def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expressio
     return expression(compute("y", (rows, cols), element), name="softmax")
 
 
-def softmax_reference(rows: int, cols: int, dtype: str, wide: str, least: float) -> Expression:
+def softmax_reference(rows: int, cols: int, dtype: str, least: float) -> Expression:
     """Of operators/softmax.py: y in f64, and as its scale what differences are worth, `least` at least."""
     x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
     largest = compute("largest", (rows,), lambda row: max(x[row, over].cast("f64"), over))
@@ -165,6 +165,6 @@ def softmax_reference(rows: int, cols: int, dtype: str, wide: str, least: float)
 
     def size(row: Position, column: Position) -> Element:
         differing = y[row, column] * (largest[row] - x[row, column].cast("f64"))
-        return where(differing > least, differing, least).cast(wide)
+        return where(differing > least, differing, least)
 
     return expression(y, compute("scale", (rows, cols), size), name="softmax")

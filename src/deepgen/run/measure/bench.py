@@ -14,17 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
-from deepgen.operators.compare import compare, explain
+from deepgen.operators.compare import Comparison, compare, explain
 from deepgen.run.measure import handed
 from deepgen.run.measure.channel import BufferPlace
 from deepgen.vocabulary import DType, Verdict
 
+if TYPE_CHECKING:
+    from deepgen.run.measure.host_reference import HostReferences
+
 S = TypeVar("S")
+COMPILED, NUMPY = "compiled", "numpy"  # who computed a reference
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
@@ -109,15 +113,31 @@ class Bench:
     the end of a tensor and the guard; a roomy one, on which kernels are timed, aligns them to cache lines.
     """
 
-    def __init__(self, operator: Operator, seed: int, probe: str, references: Path, *, tight: bool) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        seed: int,
+        probe: str,
+        references: Path,
+        *,
+        tight: bool,
+        compiled: HostReferences | None = None,
+        same: Bench | None = None,
+    ) -> None:
+        """`compiled`: what computes references and compares; `same`: another bench of the same inputs."""
         self.operator = operator
-        self._seed, self._probe, self._references = seed, probe, references
-        self._sets = [
-            InputSet(inputs, dict(answers())) for inputs, answers in handed.arrays(operator, seed, probe, references)
-        ]
+        self._seed, self._probe, self._references, self._compiled = seed, probe, references, compiled
+        self.reference: str = ""  # who computed it, and why, where it might be another
+        self._sets: list[InputSet] = []
+        self.alternating: AlternatingInputs[InputSet]
+        if same is not None:
+            self._sets, self.alternating, self.reference = same._sets, same.alternating, same.reference
+        else:
+            drawn = handed.arrays(operator, seed, probe, references, self._computed)
+            self._sets += [InputSet(inputs, dict(answers())) for inputs, answers in drawn]
+            mix = None if isinstance(operator, Recorded) else self._mixture
+            self.alternating = AlternatingInputs(self._sets, self._sets[0].inputs, mix)
         self._present = self._sets[0]
-        mix = None if isinstance(operator, Recorded) else self._mixture
-        self.alternating = AlternatingInputs(self._sets, self._present.inputs, mix)
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._poison: dict[str, int] = {}
@@ -132,8 +152,10 @@ class Bench:
         self._outputs = [t for t in operator.tensors() if t.role != "input"]
         signature = operator.signature()
         self._judged = [t for t in self._outputs if signature[t.name].checked]
-        held = sum(array.nbytes for one in self._sets for array in one.inputs.values())
-        self.bytes = held + sum(t.bytes for t in operator.tensors())
+        held = [array for one in self._sets for array in one.inputs.values()]
+        if self.reference == COMPILED:  # otherwise it is a file's
+            held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
+        self.bytes = sum(array.nbytes for array in held) + sum(t.bytes for t in operator.tensors())
 
     @property
     def accumulates(self) -> bool:
@@ -151,9 +173,21 @@ class Bench:
             chosen.answers[tensor.name] = self.operator.answer_of(tensor.name, self.arrays[tensor.name].copy())
 
     def _mixture(self, constant: frozenset[str]) -> InputSet:
-        first, second = self._sets
-        _, answers = handed.mixed(self.operator, self._seed, self._probe, self._references, constant)
-        return InputSet({**second.inputs, **{name: first.inputs[name] for name in constant}}, dict(answers()))
+        drawn = [one.inputs for one in self._sets]
+        inputs, answers = handed.mixed(
+            self.operator, self._seed, self._probe, self._references, constant, drawn, self._computed
+        )
+        return InputSet(inputs, dict(answers()))
+
+    def _computed(self, operator: Operator, inputs: Mapping[str, Array], probe: str) -> dict[str, Answer] | None:
+        if self._compiled is None:
+            return None
+        computed = self._compiled.answers(operator, inputs, probe)
+        if isinstance(computed, str):
+            self.reference = f"{NUMPY}: {computed}" if computed else NUMPY
+            return None
+        self.reference = COMPILED
+        return computed
 
     def use(self, chosen: InputSet) -> None:
         """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
@@ -185,7 +219,8 @@ class Bench:
         for tensor in self._judged:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
             answer, poisoned = self._present.answers[tensor.name], self._poison.get(tensor.name)
-            worst = max(worst, error_of(self.arrays[tensor.name], answer, tensor, tolerance, poisoned))
+            judged = (self._compiled and self._compiled.compare) or compare
+            worst = max(worst, error_of(self.arrays[tensor.name], answer, tensor, tolerance, poisoned, judged))
         fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, worst)
         correct.append(fresh)
         if len(correct) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
@@ -205,9 +240,16 @@ class Bench:
             buffer.close()
 
 
-def error_of(got: Array, want: Answer, tensor: Tensor, tolerance: Tolerance, poison: int | None) -> float:
+def error_of(
+    got: Array,
+    want: Answer,
+    tensor: Tensor,
+    tolerance: Tolerance,
+    poison: int | None,
+    judged: Callable[[Array, Answer, DType, Tolerance], Comparison] = compare,
+) -> float:
     """The largest error of a result as a share of the tolerance. Raises Rejected where that is too large."""
-    result = compare(got, want, tensor.dtype, tolerance)
+    result = judged(got, want, tensor.dtype, tolerance)
     if not result.ok:
         sentence = explain(tensor.name, got, want.values, tensor.dtype, result, poison)
         raise Rejected(Verdict.WRONG, sentence, result.error if np.isfinite(result.error) else None)

@@ -78,7 +78,8 @@ class GpuBench:
 
     def _mixture(self, constant: frozenset[str]) -> DeviceSet:
         first, second = self._sets
-        mixed = handed.mixed(self.operator, self._seed, self._probe, self._scratch, constant)
+        drawn = [inputs for inputs, _ in handed.arrays(self.operator, self._seed, self._probe, self._scratch)]
+        mixed = handed.mixed(self.operator, self._seed, self._probe, self._scratch, constant, drawn)
         return self._filled({**second.inputs, **{name: first.inputs[name] for name in constant}}, *mixed)
 
     def use(self, chosen: DeviceSet) -> None:

@@ -6,13 +6,12 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from deepgen.run.counters.base import Counted
-from deepgen.run.measure import handed, limits
+from deepgen.run.measure import limits
 from deepgen.run.measure.base import REFERENCE, Helper, Task
 from deepgen.run.measure.channel import Pulse
 from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
@@ -107,9 +106,9 @@ class GpuWorker(Referee[GpuEntrant]):
         device.checks.close()
 
     def _bench(self, inputs: Inputs) -> GpuBench:
-        inputs = _first(inputs)
+        inputs = inputs.first
         if inputs not in self._benches:
-            timed = {_first(Inputs(self.task.seed, shape=shape)) for shape in range(len(self.task.timed))}
+            timed = {Inputs(self.task.seed, shape=shape).first for shape in range(len(self.task.timed))}
             others = [one for one in self._benches if one not in timed]
             device = self._device
             room = max(_BENCH_BYTES, device.driver.free_bytes() // 2)
@@ -137,11 +136,6 @@ class GpuWorker(Referee[GpuEntrant]):
             queue.flush()
             taken.append(queue.timed(launch.fire, SHORTEST).seconds)
         return sorted(taken)[_LAUNCHES // 2]
-
-
-def _first(inputs: Inputs) -> Inputs:
-    """Of those that alternate on one bench, the first."""
-    return replace(inputs, seed=handed.pair(inputs.seed, inputs.probe)[0])
 
 
 _SM_CLOCK, _MEMORY_CLOCK = 1, 2

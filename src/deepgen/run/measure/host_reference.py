@@ -10,11 +10,17 @@ from math import prod
 
 import numpy as np
 
-from deepgen.operators import Answer, Array, Operator
+from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
+from deepgen.operators.compare import Comparison, flat_scale, floor, largest
+from deepgen.operators.expr.reference_kernels import is_narrow
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.sampled import doubt
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
+from deepgen.vocabulary.dtypes import DType
 from deepgen.vocabulary.parallel import in_parts
+
+_FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")  # as in reference.h
+_POINTER = ctypes.c_void_p
 
 
 @dataclass(frozen=True)
@@ -43,28 +49,18 @@ class HostReference:
         for tensor in operator.tensors():
             if tensor.role == "input":
                 continue
-            values = arrays[f"want_{tensor.name}"].reshape(tensor.shape)
-            scale = arrays.get(f"scale_{tensor.name}")
-            answer = Answer(values) if scale is None else Answer(values, scale.reshape(tensor.shape))
-
-            def some(of: str, places: Array) -> Array:
-                picked: Array = arrays[of].reshape(-1)[places]
-                return picked
-
+            values, scale = arrays[f"want_{tensor.name}"].reshape(tensor.shape), arrays.get(f"scale_{tensor.name}")
+            some = partial(_picked, arrays)
             if words := doubt(operator, tensor, inputs, probe, some, scaled=scale is not None):
                 return words
-            out[tensor.name] = answer
+            out[tensor.name] = Answer(values) if scale is None else Answer(values, scale.reshape(tensor.shape))
         return out
 
     def _run(self, kernel: Kernel, operator: Operator, inputs: Mapping[str, Array]) -> dict[str, Array]:
         arrays: dict[str, Array] = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         for tensor in operator.tensors():
             if tensor.role != "input":
-                integer, count = tensor.dtype.integer, prod(tensor.shape)
-                arrays[f"want_{tensor.name}"] = np.empty(count, np.int64 if integer else np.float64)
-                if not integer:
-                    wide = np.float64 if tensor.dtype.name == "f64" else np.float32
-                    arrays[f"scale_{tensor.name}"] = np.empty(count, wide)
+                arrays.update(_results(tensor))
         for step in kernel.plan.steps:
             values: list[object] = []
             for arg in step.args:
@@ -75,11 +71,72 @@ class HostReference:
                     arrays[arg.name] = np.empty(int(arg.bytes), np.uint8)
                 assert isinstance(arg, (TensorArg, WorkspaceArg)), "a reference takes nothing else"
                 name = arg.tensor if isinstance(arg, TensorArg) else arg.name
-                values.append(ctypes.c_void_p(arrays[name].ctypes.data))
+                values.append(_POINTER(arrays[name].ctypes.data))
             entry = getattr(self.library, step.entry)
             in_parts(int(step.grid[0]), self.threads, partial(_call, entry, values))
         return arrays
 
+    def compare(self, got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
+        """As `operators/compare.py` does."""
+        reference, scale = want.values.reshape(-1), np.ascontiguousarray(flat_scale(want))
+        narrow, wide = reference.dtype == np.float32, scale.dtype == np.float64
+        if not wide and scale.dtype != np.float32:
+            scale = scale.astype(np.float32)
+        entry = self.library.reference_compare
+        entry.restype = ctypes.c_int64
+        kind = _FORMATS.index(dtype.name.replace("tf32", "f32"))
+        values = (
+            _POINTER(got.ctypes.data), ctypes.c_int64(kind), _POINTER(reference.ctypes.data), ctypes.c_int64(narrow),
+            _POINTER(scale.ctypes.data), ctypes.c_int64(scale.size > 1), ctypes.c_int64(wide),
+            *map(ctypes.c_double, (tolerance.absolute, tolerance.relative)),
+            *map(ctypes.c_double, (0.0 if dtype.integer else largest(dtype), floor(dtype, tolerance))),
+        )  # fmt: skip
+        parts: list[tuple[float, int, int]] = []
+
+        def part(first: int, last: int) -> None:
+            worst, place = ctypes.c_double(), ctypes.c_int64()
+            limits = ctypes.c_int64(first), ctypes.c_int64(last)
+            wrong = entry(*limits, *values, ctypes.byref(worst), ctypes.byref(place))
+            parts.append((worst.value, wrong, place.value))
+
+        in_parts(got.size, self.threads, part)
+        first = min((place for _, wrong, place in parts if wrong), default=None)
+        return Comparison(max(error for error, _, _ in parts), sum(wrong for _, wrong, _ in parts), first, got.size)
+
+
+def _results(tensor: Tensor) -> dict[str, Array]:
+    """Room for an output's reference, in the formats that the kernel writes."""
+    of, count = tensor.dtype, prod(tensor.shape)
+    if of.integer:
+        return {f"want_{tensor.name}": np.empty(count, np.int64)}
+    wide = np.float64 if of.name == "f64" else np.float32
+    kind = np.float32 if is_narrow(of) else np.float64
+    return {f"want_{tensor.name}": np.empty(count, kind), f"scale_{tensor.name}": np.empty(count, wide)}
+
 
 def _call(entry: Callable[..., object], values: Sequence[object], first: int, last: int) -> None:
     entry(ctypes.c_int64(first), ctypes.c_int64(last), *values)
+
+
+def _picked(arrays: Mapping[str, Array], name: str, places: Array) -> Array:
+    values: Array = arrays[name][places]
+    return values.astype(np.float64) if name.startswith("want_") and values.dtype == np.float32 else values
+
+
+class HostReferences:
+    """All that a worker has of them."""
+
+    def __init__(self, helpers: Sequence[Helper], threads: int) -> None:
+        loaded = (HostReference.load(helper, threads) for helper in helpers if helper.binary.is_file())
+        self._every = [one for one in loaded if one is not None]
+
+    def answers(self, operator: Operator, inputs: Mapping[str, Array], probe: str) -> dict[str, Answer] | str:
+        """By the kernel that is the operator's; or why numpy has to compute them."""
+        for one in self._every:
+            if (computed := one.answers(operator, inputs, probe)) != "":
+                return computed
+        return ""
+
+    @property
+    def compare(self) -> Callable[[Array, Answer, DType, Tolerance], Comparison] | None:
+        return self._every[0].compare if self._every else None

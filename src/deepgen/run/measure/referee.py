@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,11 @@ class Inputs:
     seed: int
     probe: str = "normal"
     shape: int = 0
+
+    @property
+    def first(self) -> Inputs:
+        """Of those that alternate on one bench, the first."""
+        return replace(self, seed=handed.pair(self.seed, self.probe)[0])
 
 
 E = TypeVar("E", bound=Entrant)

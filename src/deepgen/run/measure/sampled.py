@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
-from deepgen.operators.compare import compare
+from deepgen.operators.compare import compare, floor
 from deepgen.vocabulary.dtypes import dtype
 
 SAMPLES = 1000
@@ -33,7 +33,8 @@ def doubt(
     places = sampled(output.shape, operator.reference_rows, _OPERATIONS * size // max(1, operator.flops()))
     right, tolerance = operator.reference_at(inputs, output.name, places), operator.tolerance(output.name, probe)
     share = 1.0 if output.dtype.name == "f64" else _SHARE
-    within = Tolerance(share * tolerance.absolute, share * tolerance.relative)
+    least = share * floor(output.dtype, tolerance)
+    within = Tolerance(share * tolerance.absolute, share * tolerance.relative, least)
     wide = dtype("i64" if output.dtype.integer else "f64")
     judged = {"value": (f"want_{output.name}", wide, right, within)}
     if scaled:

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepgen import baselines, targets
 from deepgen.run.counters import perf
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import limits
-from deepgen.run.measure.base import CALL, Helper, Task
+from deepgen.run.measure.base import CALL, REFERENCE, Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
 from deepgen.run.measure.channel import Channel, Closed, Pulse, WorkerStage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
@@ -28,6 +28,9 @@ from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
 from deepgen.run.measure.referee import ContextLost, Inputs, Referee
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict
+
+if TYPE_CHECKING:
+    from deepgen.run.measure.host_reference import HostReferences
 
 LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not
 _STACK = 8 << 20  # what a user's process usually has
@@ -46,6 +49,8 @@ class CpuWorker(Referee[CpuEntrant]):
         binary = Helper.from_json(built).binary if built else None
         judge = opening["helpers"].get("judge")
         self.judge = Helper.from_json(judge) if judge else None
+        references = [Helper.from_json(row) for name, row in opening["helpers"].items() if name.startswith(REFERENCE)]
+        self._references = _loaded(references, self.threads) if references else None
         library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
         harness = Harness(library, pulse, min(_MOST_STREAMED, self.task.target.cache_bytes * 5 // 4))
         self.around = CpuSurroundings(self.task, pulse, harness, Threads())
@@ -59,14 +64,17 @@ class CpuWorker(Referee[CpuEntrant]):
         return CpuEntrant(self.around, self._bench(inputs, tight), who, limit)
 
     def _bench(self, inputs: Inputs, tight: bool) -> Bench:
+        inputs = inputs.first
         key = (inputs, tight)
         if key in self._benches:
             return self._benches[key]
         kept = [k for k in self._benches if k[1]]
         while kept and sum(self._benches[k].bytes for k in kept) > _BENCH_BYTES:
             self._benches.pop(kept.pop(0)).close()
-        operator = self.task.shapes[inputs.shape]
-        self._benches[key] = Bench(operator, inputs.seed, inputs.probe, self._scratch, tight=tight)
+        operator, same = self.task.shapes[inputs.shape], self._benches.get((inputs, not tight))
+        self._benches[key] = Bench(
+            operator, inputs.seed, inputs.probe, self._scratch, tight=tight, compiled=self._references, same=same
+        )
         if self._benches[key].unanswered:
             limit = limits.run_seconds(self.task.at(inputs.shape))
             self.give_answers(CpuEntrant(self.around, self._benches[key], 0, limit))
@@ -122,6 +130,7 @@ class CpuWorker(Referee[CpuEntrant]):
             "reproducible": entrant.reproducible,
             "restless_threads": self.around.threads.restless > 0,
             "call_seconds": self._call_seconds,
+            **({"reference": entrant.bench.reference} if entrant.bench.reference else {}),
         }
 
     def counted(self, entrant: CpuEntrant, events: Sequence[str]) -> Counted:
@@ -144,6 +153,12 @@ class CpuWorker(Referee[CpuEntrant]):
     def close(self) -> None:
         for bench in self._benches.values():
             bench.close()
+
+
+def _loaded(references: Sequence[Helper], threads: int) -> HostReferences:
+    from deepgen.run.measure.host_reference import HostReferences  # here: most workers need none of it
+
+    return HostReferences(references, threads)
 
 
 def serve(channel: Channel, pulse: Pulse) -> None:
