@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.baselines.vendor_model import reached
+from deepgen.baselines.vendor_products import reached
 from deepgen.libraries import Entry, Library, Timed, predict
 from deepgen.libraries.c.export import export
 from deepgen.libraries.choice import decide, model_of

@@ -106,9 +106,8 @@ def travelling(target: Target) -> dict[str, bytes]:
         else:
             continue  # a name inside a module
         text = _STUBS[module].encode() if module in _STUBS else path.read_bytes()
-        tree = ast.parse(text)
-        texts[path.relative_to(root).as_posix()] = _without_docstrings(text, tree)
-        waiting += _imports(tree) if module != _EXTEND else []
+        texts[path.relative_to(root).as_posix()], imported = _read(text)
+        waiting += imported if module != _EXTEND else ()
     return texts
 
 
@@ -117,6 +116,13 @@ def _plugins(target: Target) -> dict[str, dict[str, str]]:
     needed = {"deepgen.targets": target.kind, "deepgen.runners": target.runner}
     own = own_plugins()
     return {group: {name: own[group][name]} for group, name in needed.items() if name in own.get(group, {})}
+
+
+@cache
+def _read(text: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """What of a module's text travels, and the modules that it imports. Most of packing would be reading again."""
+    tree = ast.parse(text)
+    return _without_docstrings(text, tree), tuple(_imports(tree))
 
 
 def _without_docstrings(text: bytes, tree: ast.Module) -> bytes:
