@@ -53,6 +53,9 @@ SETTINGS = f"[limits]\ncalm_seconds = {base.CALM_SECONDS}\nrace_seconds = {base.
 # time to fit. Said before numpy is imported; measuring workers set their own numbers.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Python starts quicker in processes that tests begin, those of pytest's workers among them: see the file there.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS / "quick"), os.environ.get("PYTHONPATH"))))
+
 # Hundreds of processes import the same modules: without bytecode files each would compile all of them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

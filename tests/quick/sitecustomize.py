@@ -1,0 +1,90 @@
+"""Python starts quicker in the hundreds of processes that tests begin, which find this by $PYTHONPATH.
+
+Half of the time that importing deepgen takes, Python compiles the methods of dataclasses, whose text it makes anew in
+each process. Here the code of a text is kept beside the bytecode of modules, and taken from there.
+"""
+
+# pathlib takes as long to import as all that is here.
+# ruff: noqa: PTH103, PTH105, PTH118, PTH120, PTH123
+
+from __future__ import annotations
+
+import builtins
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # and so does typing
+    from types import CodeType, ModuleType
+    from typing import Any
+
+KEPT = os.path.join(os.path.dirname(__file__), "__pycache__", f"methods.{sys.implementation.cache_tag}")
+MANY = 20  # texts that are worth writing the file for
+
+
+class Methods:
+    """Stands before the importers of modules until dataclasses is imported, which then compiles by `run`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.fresh: dict[str, bytes] = {}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name != "dataclasses":
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.install(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+    def install(self, module: ModuleType) -> None:
+        import atexit
+
+        self.kept = _read()
+        module.exec = self.run
+        atexit.register(self.write)
+
+    def run(self, text: str, *names: Any) -> None:
+        code = self.kept.get(text)
+        if code is None:
+            code = self.kept[text] = self.fresh[text] = marshal.dumps(compile(text, "<string>", "exec"))
+        loaded: CodeType = marshal.loads(code)
+        builtins.exec(loaded, *names)
+
+    def write(self) -> None:
+        """Together with what others have written meanwhile; whole or not at all."""
+        if len(self.fresh) < MANY:
+            return
+        part = f"{KEPT}.{os.getpid()}"
+        try:
+            os.makedirs(os.path.dirname(KEPT), exist_ok=True)
+            with open(part, "wb") as file:
+                marshal.dump({**_read(), **self.fresh}, file)
+            os.replace(part, KEPT)
+        except OSError:
+            return
+
+
+def _read() -> dict[str, bytes]:
+    try:
+        with open(KEPT, "rb") as file:
+            kept = marshal.load(file)
+            return kept if isinstance(kept, dict) else {}
+    except (OSError, EOFError, ValueError, TypeError):
+        return {}
+
+
+if "dataclasses" in sys.modules:
+    Methods().install(sys.modules["dataclasses"])
+else:
+    sys.meta_path.insert(0, Methods())
