@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.show import top
 from deepgen.tuning import reuse
 from deepgen.tuning.engines import local
-from deepgen.tuning.study.finals import Finals
+from deepgen.tuning.study.finals import Finals, RacedBaseline
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.reading import all_doubts, over_default
 from deepgen.tuning.study.text import seconds_text
@@ -177,3 +178,28 @@ def test_the_time_of_one_trial_and_that_of_the_finals_are_told_apart(
     listed = " ".join(capsys.readouterr().out.split())
     assert "trial in search in finals rate config" in listed
     assert f"{seconds_text(winner['trial_seconds'])} {seconds_text(winner['seconds'])}" in listed
+
+
+def test_a_faster_baseline_is_the_first_thing_that_a_result_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless that is within the interval, or a busy machine made it up."""
+    study = dg.tune(OPERATOR, target="sim", strategy="random", trials=4, out=tmp_path)
+    held = study.finals()
+    assert held is not None and study.summary()["faster_baseline"] is None
+    rows = [
+        ("slow", 2.0, (1.9, 2.1)),
+        ("level", 0.99, (0.9, 1.1)),
+        ("fast", 0.8, (0.75, 0.85)),
+        ("near", 0.9, (0.8, 0.95)),
+    ]
+    baselines = [RacedBaseline(name, 1e-3, ratio, interval) for name, ratio, interval in rows]
+    noisy = RacedBaseline("noisy", 1e-3, 0.1, (0.1, 0.1), noisy="threads waited for cores")
+    with Journal(study.folder, write=True) as journal:
+        journal.add_finals(replace(held, baselines=(*baselines, noisy)))
+    faster: dict[str, Any] = study.summary()["faster_baseline"]  # type: ignore[assignment]
+    assert (faster["name"], faster["ratio"], faster["interval"]) == ("fast", 0.8, [0.75, 0.85])
+    assert faster["helps"] == ["more trials: --trials 200", "another family: --family all", "fast itself"]
+    print_result(study)
+    first = " ".join(capsys.readouterr().out.split("gemm")[0].split())
+    assert first.startswith("fast is 1.25 times as fast as the winner (1.18 to 1.33). What would help: more trials:")

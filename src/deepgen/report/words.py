@@ -86,6 +86,13 @@ def _compared(row: Mapping[str, Any]) -> str:
     return f"{verdict}: {ratio_text(row)}"
 
 
+def outdone(faster: Mapping[str, Any]) -> str:
+    """That a baseline is faster than the winner, and what would help: the first sentence of a result."""
+    low, high = (1.0 / end for end in reversed(faster["interval"]))
+    times = f"{1.0 / faster['ratio']:.2f} times as fast as the winner ({low:.2f} to {high:.2f})"
+    return f"{faster['name']} is {times}. What would help: {'; '.join(faster['helps'])}."
+
+
 def judged(ratio: float, low: float, high: float) -> str:
     """What can be concluded from a ratio and its interval."""
     if not low <= 1.0 <= high:

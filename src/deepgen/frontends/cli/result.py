@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown, write_text
-from deepgen.report.words import compared, gained, without_advice
+from deepgen.report.words import compared, gained, outdone, without_advice
 from deepgen.tuning import Study
 from deepgen.tuning.study.text import as_perf_stats, bound_text, lost_baselines, rate_text, seconds_text
 from deepgen.vocabulary.errors import DeepgenError
@@ -18,6 +18,8 @@ def print_result(study: Study) -> None:
     """The winner, how it compares, and how to use it."""
     summary: dict[str, Any] = study.summary()
     winner, trials = summary["winner"], summary["trials"]
+    if (faster := summary["faster_baseline"]) is not None:
+        paragraph(outdone(faster))
     paragraph(f"{study.describe()} on {study.target.shown}")
     if winner is None:
         labelled("winner", "none: no kernel gave a correct result")
@@ -47,6 +49,8 @@ def print_result(study: Study) -> None:
     if spent:
         parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
         labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
+    if summary["left_out"]:
+        labelled("left out", f"for lack of time: {', '.join(summary['left_out'])}")
     waited = summary["waited"]
     if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
         labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")

@@ -77,6 +77,14 @@ class RacedBaseline:
     bursts: Bursts | None = field(default=None, metadata=coded(omit=True))
     noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio says nothing
 
+    def compared(self) -> tuple[float, tuple[float, float]] | None:
+        """The ratio that counts and its interval, that of bursts where there are some; None where it says nothing."""
+        if self.noisy:
+            return None
+        if self.bursts is not None:
+            return self.bursts.kernel.ratio, self.bursts.kernel.interval
+        return None if self.ratio is None or self.interval is None else (self.ratio, self.interval)
+
     def shown(self) -> JsonObject:
         """Without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]

@@ -67,6 +67,7 @@ class Reading:
             "winner": best,
             "baselines": [row.shown() for row in finals.baselines],
             "baselines_lost": [row.to_json() for row in finals.baselines_lost],
+            "faster_baseline": self._faster_baseline(finals),
             **({"shapes": [row.to_json() for row in finals.shapes]} if best is not None and finals.shapes else {}),
             "waited": finals.waited.to_json() if finals.waited is not None else None,
             "doubts": doubts,
@@ -76,6 +77,23 @@ class Reading:
             "improved": [[round(after, 3), seconds] for after, seconds in self.improved()],
             "left_out": [*finals.left_out],
         }
+
+    def _faster_baseline(self, finals: Finals) -> JsonObject | None:
+        """The fastest of the baselines that the winner is surely slower than, with what would help, if there is one."""
+        rows = [(*ratio, row.name) for row in finals.baselines if (ratio := row.compared()) is not None]
+        surely = [(ratio, interval, name) for ratio, interval, name in rows if interval[1] < 1.0]
+        if not surely:
+            return None
+        ratio, interval, name = min(surely)
+        budget, ended, helps = self.budget.get("time_budget"), len(self.trials), []
+        if budget is not None and ended < (self.budget.get("trials") or 0):
+            helps.append(f"more time: --time-budget {3 * budget:g}")
+        else:
+            helps.append(f"more trials: --trials {max(200, 3 * ended)}")
+        if any("finalist" in text for text in finals.left_out) or ended > 20 * (self.budget.get("keep_top") or 8):
+            helps.append("more finalists: --keep-top 16")
+        helps += ["another family: --family all", f"{name} itself"]
+        return {"name": name, "ratio": ratio, "interval": [*interval], "helps": [*helps]}
 
     def default_measured_after(self) -> float | None:
         """The seconds from the start to the end of the trial that the search began with."""
