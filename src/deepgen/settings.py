@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "deepgen.toml"
 VARIABLE = "DEEPGEN_SETTINGS"  # a file that is read in place of the project's
+LIBRARY = Path("deepgen-library")  # the folder of the usual library
 _MOST_TOML = 1 << 20  # bytes; its parser is slower than that of JSON
 
 

@@ -25,7 +25,7 @@ from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
-from deepgen.tuning.engines import Engine, LocalEngine
+from deepgen.tuning.engines import Engine, local_engine
 from deepgen.tuning.request import STUDIES, on_threads
 from deepgen.tuning.search import DEFAULT, StrategyKind
 from deepgen.vocabulary import BadInput
@@ -144,13 +144,3 @@ def _both(view: Watch, watch: Watch | None) -> Watch:
             watch(progress)
 
     return tell
-
-
-def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
-    """The local engine as the settings want it."""
-    return LocalEngine(
-        jobs=jobs or settings.limits.jobs,
-        cache=settings.cache,
-        toolchains=settings.programs(),
-        limits=settings.build_limits(),
-    )

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from deepgen.frontends.api import local_engine
 from deepgen.frontends.formats import Document, TuningFile, tuning_of
 from deepgen.settings import Settings
 from deepgen.tuning import Study
-from deepgen.tuning.engines import Engine
+from deepgen.tuning.engines import Engine, local_engine
 from deepgen.vocabulary import BadInput
 
 # The first case of each of Heron's files, and what it is.
@@ -67,7 +66,7 @@ def test_a_limit_on_builds_is_kept_to(deepgen: Callable, project: Path, monkeypa
         limits.append(settings.build_limits().wall_seconds)
         return local_engine(settings, jobs)
 
-    monkeypatch.setattr("deepgen.frontends.api.local_engine", local)
+    monkeypatch.setattr("deepgen.tuning.engines.local_engine", local)
     data = content({"G1": ["gemm", [64, 64, 64]]}, in_dtype="int8", out_dtype="int32", build_timeout=33)
     (project / "heron.json").write_text(json.dumps(data))
     said = deepgen("tune", "heron.json", "--target", "sim", "--out", "s")

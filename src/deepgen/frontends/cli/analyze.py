@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from deepgen import settings
-from deepgen.frontends.api import local_engine
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import labelled, print_json, shown, table
 from deepgen.report import analysis
@@ -20,6 +19,7 @@ from deepgen.report.facts import facts_from
 from deepgen.report.plots import write_analysis
 from deepgen.report.view.text import note
 from deepgen.tuning import counting
+from deepgen.tuning.engines import local_engine
 from deepgen.vocabulary import Trial
 
 Threshold = Annotated[

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from deepgen import settings
-from deepgen.frontends.api import local_engine
 from deepgen.frontends.cli import options, requests, session, studies
 from deepgen.frontends.cli.completion import OperatorCommand
 from deepgen.frontends.cli.output import print_json, shown
@@ -27,6 +26,7 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import exchange as bundles
 from deepgen.tuning.bundles.archive import stem
+from deepgen.tuning.engines import local_engine
 from deepgen.tuning.study import trust as trusted
 from deepgen.vocabulary.errors import BadInput
 

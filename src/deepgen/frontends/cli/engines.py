@@ -24,7 +24,7 @@ def chosen(name: str, address: str | None) -> Callable[[Settings, int | None], E
 
 
 def on_this_machine(settings: Settings, jobs: int | None, address: str | None) -> Engine:
-    from deepgen.frontends.api import local_engine
+    from deepgen.tuning.engines import local_engine
 
     return local_engine(settings, jobs)
 

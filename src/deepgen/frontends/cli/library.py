@@ -24,7 +24,7 @@ from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keep winners in a library, and ship them.")
 
-DEFAULT = Path("deepgen-library")
+DEFAULT = settings.LIBRARY
 Folder = Annotated[
     Path, typer.Option("--library", metavar="DIR", help="The library's folder. [deepgen-library]", show_default=False)
 ]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import typer
 
-from deepgen.frontends.cli.library import DEFAULT
 from deepgen.frontends.cli.output import print_json, shown
 from deepgen.frontends.cli.result import print_counted, print_ranking, print_result, write_counted
 from deepgen.frontends.formats import write_results
 from deepgen.report.view.live import title_of, watching
 from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
 from deepgen.report.view.text import note
+from deepgen.settings import LIBRARY
 from deepgen.targets import Elsewhere
 from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
@@ -122,12 +122,12 @@ def _say_left_out(jobs: Sequence[TuningJob], why: str) -> None:
 
 
 @contextmanager
-def offering(command: str) -> Iterator[None]:
+def offering(command: Callable[[], str]) -> Iterator[None]:
     """Where the device is elsewhere, say so together with the command that packs the same work for it."""
     try:
         yield
     except Elsewhere as error:
-        remedy = f"Pack them for a host that has one: {command}"
+        remedy = f"Pack them for a host that has one: {command()}"
         raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
@@ -159,7 +159,7 @@ def gain_of(recorded: RecordedWork, folder: Path | None) -> Callable[[Request], 
     """What a study may gain of the model's time: little where the library that is filled has a kernel already."""
     from deepgen.libraries import library
 
-    folder = folder or DEFAULT
+    folder = folder or LIBRARY
     existing = [(entry.operator, entry.target) for entry in library(folder).list()] if folder.exists() else []
 
     def gain(request: Request) -> float:
@@ -175,7 +175,7 @@ def filling(folder: Path | None, recorded: RecordedWork | None) -> list[Callable
         return []
     from deepgen.libraries import library
 
-    filled = library(folder or DEFAULT)
+    filled = library(folder or LIBRARY)
 
     def add(study: Study) -> None:
         try:

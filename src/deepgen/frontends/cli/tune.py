@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from deepgen import settings
-from deepgen.frontends.api import local_engine
-from deepgen.frontends.cli import bundle, completion, engines, options, requests, session, studies
+from deepgen.frontends.cli import completion, engines, options, requests, session, studies
 from deepgen.frontends.cli.output import print_json
 from deepgen.frontends.cli.processes import start
 from deepgen.frontends.cli.result import print_calls, print_result
 from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.tuning import reuse
+from deepgen.tuning.engines import local_engine
 from deepgen.tuning.work import LEAST_SECONDS
 
 Words = Annotated[
@@ -53,7 +55,7 @@ def tune(
     if detach or wanted.detach:
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
-        with session.offering(bundle.command(words, values)):
+        with session.offering(partial(_packing, words, values)):
             again = engines.words(engine, address)
             after = session.filling(library, recorded)
             if wanted.file is not None and wanted.file.after is not None:
@@ -92,10 +94,17 @@ def resume(
     if detach:
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
-        with session.offering(bundle.command([study], values)):
+        with session.offering(partial(_packing, [study], values)):
             again = engines.words(engine, address)
             started = context.obj.started
             session.carry_out([job], on(current, values["jobs"]), go_on=again, as_json=as_json, started=started)
+
+
+def _packing(words: list[str], values: Mapping[str, Any]) -> str:
+    """The command that packs the same work for another host."""
+    from deepgen.frontends.cli import bundle  # with what packs and reads bundles, which few commands need
+
+    return bundle.command(words, values)
 
 
 Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]

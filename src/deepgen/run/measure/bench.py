@@ -21,7 +21,7 @@ import numpy as np
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, compare, explain
 from deepgen.run.measure import handed
-from deepgen.run.measure.channel import BufferPlace
+from deepgen.run.measure.channel import GUARD, BufferPlace
 from deepgen.vocabulary import DType, Verdict
 
 if TYPE_CHECKING:
@@ -262,7 +262,6 @@ def look_for_damage(buffers: Iterable[Guarded]) -> None:
             raise Rejected(Verdict.WRONG, damage)
 
 
-GUARD = 2 << 20  # costs address space only, and catches strides that would jump over a single page
 CANARY = 0xC5
 _HUGE = 2 << 20
 _HUGE_FROM = 4 << 20  # numpy asks for huge pages from this size on, and so should what we compare with it

@@ -30,6 +30,8 @@ from typing import Any
 _HEAD = struct.Struct("<II16s")
 _MAGIC = 0x64_67_6E_32
 _LONGEST = 1 << 28
+LOST_CHANNEL = 70  # a worker's exit code: the channel to the supervisor is gone although the supervisor is not
+GUARD = 2 << 20  # bytes around a buffer: costs address space only, and catches strides that jump over a single page
 _HIGHEST = 4096  # file numbers: the system keeps a table up to the highest one in use
 
 

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from deepgen.run.measure import spawn
-from deepgen.run.measure.bench import GUARD
-from deepgen.run.measure.channel import DOING, BufferPlace, Closed, Garbled, Pulse, WorkerStage
+from deepgen.run.measure.channel import DOING, GUARD, LOST_CHANNEL, BufferPlace, Closed, Garbled, Pulse, WorkerStage
 from deepgen.run.measure.limits import START_SECONDS
-from deepgen.run.measure.worker import LOST_CHANNEL
 from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 

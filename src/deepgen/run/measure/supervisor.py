@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepgen.run.counters.base import Counted
-from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure import conditions, handed, limits
 from deepgen.run.measure.base import REFERENCE, Contender, Task
 from deepgen.run.measure.helpers import built_here, references
@@ -27,6 +26,7 @@ from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen.vocabulary.measurement import IMPOSSIBLE
 
 if TYPE_CHECKING:
+    from deepgen.run.counters.profiler import Profiler
     from deepgen.run.measure.base import Helpers, Least
 
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
@@ -71,7 +71,11 @@ class Supervisor:
         self._helpers = helpers
         self._opening: dict[str, Any] = {}
         self._slot = WorkerSlot(task, self._opened_with)
-        self._profiler = Profiler(task, self._scratch.path, toolchains or {}) if task.target.runner == "gpu" else None
+        self._profiler: Profiler | None = None
+        if task.target.runner == "gpu":
+            from deepgen.run.counters.profiler import Profiler
+
+            self._profiler = Profiler(task, self._scratch.path, toolchains or {})
         self._busy = 0  # measurements in a row that stayed contaminated
         self._printed = 0  # bytes, in the last request
         self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between

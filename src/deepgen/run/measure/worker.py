@@ -22,7 +22,7 @@ from deepgen.run.counters.base import Counted
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import CALL, REFERENCE, Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
-from deepgen.run.measure.channel import Channel, Closed, Pulse, WorkerStage
+from deepgen.run.measure.channel import LOST_CHANNEL, Channel, Closed, Pulse, WorkerStage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
@@ -32,7 +32,6 @@ from deepgen.vocabulary import DeepgenError, Json, JsonObject, Kernel, Measureme
 if TYPE_CHECKING:
     from deepgen.run.measure.host_reference import HostReferences
 
-LOST_CHANNEL = 70  # exit code: the channel to the supervisor is gone although the supervisor is not
 _STACK = 8 << 20  # what a user's process usually has
 _BENCH_BYTES = 512 << 20  # of inputs for other seeds and probes, kept for the next finalist
 _MOST_STREAMED = 512 << 20

@@ -20,6 +20,7 @@ from deepgen.run.measure import conditions, limits, open_runner, peak_gflops
 from deepgen.run.measure.base import Contender, Helper, RunnerOptions, Task, least_seconds
 from deepgen.run.measure.helpers import build_helpers, helpers_for
 from deepgen.run.measure.peak import MeasuredBounds, NotMeasured, operator_bounds
+from deepgen.settings import Settings
 from deepgen.targets import host
 from deepgen.toolchains import (
     BuildError,
@@ -53,6 +54,16 @@ class LocalEngine:
 
     def open(self, task: Task, look: Look | None = None) -> LocalSession:
         return LocalSession(self, task, look)
+
+
+def local_engine(settings: Settings, jobs: int | None = None) -> LocalEngine:
+    """The local engine as the settings want it."""
+    return LocalEngine(
+        jobs=jobs or settings.limits.jobs,
+        cache=settings.cache,
+        toolchains=settings.programs(),
+        limits=settings.build_limits(),
+    )
 
 
 class LocalSession:
