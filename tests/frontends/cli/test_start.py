@@ -66,14 +66,14 @@ def test_a_run_imports_nothing_that_makes_other_kernels(loaded: Callable[..., se
     found = loaded("tune", "gemm", "MNK=64", "--target", "sim", "t=3", "--json")
     assert "deepgen.compiler.family" in found, "it is asked whether it serves"
     assert not found & {"deepgen.compiler.making", "deepgen_triton_cpu.lowering", "rich"}
-    others = {
+    others = (
         "libraries",
         "tuning.bundles",
         "kernels.own",
         "run.measure.worker",
         "run.counters.profiler",
         "frontends.api",
-    }
+    )
     assert not found & {f"deepgen.{room}" for room in others}
 
 

@@ -97,14 +97,14 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
 
     None where the word names no such file.
     """
-    from deepgen.kernels.own import OwnKernel
-
     if word.endswith(".json") and Path(word).is_file():
         from deepgen.frontends import formats
 
         return formats.kernel_of(formats.opened(Path(word)))
     if not names_code(word):
         return None
+    from deepgen.kernels.own import OwnKernel
+
     file, colon, attribute = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     held = vars(finding.module_at(Path(file)))
     kernels = {name: value for name, value in held.items() if isinstance(value, OwnKernel)}
