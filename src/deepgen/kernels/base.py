@@ -13,6 +13,8 @@ from deepgen.vocabulary import Kernel
 if TYPE_CHECKING:
     from deepgen.space import Space  # which takes numpy: to know the families by name does not
 
+OWN_KERNELS = "own kernel"  # the name of the family of kernels that users bring
+
 
 class Generator(Protocol):
     """One family of kernels."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.kernels.base import OWN_KERNELS
 from deepgen.kernels.own import sources as reading
 from deepgen.kernels.own.arguments import Argument, ScalarArgument, TensorArgument
 from deepgen.kernels.own.description import Description, OwnLaunch
@@ -28,7 +29,7 @@ from deepgen.vocabulary import (
     WorkspaceArg,
 )
 
-NAME = "own kernel"
+NAME = OWN_KERNELS
 # The languages in which a target's kernels are written, by the language of the source.
 _BESIDES = {"c++": ("-lstdc++",)}
 HIP_HEADER = "hip/hip_runtime.h"

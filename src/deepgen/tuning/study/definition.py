@@ -50,9 +50,9 @@ def check(definition: Mapping[str, Any], where: str) -> None:
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:
     """Whether the study holds the source of a user's kernel; studies of deepgen's families hold none."""
-    from deepgen.kernels.own.family import NAME  # here: `status` does not need it
+    from deepgen.kernels.base import OWN_KERNELS  # here: `status` does not need it
 
-    return bool(definition["generator"] == NAME)
+    return bool(definition["generator"] == OWN_KERNELS)
 
 
 def signed_part(definition: Mapping[str, Any]) -> object:
