@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,12 @@ def _with_suffix(name: str) -> Iterator[str]:
             if number.isdigit() and shutil.which(str(path)):
                 versions.append((int(number), str(path)))
     yield from (path for _, path in sorted(versions, key=lambda pair: -pair[0]))
+
+
+def python_headers() -> str | None:
+    """The folder of Python's own headers, by which extensions in C are built; many systems have them apart."""
+    folder = Path(sysconfig.get_path("include"))
+    return str(folder) if (folder / "Python.h").is_file() else None
 
 
 def ask(path: str, *words: str) -> str:

@@ -63,6 +63,9 @@ def test_a_missing_compiler_says_what_it_blocks_and_how_to_get_it(
     missing = {item["what"]: item for item in deepgen("doctor", "--json").json()["missing"]}
     assert "building C kernels" in missing["gcc"]["blocks"]
     assert "install" in missing["gcc"]["remedy"].lower()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
+    missing = {item["what"]: item for item in deepgen("doctor", "--json").json()["missing"]}
+    assert "calls of loaded kernels" in missing["Python.h"]["blocks"]
 
 
 def test_a_toolchain_path_that_is_wrong_is_shown_as_such(deepgen: Callable, project: Path) -> None:

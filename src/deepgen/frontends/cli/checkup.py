@@ -23,7 +23,7 @@ from deepgen.run.measure import RUNNERS
 from deepgen.settings import Settings
 from deepgen.targets import KINDS, host
 from deepgen.targets.gpu_facts import CUDA_ARCHES, HIP_ARCHES
-from deepgen.toolchains import TOOLCHAINS, survey
+from deepgen.toolchains import TOOLCHAINS, programs, survey
 from deepgen.tuning.search import STRATEGIES
 from deepgen.vocabulary.errors import DeepgenError, install_extra
 from deepgen.vocabulary.registry import DOORS, LOWERINGS, Registry
@@ -154,6 +154,14 @@ def _package(package: Package) -> dict[str, Any]:
     return {**asdict(package), "version": version}
 
 
+_HEADERS = {
+    "what": "Python.h",
+    "why": "Python's headers are not here",
+    "blocks": "calls of loaded kernels in C: in Python a call takes the processor some 10 us",
+    "remedy": "Install them with `apt-get install python3-dev`.",
+}
+
+
 def _missing(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> list[dict[str, str]]:
     """What is not here, what that blocks, and how to get it."""
     compilers = [tool for tool in tools if tool["serves"].startswith("building C kernels")]
@@ -165,6 +173,8 @@ def _missing(tools: list[dict[str, Any]], packages: list[dict[str, Any]]) -> lis
         spare = tool in compilers and any(c["ok"] for c in compilers)
         blocks = "nothing: another C compiler is here" if spare else tool["serves"]
         missing.append({"what": tool["name"], "why": tool["problem"], "blocks": blocks, "remedy": tool["remedy"]})
+    if programs.python_headers() is None:
+        missing.append(_HEADERS)
     for package in packages:
         if package["version"] is None:
             spare = package["name"] == "ziglang" and any(c["ok"] for c in compilers)

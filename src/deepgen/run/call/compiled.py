@@ -6,7 +6,6 @@ Python without its lock, there is no extension: then everything is done in Pytho
 
 from __future__ import annotations
 
-import os
 import sysconfig
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from deepgen import targets
-from deepgen.toolchains import build_once
+from deepgen.toolchains import build_once, programs
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Source
 
 _SOURCES = ("calls.c", "kinds.h", "arrays.h", "bound.h")
@@ -31,8 +30,8 @@ def core() -> Any:
     `Bound` carries out a bound kernel: it is called with addresses and a stream. `Caller` is a base class of what is
     called with arrays.
     """
-    headers = sysconfig.get_path("include")
-    if not os.path.exists(f"{headers}/Python.h") or sysconfig.get_config_var("Py_GIL_DISABLED"):  # noqa: PTH110
+    headers = programs.python_headers()
+    if headers is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
         return _loaded(build_once(_kernel(headers), targets.resolve("cpu")).binary)

@@ -46,22 +46,20 @@ def load(
     if requires:
         kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
     device: Device = CpuDevice(kernel, binary) if api is None else GpuDevice(kernel, binary, api)
+    quick: type[Loaded] = QuickTorch if isinstance(device, GpuDevice) else QuickNumpy
+    in_python = quick if is_two_to_one(operator) else Loaded
     core = compiled.core()
     if core is not None:
         try:
-            return _compiled_class(core)(kernel, operator, device)
+            return _compiled_class(core, in_python)(kernel, operator, device)
         except ValueError:  # of more arguments, or of other alignments, than C takes
             pass
-    if not is_two_to_one(operator):
-        return Loaded(kernel, operator, device)
-    if isinstance(device, GpuDevice):
-        return QuickTorch(kernel, operator, device)
-    return QuickNumpy(kernel, operator, device)
+    return in_python(kernel, operator, device)
 
 
 @cache
-def _compiled_class(core: Any) -> type[Loaded]:
-    class Compiled(core.Caller, Loaded):  # type: ignore[misc]
+def _compiled_class(core: Any, in_python: type[Loaded]) -> type[Loaded]:
+    class Compiled(core.Caller, in_python):  # type: ignore[misc, valid-type]
         """Calls in C where arrays are like those of a call before; all others, and first ones, go the Python way."""
 
         def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
@@ -74,7 +72,8 @@ def _compiled_class(core: Any) -> type[Loaded]:
                 tuple(map(place, self._arguments.needed)),  # places of tensors that come by position
                 tuple(map(place, self._arguments.written)),
                 tuple(self._aligned[name] for name in self._arguments.order),
-                Loaded._first,
+                Loaded._first,  # for calls of a kind that was not met
+                in_python.__call__,  # for calls whose kind is not to be seen from C
                 device.by_stream,
                 gpu,
             )

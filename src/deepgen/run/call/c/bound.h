@@ -207,7 +207,7 @@ static int take_near(Near *n, PyObject *from, int addresses) {
     return PyErr_SetString(PyExc_ValueError, "no such place"), -1;
 }
 
-// Bound(addresses, slots, nears, look, steps, streams, failed, run, on, keep); compiled.py says what these are.
+// Bound(addresses, slots, nears, look, steps, streams, failed, run, on, keep); firing.py says what these are.
 static PyObject *bound_new(PyTypeObject *type, PyObject *args, PyObject *named) {
     PyObject *slots, *nears, *look, *steps, *streams, *failed, *run, *on, *keep, *t = (PyObject *)&PyTuple_Type;
     int addresses;

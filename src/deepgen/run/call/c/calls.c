@@ -9,19 +9,15 @@
 
 // --- calls ------------------------------------------------------------------------------------------------------------
 
-static PyObject *by_python(Caller *c, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+static PyObject *by_python(Caller *c, PyObject *way, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     Py_ssize_t all = count + (names ? PyTuple_GET_SIZE(names) : 0);
     PyObject **more = PyMem_Malloc(sizeof *more * (size_t)(all + 1));
     if (!more) return PyErr_NoMemory();
     more[0] = (PyObject *)c;
     if (all) memcpy(more + 1, args, sizeof *more * (size_t)all);
-    PyObject *both = PyObject_Vectorcall(c->first, more, (size_t)count + 1, names);
+    PyObject *result = PyObject_Vectorcall(way, more, (size_t)count + 1, names);
     PyMem_Free(more);
-    if (both && !(PyTuple_CheckExact(both) && PyTuple_GET_SIZE(both) == 2)) {
-        Py_DECREF(both);
-        return PyErr_SetString(PyExc_SystemError, "a first call gives a result and what is ready"), NULL;
-    }
-    return both;
+    return result;
 }
 
 static int add_maker(Kind *kind, int place, PyObject *make, PyObject *result) {
@@ -74,8 +70,12 @@ static Kind *new_kind(const Caller *c, const Key *key, u64 hash, const Given *gi
 
 static PyObject *first_call(Caller *c, PyObject *const *args, Py_ssize_t count, PyObject *names, const Given *given,
                             const Key *key, u64 hash) {
-    PyObject *both = by_python(c, args, count, names);
+    PyObject *both = by_python(c, c->first, args, count, names);
     if (!both) return NULL;
+    if (!PyTuple_CheckExact(both) || PyTuple_GET_SIZE(both) != 2) {
+        Py_DECREF(both);
+        return PyErr_SetString(PyExc_SystemError, "a first call gives a result and what is ready"), NULL;
+    }
     Kind *kind = met_before(c, key, hash) ? NULL : new_kind(c, key, hash, given, both);
     if (kind) {
         if (c->kinds >= MOST_KINDS) forget_all(c);
@@ -121,11 +121,8 @@ static PyObject *caller_call(PyObject *self, PyObject *const *args, size_t flags
     Seen seen = {0};
     u64 at[MOST_TENSORS], packed[MOST_TENSORS], stream, bits = 0;
     int first, made = 0, used = 0;
-    if (!sort_arguments(c, args, count, names, &given) || !read_call(c, &given, &key, at, &first, &stream)) {
-        PyObject *both = by_python(c, args, count, names), *result = both ? Py_NewRef(PyTuple_GET_ITEM(both, 0)) : NULL;
-        Py_XDECREF(both);
-        return result;
-    }
+    if (!sort_arguments(c, args, count, names, &given) || !read_call(c, &given, &key, at, &first, &stream))
+        return by_python(c, c->otherwise, args, count, names);
     u64 hash = hashed(&key);
     Kind *kind = met_before(c, &key, hash);
     if (!kind) return first_call(c, args, count, names, &given, &key, hash);
@@ -145,9 +142,7 @@ static PyObject *caller_call(PyObject *self, PyObject *const *args, size_t flags
     for (int i = 0; i < c->tensors; i++)
         if (given.array[i]) bits |= at[i] & c->mask[i], packed[used++] = at[i];
     if (bits) {
-        PyObject *both = by_python(c, args, count, names);  // which says what is not aligned
-        result = both ? Py_NewRef(PyTuple_GET_ITEM(both, 0)) : NULL;
-        Py_XDECREF(both);
+        result = by_python(c, c->otherwise, args, count, names);  // which says what is not aligned
     } else if (!surely(c, kind->bound, packed, stream)) {
         result = give_back(c, given.array);
     }
@@ -174,14 +169,14 @@ static int take_places(PyObject *from, int *places, int most) {
     return (int)PyTuple_GET_SIZE(from);
 }
 
-// set_up(names, scalars, needed, written, multiples, first, by_stream, gpu); compiled.py says what these are.
+// set_up(names, scalars, needed, written, multiples, first, otherwise, by_stream, gpu); loaded.py says what these are.
 static PyObject *set_up(PyObject *self, PyObject *args) {
     Caller *c = (Caller *)self;
-    PyObject *names, *scalars, *needed, *written, *multiples, *first, *gpu, *t = (PyObject *)&PyTuple_Type;
+    PyObject *names, *scalars, *needed, *written, *multiples, *first, *otherwise, *gpu, *t = (PyObject *)&PyTuple_Type;
     int by_stream;
     if (c->first) return PyErr_SetString(PyExc_RuntimeError, "it is set up"), NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OpO", t, &names, t, &scalars, t, &needed, t, &written, t, &multiples, &first,
-                          &by_stream, &gpu))
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!OOpO", t, &names, t, &scalars, t, &needed, t, &written, t, &multiples,
+                          &first, &otherwise, &by_stream, &gpu))
         return NULL;
     Py_ssize_t tensors = PyTuple_GET_SIZE(names);
     if (tensors > MOST_TENSORS || PyTuple_GET_SIZE(scalars) > MOST_SCALARS || PyTuple_GET_SIZE(multiples) != tensors ||
@@ -204,7 +199,8 @@ static PyObject *set_up(PyObject *self, PyObject *args) {
         c->on_gpu = true;
     }
     c->by_stream = by_stream;
-    c->names = Py_NewRef(names), c->scalars = Py_NewRef(scalars), c->first = Py_NewRef(first);
+    c->names = Py_NewRef(names), c->scalars = Py_NewRef(scalars);
+    c->first = Py_NewRef(first), c->otherwise = Py_NewRef(otherwise);
     return Py_NewRef(Py_None);
 }
 
@@ -222,6 +218,7 @@ static int caller_traverse(PyObject *self, visitproc visit, void *arg) {
             for (int j = 0; j < k->makers; j++) Py_VISIT(k->maker[j].make);
         }
     Py_VISIT(c->first);
+    Py_VISIT(c->otherwise);
     Py_VISIT(c->stream_of);
     Py_VISIT(c->trouble);
     Py_VISIT(c->recover);
@@ -237,7 +234,7 @@ static void caller_dealloc(PyObject *self) {
     Caller *c = (Caller *)self;
     PyObject_GC_UnTrack(self);
     forget_all(c);
-    Py_XDECREF(c->names), Py_XDECREF(c->scalars), Py_XDECREF(c->first);
+    Py_XDECREF(c->names), Py_XDECREF(c->scalars), Py_XDECREF(c->first), Py_XDECREF(c->otherwise);
     Py_XDECREF(c->stream_of), Py_XDECREF(c->trouble), Py_XDECREF(c->recover);
     Py_TYPE(self)->tp_free(self);
 }

@@ -31,8 +31,9 @@ typedef struct {
     int position[MOST_TENSORS], output[MOST_TENSORS];  // places: of what is given by position, and of what is written
     u64 mask[MOST_TENSORS];                            // bits of an address that must be zero
     bool on_gpu, by_stream;
-    PyObject *first;                             // the Python way: from all arguments to the result and what is ready
-    PyObject *stream_of, *trouble, *recover;     // on a GPU
+    PyObject *first;      // the Python way: from all arguments to the result and what is ready for others like it
+    PyObject *otherwise;  // the same, to the result alone
+    PyObject *stream_of, *trouble, *recover;  // on a GPU
     int kinds;
     Kind *heads[HEADS];
 } Caller;
