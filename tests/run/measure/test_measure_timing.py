@@ -34,6 +34,13 @@ def test_the_clearly_beaten_are_given_up_early() -> None:
     assert not is_beaten([], POLICY, 1.0)
 
 
+def test_how_far_behind_a_kernel_is_need_not_be_known_well() -> None:
+    rng = np.random.default_rng(0)
+    noisy = list(0.01 * np.exp(0.03 * rng.standard_normal(200)))
+    near, far = (taken(noisy, beat=beat) for beat in (0.0099, 0.0078))
+    assert near == taken(noisy) == POLICY.max_samples and far <= 15
+
+
 def test_a_suspiciously_fast_sample_is_confirmed_by_more() -> None:
     assert taken([0.01] * 4 + [0.001] + [0.01] * 50) == 10
 

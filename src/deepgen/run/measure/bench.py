@@ -22,6 +22,7 @@ from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Toleran
 from deepgen.operators.compare import Comparison, compare, explain
 from deepgen.run.measure import handed
 from deepgen.run.measure.channel import GUARD, BufferPlace
+from deepgen.run.measure.harness import StepKind, Steps, in_python
 from deepgen.vocabulary import DType, Verdict
 
 if TYPE_CHECKING:
@@ -123,9 +124,11 @@ class Bench:
         tight: bool,
         compiled: HostReferences | None = None,
         same: Bench | None = None,
+        do: Callable[[Steps], int] = in_python,
     ) -> None:
-        """`compiled`: what computes references and compares; `same`: another bench of the same inputs."""
-        self.operator = operator
+        """`compiled`: what computes references and compares; `same`: another bench of the same inputs; `do`: carries
+        out steps on memory, as a harness does more quickly."""
+        self.operator, self._do = operator, do
         self._seed, self._probe, self._references, self._compiled = seed, probe, references, compiled
         self.reference: str = ""  # who computed it, and why, where it might be another
         self._sets: list[InputSet] = []
@@ -140,8 +143,10 @@ class Bench:
         self._present = self._sets[0]
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
-        self._poison: dict[str, int] = {}
+        self._poison: Mapping[str, int] = {}
         self._runs = 0
+        self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
+        self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
         for tensor in operator.tensors():
             buffer = Guarded(tensor.name, tensor.bytes, tensor.dtype.bytes if tight else 64)
             self.buffers[tensor.name] = buffer
@@ -191,23 +196,43 @@ class Bench:
 
     def use(self, chosen: InputSet) -> None:
         """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
-        for name, array in chosen.inputs.items():
-            buffer = self.buffers[name]
-            if buffer.read_only and array is not self._present.inputs[name]:
-                buffer.protect(read_only=False)
-                np.copyto(self.arrays[name], array)
-                buffer.protect(read_only=True)
-        self._present = chosen
+        present, self._present = self._present, chosen
+        if chosen is present:
+            return
+        key = (id(present), id(chosen))
+        if key not in self._rewriting:
+            other = [n for n, array in chosen.inputs.items() if array is not present.inputs[n]]
+            self._rewriting[key] = self._writing([n for n in other if self.buffers[n].read_only], chosen)
+        self._carry_out(self._rewriting[key])
+
+    def _writing(self, names: Iterable[str], chosen: InputSet, poisoned: Mapping[str, int] | None = None) -> Steps:
+        """The steps that write numbers of a set, and then bytes."""
+        rows: list[tuple[StepKind, int, int, int]] = []
+        kept = []
+        for name in names:
+            buffer, array = self.buffers[name], np.ascontiguousarray(chosen.inputs[name], self.arrays[name].dtype)
+            copy = (StepKind.COPY, buffer.start, array.ctypes.data, array.nbytes)
+            locked = buffer.protecting(read_only=False), copy, buffer.protecting(read_only=True)
+            rows += locked if buffer.read_only else (copy,)
+            kept.append(array)
+        for name, byte in (poisoned or {}).items():
+            rows.append((StepKind.FILL, self.buffers[name].start, byte, self.buffers[name].bytes))
+        return Steps(rows, *kept)
+
+    def _carry_out(self, steps: Steps) -> None:
+        if self._do(steps) >= 0:
+            raise MemoryError(f"the memory of {self.operator.describe()} cannot be written")
 
     def reset(self) -> None:
         """Before each run: spoil the outputs, restore what is read and written."""
         self._runs += 1
-        for tensor in self._outputs:
-            if tensor.role == "inout":
-                np.copyto(self.arrays[tensor.name], self._present.inputs[tensor.name])
-                continue
-            self._poison[tensor.name] = poison(tensor.dtype, self._runs)
-            self.buffers[tensor.name].all.fill(self._poison[tensor.name])
+        key = (id(self._present), self._runs // 2 % 2)
+        if key not in self._resetting:
+            spoilt = {t.name: poison(t.dtype, self._runs) for t in self._outputs if t.role != "inout"}
+            restored = [t.name for t in self._outputs if t.role == "inout"]
+            self._resetting[key] = self._writing(restored, self._present, spoilt), spoilt
+        steps, self._poison = self._resetting[key]
+        self._carry_out(steps)
 
     def judge(self) -> Right:
         """The outputs, when all are right. Kernels that add up in the same order give the same bits: they are known."""
@@ -307,6 +332,14 @@ class Guarded:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return self.all.view(dtype).reshape(shape)
+
+    def protecting(self, *, read_only: bool) -> tuple[StepKind, int, int, int]:
+        """The step that `protect` is."""
+        return StepKind.PROTECT, self._first, _READ if read_only else _READ | _WRITE, self._body
+
+    def intact(self) -> list[tuple[StepKind, int, int, int]]:
+        """The steps that fail where something was written outside."""
+        return [(StepKind.INTACT, c.ctypes.data, CANARY, len(c)) for c in self._canaries]
 
     def protect(self, *, read_only: bool) -> None:
         """Inputs are made read-only once filled: a kernel that writes to one traps."""

@@ -20,7 +20,7 @@ OTHERS = 0.15  # the same for other processes
 THROTTLED = 0.02  # the same for the limit of a container, which stops all its threads at once
 MUCH = 0.1  # stolen, where it is known that it is not the others that disturb
 WAITED = 0.05  # share of the time that threads wanted a core and got none
-_LEAST_SECONDS = 0.03  # below a few ticks of the kernel's clock a share means nothing
+_LEAST_SECONDS = 0.05  # below a few ticks of the clock by which the system counts a share means nothing
 _CPUS = Path("/sys/devices/system/cpu")
 _GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Bench, Guarded, Rejected, Right, look_for_damage
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
-from deepgen.run.measure.harness import Harness
+from deepgen.run.measure.harness import Harness, StepKind, Steps
 from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
@@ -148,7 +148,7 @@ class CpuEntrant(Entrant):
         self.bench.reset()
         around.threads.settle()
         if around.task.policy.cold:
-            around.harness.flush([b.all for b in self._cold()])
+            around.harness.flush(self._cold)
 
     @contextmanager
     def _stage(self, stage: WorkerStage, limit: float | None = None) -> Iterator[None]:
@@ -175,7 +175,8 @@ class CpuEntrant(Entrant):
             workspace.all.fill(GARBAGE)
 
     def _look_for_damage(self) -> None:
-        look_for_damage(self._buffers())
+        if self.around.harness.do(self._intact) >= 0:
+            look_for_damage(self._buffers())
 
     _look_after_run = _look_for_damage
 
@@ -183,13 +184,18 @@ class CpuEntrant(Entrant):
         right = self.bench.judge()
         return right.error, right
 
-    def _cold(self) -> list[Guarded]:
+    @cached_property
+    def _cold(self) -> Steps:
         """What a cold run must read from memory: tensors, and data prepared from them ahead of time.
 
         Scratch memory stays as the last run left it, because a baseline's, which nobody can flush, does too.
         """
         scratch = {id(buffer) for buffer in self._scratch}
-        return [buffer for buffer in self._buffers() if id(buffer) not in scratch]
+        return Steps((StepKind.FLUSH, b.start, 0, b.bytes) for b in self._buffers() if id(b) not in scratch)
+
+    @cached_property
+    def _intact(self) -> Steps:
+        return Steps(step for buffer in self._buffers() for step in buffer.intact())
 
     def _buffers(self) -> list[Guarded]:
         return [*self.bench.buffers.values(), *self._workspaces.values()]

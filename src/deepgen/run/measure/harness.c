@@ -1,5 +1,5 @@
-/* What the measuring worker does in C: push cache lines out, tell whether a kernel changed how this thread computes, and
- * leave a note when a kernel kills the process.
+/* What the measuring worker does in C: prepare and check memory around every run, push cache lines out, tell whether a
+ * kernel changed how this thread computes, and leave a note when a kernel kills the process.
  *
  * The note lies in memory shared with the supervisor, so it survives whatever the kernel did to the worker's files.
  * The struct is mirrored in channel.py. */
@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <ucontext.h>
@@ -168,3 +169,43 @@ int dg_flush(const void *start, size_t bytes) {
     return 0; /* no instruction for it here: the caller streams a buffer instead */
 }
 #endif
+
+/* What is done to memory before and after every run, many steps in one call: in Python each takes as long as a short
+ * run. Mirrored in harness.py. */
+enum { COPY, FILL, PROTECT, FLUSH, INTACT };
+struct step {
+    uint64_t kind, to, from, bytes;
+};
+
+/* The first step that failed, or -1. INTACT fails where a byte is another. */
+int64_t dg_steps(const struct step *steps, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        unsigned char *to = (unsigned char *)(uintptr_t)steps[i].to;
+        uint64_t from = steps[i].from, bytes = steps[i].bytes;
+        int fine = 1;
+        switch (steps[i].kind) {
+        case COPY: memcpy(to, (const void *)(uintptr_t)from, bytes); break;
+        case FILL: memset(to, (int)from, bytes); break;
+        case PROTECT: fine = mprotect(to, bytes, (int)from) == 0; break;
+        case FLUSH: dg_flush(to, bytes); break;
+        default: fine = !bytes || (*to == from && !memcmp(to, to + 1, bytes - 1));
+        }
+        if (!fine) return (int64_t)i;
+    }
+    return -1;
+}
+
+/* How many of the threads whose files /proc/self/task/N/stat these are compute now. The state follows the name, which
+ * is in parentheses and may hold anything. */
+int dg_running(const int *files, size_t count) {
+    int running = 0;
+    for (size_t i = 0; i < count; i++) {
+        char text[129];
+        ssize_t size = pread(files[i], text, sizeof text - 1, 0);
+        if (size <= 0) continue;
+        text[size] = 0;
+        const char *name = strrchr(text, ')');
+        running += name && name[1] && name[2] == 'R';
+    }
+    return running;
+}

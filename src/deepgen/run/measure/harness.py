@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from enum import IntFlag
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum, IntFlag
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
-from deepgen.operators import Array
 from deepgen.run.measure.channel import Pulse
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
+
+_libc = ctypes.CDLL(None)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def source() -> Kernel:
@@ -30,6 +32,42 @@ class FloatingMode(IntFlag):
     OTHERWISE = 4  # traps, default NaNs, the precision of the x87
 
 
+class StepKind(IntEnum):
+    """What is done to memory before a run and after it. Mirrors the enum in harness.c."""
+
+    COPY = 0
+    FILL = 1
+    PROTECT = 2
+    FLUSH = 3
+    INTACT = 4
+
+
+class Steps:
+    """Rows of a kind, an address, where from (an address, a byte or a protection) and a number of bytes."""
+
+    def __init__(self, rows: Iterable[tuple[StepKind, int, int, int]], *kept: object) -> None:
+        """`kept`: whatever must stay for as long as its addresses are in use."""
+        self.rows = [row for row in rows if row[3]]
+        self._block = np.array(self.rows, np.uint64).reshape(-1, 4)
+        self.arguments = ctypes.c_void_p(self._block.ctypes.data), ctypes.c_size_t(len(self.rows))
+        self._kept = kept
+
+
+def in_python(steps: Steps) -> int:
+    """The first step that failed, or -1; without a library nothing is flushed by its lines."""
+    for place, (kind, to, source, size) in enumerate(steps.rows):
+        if kind is StepKind.COPY:
+            ctypes.memmove(to, source, size)
+        elif kind is StepKind.FILL:
+            ctypes.memset(to, source, size)
+        elif kind is StepKind.PROTECT:
+            if _libc.mprotect(to, size, source) != 0:
+                return place
+        elif kind is StepKind.INTACT and ctypes.string_at(to, size) != bytes([source]) * size:
+            return place
+    return -1
+
+
 class Harness:
     """Cache flushing and notes about crashes. Without a library it streams memory and leaves no notes."""
 
@@ -37,23 +75,35 @@ class Harness:
         self._library = ctypes.CDLL(str(library)) if library else None
         if self._library is not None:
             self._library.dg_flush.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+            self._library.dg_steps.restype = ctypes.c_int64
             self._library.dg_watch(ctypes.byref(pulse.fields))
         self.begin = self._library.dg_begin if self._library is not None else _nothing
         self._arithmetic = self._library.dg_arithmetic if self._library is not None else int
         self.by_lines = self._library is not None and bool(self._library.dg_flush(None, 0))
         self._ballast = None if self.by_lines else np.zeros(cache_bytes // 8, np.float64)
 
-    def flush(self, arrays: Sequence[Array]) -> None:
-        """Push these arrays out of every cache.
+    def do(self, steps: Steps) -> int:
+        """The first step that failed, or -1."""
+        if self._library is None:
+            return in_python(steps)
+        return int(self._library.dg_steps(*steps.arguments))
+
+    def running(self, files: Sequence[int]) -> bool | None:
+        """Whether one of the threads with these files computes now; None: this cannot tell."""
+        if self._library is None:
+            return None
+        return bool(self._library.dg_running((ctypes.c_int * len(files))(*files), ctypes.c_size_t(len(files))))
+
+    def flush(self, lines: Steps) -> None:
+        """Push these lines out of every cache.
 
         Flushing their own cache lines takes 0.8 ms for 12 MB. Reads are then as cold as after streaming 320 MB, which
         takes 37 ms, and the interpreter's own memory stays warm; it is not part of what is timed.
         """
         if self._ballast is not None:
             self._ballast += 1.0
-        elif self._library is not None:
-            for array in arrays:
-                self._library.dg_flush(array.ctypes.data, array.nbytes)
+        else:
+            self.do(lines)
 
     def arithmetic(self) -> FloatingMode:
         """What kernels have left changed since this was last asked; afterwards this thread computes as usual."""

@@ -151,6 +151,8 @@ FEWEST_BEATEN = 3  # samples, all slower than the time to beat by the policy's f
 HOPELESS = 10.0  # times slower than the time to beat: one sample will do
 FAST = 0.7  # a sample below this share of the median is suspect
 SPREAD = 3.0  # times: quartiles further apart than this settle nothing
+BEHIND = 0.25  # of the distance to the time to beat: how wide the interval of a kernel behind it may be
+_STEP = 5  # samples between two looks, once there are many
 
 
 def rough_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -174,13 +176,17 @@ def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) 
         return n >= FEWEST_BEATEN and total >= 4.0 * policy.max_seconds
     if total >= policy.max_seconds:
         return True
+    if n > 2 * policy.min_samples and n % _STEP:
+        return False
     # A suspiciously fast sample is confirmed by as many more as would have been enough without it.
     middle = median(samples)
     recent = samples[-policy.min_samples :]
     if min(recent) < FAST * middle:
         return False
     low, high = rough_interval(samples)
-    return high - low <= policy.precision * middle
+    # How far behind a kernel is need not be known well.
+    behind = 0.0 if beat is None else BEHIND * (low / beat - 1.0)
+    return high - low <= max(policy.precision, behind) * middle
 
 
 def is_beaten(samples: Sequence[float], policy: Policy, beat: float) -> bool:

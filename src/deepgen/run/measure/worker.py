@@ -52,7 +52,7 @@ class CpuWorker(Referee[CpuEntrant]):
         self._references = _loaded(references, self.threads) if references else None
         library = binary if binary and binary.is_file() else None  # a cache may have been cleaned meanwhile
         harness = Harness(library, pulse, min(_MOST_STREAMED, self.task.target.cache_bytes * 5 // 4))
-        self.around = CpuSurroundings(self.task, pulse, harness, Threads())
+        self.around = CpuSurroundings(self.task, pulse, harness, Threads(harness.running))
         harness.begin()
         self._watch = Watch(harness.arithmetic)
         self._benches: dict[tuple[Inputs, bool], Bench] = {}
@@ -71,9 +71,9 @@ class CpuWorker(Referee[CpuEntrant]):
         while kept and sum(self._benches[k].bytes for k in kept) > _BENCH_BYTES:
             self._benches.pop(kept.pop(0)).close()
         operator, same = self.task.shapes[inputs.shape], self._benches.get((inputs, not tight))
-        self._benches[key] = Bench(
-            operator, inputs.seed, inputs.probe, self._scratch, tight=tight, compiled=self._references, same=same
-        )
+        words: dict[str, Any] = {"tight": tight, "compiled": self._references, "same": same}
+        drawn = operator, inputs.seed, inputs.probe, self._scratch
+        self._benches[key] = Bench(*drawn, **words, do=self.around.harness.do)
         if self._benches[key].unanswered:
             limit = limits.run_seconds(self.task.at(inputs.shape))
             self.give_answers(CpuEntrant(self.around, self._benches[key], 0, limit))
@@ -87,6 +87,7 @@ class CpuWorker(Referee[CpuEntrant]):
         if kernel is not None:
             entrant.load(kernel, entry["binary"])
             if entry.get("timed") == CALL:
+                entrant.baseline = True  # what calls from Python are compiled and cached with is none of its doing
                 try:
                     entrant.call(kernel, entry["binary"])
                 except (DeepgenError, ImportError) as error:  # in a bundle, or a target whose kernels are not called so
