@@ -16,28 +16,10 @@ from hypothesis import settings
 
 from deepgen.run.measure import base
 from deepgen.targets.host import usable_cores
+from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
-# What is timed, raced or killed here wants the machine for itself; everything else runs several files at a time.
-ALONE = ("conformance/test_runners.py", "faults", "run")
-# Of these, what is judged by verdicts alone, however busy the machine is.
-BESIDE = tuple(
-    f"{room}/test_{name}.py"
-    for room, names in {
-        "faults": ("disk", "kills", "other_shapes", "process_faults", "stale_results", "worker_surroundings",
-                   "wrong_sums"),
-        "run/measure": ("channel", "cuda_worker", "eight_bit_worker", "gpu_counters", "gpu_probes", "gpu_reference",
-                    "gpu_strided", "gpu_alternating", "harness", "lasting_workspace", "measure_buffers",
-                    "measure_conditions", "measure_faults", "measure_references", "measure_sim", "measure_turning",
-                    "process_state", "riscv_board", "riscv_runner", "alternating_inputs", "host_reference",
-                    "handed_answers"),
-        "run/call": ("compiled_calls", "loaded_calls", "native", "tensor_map"),
-    }.items()
-    for name in names
-)  # fmt: skip
-if renamed := [place for place in BESIDE if not (TESTS / place).exists()]:
-    raise FileNotFoundError(f"BESIDE in tests/conftest.py names {renamed}, which would run alone under other names")
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 # What takes long: begun last, it would be waited for. In this order.
@@ -74,10 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only what runs alone is asked for, no other file is imported."""
-    place = str(collection_path.relative_to(TESTS)) if collection_path.is_relative_to(TESTS) else ""
-    asked = config.option.markexpr == "alone" and place.endswith(".py") and "test_" in place
-    return True if asked and not _alone(place) else None
+    """Where only what needs a quiet machine is asked for, no other file is imported."""
+    asked = config.option.markexpr == "quiet" and collection_path.match("test_*.py")
+    return True if asked and "mark.quiet" not in collection_path.read_text() else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -93,9 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _alone(item.nodeid):
-            item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: (_turn(item.nodeid), item.path))
 
 
@@ -135,10 +113,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def _turn(nodeid: str) -> int:
     """The place in FIRST; whatever has none comes last."""
     return next((i for i, place in enumerate(FIRST) if _among((place,), nodeid)), len(FIRST))
-
-
-def _alone(nodeid: str) -> bool:
-    return _among(ALONE, nodeid) and not _among(BESIDE, nodeid)
 
 
 def _among(places: tuple[str, ...], nodeid: str) -> bool:

@@ -27,6 +27,8 @@ from deepgen.vocabulary import (
     TensorArg,
 )
 
+pytestmark = pytest.mark.quiet  # the limit of a run is short, as there are kernels that never end
+
 OPERATOR = gemm(48, 40, 32)
 POLICY = Policy(min_samples=5, max_samples=15, timeout_seconds=1.0)
 

@@ -16,7 +16,7 @@ from deepgen.run.measure.base import Policy
 from deepgen.toolchains import BuildLimits
 from deepgen.vocabulary import BadInput, Verdict
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytestmark = [pytest.mark.quiet, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
 
 OPERATOR = dg.gemm(65, 61, 59)  # odd sizes: the end of C lies inside a cache line
 

@@ -125,6 +125,7 @@ def test_finals_shrink_to_what_the_pace_of_the_trials_allows() -> None:
     assert Clock().samples_left(0.5) == float("inf")
 
 
+@pytest.mark.quiet
 def test_a_budget_covers_what_is_under_way_and_the_finals(tmp_path: Path) -> None:
     """One measurement takes 0.2 s, and 34 of them are always under way: waiting for all took 7 s."""
     engine = dg.LocalEngine(jobs=16, cache=tmp_path / "cache")

@@ -161,6 +161,7 @@ def test_a_bias_that_the_kernel_does_not_add_is_refused(call: Loaded) -> None:
         call(OnDevice(a), OnDevice(b), out=OnDevice(out), bias=OnDevice(bias))
 
 
+@pytest.mark.quiet
 @pytest.mark.usefixtures("as_if_on_device")
 def test_a_call_costs_little_more_than_its_launch(call: Loaded) -> None:
     """Through torch's tensors: a few microseconds. Against a workload of Python's own, so that any machine will do."""

@@ -16,6 +16,8 @@ from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Measurement
 from deepgen.vocabulary.finding import source_of
 
+pytestmark = pytest.mark.quiet
+
 
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> Iterator[Supervisor]:

@@ -21,6 +21,8 @@ from deepgen.run.measure.channel import Pulse, WorkerStage
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Measurement, Verdict
 
+pytestmark = pytest.mark.quiet  # limits are short, so that kernels that pass them are soon known
+
 OPERATOR = gemm(37, 29, 23)
 POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=0.8)
 SLOW = "usleep(200000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run

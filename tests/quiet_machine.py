@@ -1,0 +1,85 @@
+"""Tests with the mark `quiet` compare times: they wait for a quiet machine, and are skipped where there is none.
+
+One that fails while others take the processor is skipped with a sentence, too: its times say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deepgen.frontends.cli.processes import descendants
+from deepgen.run.measure import conditions
+
+PATIENCE = 60.0  # seconds that all tests together wait
+LOOK = 0.4  # seconds
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Quiet:
+    """What was seen of the machine so far."""
+
+    def __init__(self) -> None:
+        self.left = PATIENCE
+        self.since: conditions.MachineReading | None = None  # when the last test began
+        self.disturbed: dict[Path, str] = {}  # files, whose tests may share what was measured then
+
+    def wait(self) -> str | None:
+        """What disturbs the machine even after waiting."""
+        before = self.since or reading()
+        time.sleep(max(0.0, LOOK - (time.monotonic() - before.at)))
+        why = conditions.contaminated(before, reading())
+        while why and self.left > 0.0:
+            self.left -= LOOK
+            before = reading()
+            time.sleep(LOOK)
+            why = conditions.contaminated(before, reading())
+        self.since = reading()
+        return why
+
+
+def reading() -> conditions.MachineReading:
+    return conditions.read(_ours(), 0)
+
+
+def _ours() -> float:
+    """Seconds of the processor that this process took and all that it started, running ones too."""
+    uses = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(use.ru_utime + use.ru_stime for use in uses) + sum(map(_seconds, descendants(os.getpid())))
+
+
+def _seconds(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICK
+
+
+_QUIET = Quiet()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("quiet") and (why := _QUIET.wait()):
+        pytest.skip(f"needs a quiet machine: {why}")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    report = outcome.get_result()
+    if not item.get_closest_marker("quiet") or report.when == "teardown" or _QUIET.since is None:
+        return
+    if why := conditions.contaminated(_QUIET.since, reading()):
+        _QUIET.disturbed[item.path] = why
+    if report.failed and (why := _QUIET.disturbed.get(item.path)):
+        report.outcome = "skipped"
+        said = f"Skipped: it failed, and needs a quiet machine: {why}"
+        report.longrepr = (str(item.path), item.location[1] or 0, said)

@@ -1,0 +1,70 @@
+"""Tests that compare times wait for a quiet machine, and never fail on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import quiet_machine
+from deepgen.run.measure.conditions import MachineReading
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest
+pytestmark = pytest.mark.quiet
+def test_right(): pass
+def test_wrong(): assert 1 == 2
+"""
+
+
+class Machine:
+    """Others take a share of each second; the clock goes on by itself."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares, self.now = [*shares], MachineReading(0.0)
+
+    def reading(self) -> MachineReading:
+        share = self.shares.pop(0) if len(self.shares) > 1 else self.shares[0]
+        self.now = MachineReading(self.now.at + 1.0, self.now.busy + 100.0 * share)
+        return self.now
+
+
+Outcomes = Callable[[Machine], tuple[dict[str, int], str]]
+
+
+@pytest.fixture
+def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Outcomes:
+    """What became of both tests on a machine, and what was printed."""
+
+    def run(machine: Machine) -> tuple[dict[str, int], str]:
+        monkeypatch.setattr(quiet_machine, "reading", machine.reading)
+        monkeypatch.setattr(quiet_machine, "_QUIET", quiet_machine.Quiet())
+        monkeypatch.setattr(quiet_machine.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(quiet_machine.time, "monotonic", lambda: machine.now.at)
+        pytester.makepyfile(TESTS)
+        pytester.makeini("[pytest]\nmarkers = quiet")
+        done = pytester.runpytest_inprocess("-rs", "-p", "no:xdist", plugins=[quiet_machine])
+        return done.parseoutcomes(), done.stdout.str()
+
+    return run
+
+
+def test_on_a_quiet_machine_they_are_judged(outcomes: Outcomes) -> None:
+    assert outcomes(Machine(0.0))[0] == {"passed": 1, "failed": 1}
+
+
+def test_they_wait_for_one(outcomes: Outcomes) -> None:
+    assert outcomes(Machine(*[1.0] * 9, 0.0))[0] == {"passed": 1, "failed": 1}
+
+
+def test_where_there_is_none_they_are_skipped_with_a_sentence(outcomes: Outcomes) -> None:
+    counts, said = outcomes(Machine(1.0))
+    assert counts == {"skipped": 2} and "needs a quiet machine: other processes took" in said
+
+
+def test_one_that_fails_while_others_work_is_skipped(outcomes: Outcomes) -> None:
+    counts, said = outcomes(Machine(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    assert counts == {"passed": 1, "skipped": 1}, said
+    assert "it failed, and needs a quiet machine: other processes took" in said
