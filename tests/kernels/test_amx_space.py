@@ -65,8 +65,8 @@ def test_a_constant_b_is_packed_in_a_step_of_its_own() -> None:
 def test_few_rows_by_a_b_that_tiles_would_have_to_pack_go_to_vectors_first() -> None:
     for few in (bf16(1, 4096, 4096), integers(4, 4096, 4096, "u8"), bf16(1, 512, 512, layout="tn")):
         names = [family.name for family in generators.serving(few, TARGET)]
-        first = names[:4]
-        assert first == ["x86_vector_dot_gemm", FAMILY.name, CONSTANT.name, "rules"], "tiles serve who asks for them"
+        assert names[:3] == ["x86_vector_dot_gemm", FAMILY.name, "rules"], "tiles serve who asks for them"
+        assert CONSTANT.name in names[3:]
     for operator in (bf16(8, 4096, 4096), bf16(1, 4096, 4096, layout="nt"), integers(1, 512, 512, "u8", "u8")):
         assert generators.find(operator, TARGET).name == FAMILY.name
 

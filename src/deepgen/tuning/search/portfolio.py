@@ -79,11 +79,11 @@ class Portfolio:
         return 2 * _HOPELESS if failed else share if share >= _HOPELESS else 0.0
 
     def tell(self, trial: Trial) -> None:
-        name, own = self._told(trial)
+        name, own = self._as_member(trial)
         self.parts[name].tell(own)
         self._hear(name, trial)
 
-    def _told(self, trial: Trial) -> tuple[str, Trial]:
+    def _as_member(self, trial: Trial) -> tuple[str, Trial]:
         """The trial as the strategy of its family knows it."""
         name, config = str(trial.config[FAMILY]), _own(trial.config)
         return name, replace(trial, rank=self._spaces[name].rank(config), config=config)
@@ -107,15 +107,15 @@ class Portfolio:
         if not isinstance(parts, dict) or not isinstance(exhausted, list) or {*parts} != {*self.parts}:
             raise ValueError("not the state of these families")
         configs = [self._space.at(rank) for rank in ranks]
-        told = [self._told(trial) for trial in trials]
+        reported = [self._as_member(trial) for trial in trials]
         for name, part in self.parts.items():
             own = [self._spaces[name].rank(_own(config)) for config in configs if config[FAMILY] == name]
             if not isinstance(part, Restorable):
                 raise ValueError(f"{name} has no state")
-            part.restore(parts[name], own, [trial for family, trial in told if family == name])
+            part.restore(parts[name], own, [trial for family, trial in reported if family == name])
             self._asked[name] = len(own)
         self._exhausted = {name for name in exhausted if name in self.parts}
-        for name, trial in told:
+        for name, trial in reported:
             self._hear(name, trial)
 
 
