@@ -130,11 +130,11 @@ class Softmax(Operator):
         return Answer(answer.values[at], answer.scale[at])
 
     def reference_kernel(self, language: str) -> Kernel | None:
-        from deepgen.operators.expr.reference_kernels import Scale, reference_kernel
+        from deepgen.operators.expr.reference_kernels import OwnScale, reference_kernel
         from deepgen.operators.named.rows import softmax_reference
 
         expression = softmax_reference(self.rows, self.cols, self.dtype, _LEAST)
-        return reference_kernel(expression, language, {"y": Scale("scale", self.dtype)})
+        return reference_kernel(expression, language, {"y": OwnScale("scale", self.dtype)})
 
     def expression(self) -> Expression:
         from deepgen.operators.named.rows import softmax_expression

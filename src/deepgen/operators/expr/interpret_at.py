@@ -23,7 +23,7 @@ _POINTS = 1 << 20  # that are computed at once
 
 def answer_at(expression: Expression, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
     """`inputs`: in their storage dtype; `places`: flat indices."""
-    source = _Source(expression, inputs)
+    source = _Demand(expression, inputs)
     of = dtype(expression.dtype_of(output))
     with np.errstate(all="ignore"):
         numbers, _ = source.stage(expression.stage(output), places)
@@ -38,7 +38,7 @@ def answer_at(expression: Expression, inputs: Mapping[str, Array], output: str, 
 
 
 @dataclass
-class _Source:
+class _Demand:
     """What is computed already, by stage and places: later stages may need it again."""
 
     expression: Expression
@@ -121,7 +121,7 @@ class _Source:
 class _Scattered:
     """Elements anywhere in a stage, along the first dimension of arrays; the axes of a reduction follow."""
 
-    source: _Source
+    source: _Demand
     at: Mapping[str, Array]
     over: tuple[Axis, ...] = ()
 

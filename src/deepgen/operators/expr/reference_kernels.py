@@ -14,8 +14,8 @@ from math import prod, sqrt
 
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.nodes import Expression, Stage, Unary, reads, walk
-from deepgen.operators.expr.reference_loops import THREADS, Joined, added, decomposed, group_size, lanes
-from deepgen.operators.expr.reference_terms import Function, Term
+from deepgen.operators.expr.reference_loops import THREADS, Reduced, added, decomposed, group_size, lanes
+from deepgen.operators.expr.reference_terms import StageFunction, Term
 from deepgen.operators.expr.rounding import sum_share
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary.dtypes import DType, dtype
@@ -34,14 +34,16 @@ _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", 
 
 
 @dataclass(frozen=True)
-class Scale:
+class OwnScale:
     """Of an output: the stage that is its scale, and the format that kernels give it in."""
 
     stage: str
     format: str
 
 
-def reference_kernel(expression: Expression, language: str, scales: Mapping[str, Scale] | None = None) -> Kernel | None:
+def reference_kernel(
+    expression: Expression, language: str, scales: Mapping[str, OwnScale] | None = None
+) -> Kernel | None:
     """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but in C f64 for f64.
 
     In C, what belongs to narrow formats is written in f32. `scales`: for outputs whose scale is not what errors add up
@@ -51,7 +53,7 @@ def reference_kernel(expression: Expression, language: str, scales: Mapping[str,
         return None
     if language == "c" and any(_is_large(contraction(expression, stage)) for stage in expression.stages):
         return None  # numpy multiplies matrices faster than plain loops
-    writer = _Writer(expression, language, scales)
+    writer = _ReferenceWriter(expression, language, scales)
     functions = [writer.stage(place, stage) for place, stage in enumerate(expression.stages)]
     steps = tuple(step for _, step in functions)
     if any(len(step.args) > _MOST_ARGUMENTS or int(step.grid[0]) > _GRID for step in steps):
@@ -90,8 +92,8 @@ def _needs_library(expression: Expression) -> bool:
     )
 
 
-class _Writer:
-    def __init__(self, expression: Expression, language: str, scales: Mapping[str, Scale] | None) -> None:
+class _ReferenceWriter:
+    def __init__(self, expression: Expression, language: str, scales: Mapping[str, OwnScale] | None) -> None:
         self.expression, self.language, self.scales = expression, language, scales
         self.sources: dict[str, tuple[Arg, Arg | None]] = {}
         self.sources.update({t.name: (TensorArg(t.name), None) for t in expression.tensors})
@@ -117,7 +119,7 @@ class _Writer:
                 self.carried.update(s.name for s in floats)
 
     def stage(self, place: int, stage: Stage) -> tuple[str, Step]:
-        function = Function(self.expression, self.sources, stage.name in self.carried)
+        function = StageFunction(self.expression, self.sources, stage.name in self.carried)
         every = (*stage.axes, *stage.reduced)
         function.ranges = {axis.name: (0, axis.extent - 1) for axis in every}
         function.places = {axis.name: f"i{n}" for n, axis in enumerate(every)}
@@ -134,7 +136,7 @@ class _Writer:
         block = (1, 1, 1) if host else (THREADS, 1, 1)
         return "\n".join(lines), Step(name, tuple(function.args), (grid, 1, 1), block, shared_bytes=shared)
 
-    def _elements(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+    def _elements(self, function: StageFunction, stage: Stage) -> tuple[list[str], int, int]:
         axes = stage.axes
         extents = [function.number(axis.extent) for axis in axes]
         count = prod(stage.shape)
@@ -161,7 +163,7 @@ class _Writer:
         ]
         return loops, count // line * pieces, 0
 
-    def _reduction(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+    def _reduction(self, function: StageFunction, stage: Stage) -> tuple[list[str], int, int]:
         extents = [function.number(axis.extent) for axis in stage.axes]
         reduced = [function.number(axis.extent) for axis in stage.reduced]
         product = contraction(self.expression, stage)
@@ -211,13 +213,13 @@ class _Writer:
         ]
         return loops, -(-count * group // THREADS), 8 * THREADS * len(sums)
 
-    def _terms(self, function: Function, stage: Stage, product: Contraction | None) -> list[Joined]:
+    def _terms(self, function: StageFunction, stage: Stage, product: Contraction | None) -> list[Reduced]:
         """What is joined over the points: the numbers first, then what errors are made of."""
         if product is not None:
             left, right = function.term(product.left.value), function.term(product.right.value)
             if dtype(stage.dtype).integer:
                 term = function.let(f"whole_mul({left.value}, {right.value})", "i64")
-                return [Joined("i64", "0", term, lambda a, b: f"whole_add({a}, {b})")]
+                return [Reduced("i64", "0", term, lambda a, b: f"whole_add({a}, {b})")]
             sums = [added(f"{left.value} * {right.value}")]
             if function.errors or stage.name in self.sizes:
                 sums += [added(f"{one.value} * {one.value}") for one in (left, right)]
@@ -229,25 +231,25 @@ class _Writer:
             return [*sums, added(" + ".join(off))] if off else sums
         return self._joined(function, stage, function.term(stage.value))
 
-    def _joined(self, function: Function, stage: Stage, term: Term) -> list[Joined]:
+    def _joined(self, function: StageFunction, stage: Stage, term: Term) -> list[Reduced]:
         op = str(stage.reduce)
         if dtype(stage.dtype).integer:
             name, start = _WHOLE[op]
-            return [Joined("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
+            return [Reduced("i64", start, term.value, lambda a, b: f"whole_{name}({a}, {b})")]
         if op == "sum":
             sums = [added(term.value)]
             sums += [added(f"{term.value} * {term.value}")] if function.errors else []
             return [*sums, added(term.error)] if term.error else sums
         if op == "prod":
             factors = [term.value, *([f"(size({term.value}) + {term.error or '0'})"] if function.errors else [])]
-            return [Joined("f64", "1", factor, lambda a, b: f"{a} * {b}") for factor in factors]
+            return [Reduced("f64", "1", factor, lambda a, b: f"{a} * {b}") for factor in factors]
         start = "-INFINITE" if op == "max" else "INFINITE"
-        sums = [Joined("f64", start, term.value, lambda a, b: f"{op}imum({a}, {b})")]
-        worst = Joined("f64", "0", term.error or "0", lambda a, b: f"maximum({a}, {b})")
+        sums = [Reduced("f64", start, term.value, lambda a, b: f"{op}imum({a}, {b})")]
+        worst = Reduced("f64", "0", term.error or "0", lambda a, b: f"maximum({a}, {b})")
         return [*sums, worst] if term.error else sums
 
     def _finished(
-        self, function: Function, stage: Stage, product: Contraction | None, sums: Sequence[str]
+        self, function: StageFunction, stage: Stage, product: Contraction | None, sums: Sequence[str]
     ) -> tuple[Term, str | None]:
         """The result of a reduction, and for sums of products the usual size of one."""
         points = prod(axis.extent for axis in stage.reduced)
@@ -265,7 +267,7 @@ class _Writer:
         others = f" + {sums[3]}" if len(sums) > 3 else ""
         return Term(sums[0], function.let(f"{sized} * {share} + size({sums[0]}) * {of_itself}{others}")), size
 
-    def _result(self, function: Function, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
+    def _result(self, function: StageFunction, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
         """As `reductions.py` has it. `most`: how many terms there are at most; `count`: how many there are."""
         of, op, total = dtype(stage.dtype), str(stage.reduce), sums[0]
         if of.integer or not function.errors:
@@ -281,7 +283,7 @@ class _Writer:
         error = f"root({sums[1]} * {count}) * {share} + size({total}) * {of_itself} + {tiny}"
         return Term(total, function.let(f"{sums[2]} + {error}" if len(sums) > 2 else error))
 
-    def _scan(self, function: Function, stage: Stage) -> tuple[list[str], int, int]:
+    def _scan(self, function: StageFunction, stage: Stage) -> tuple[list[str], int, int]:
         """A line along the axis is one unit."""
         along = next(n for n, axis in enumerate(stage.axes) if axis.name == stage.scan)
         extents = [function.number(axis.extent) for axis in stage.axes]
@@ -310,7 +312,7 @@ class _Writer:
         thread = f"const i64 line = (i64)block_id() * {THREADS} + thread_id();"
         return [thread, f"if (line >= {function.number(lines)}) return;", *loop], -(-lines // THREADS), 0
 
-    def _stored(self, function: Function, stage: Stage, term: Term, size: str | None = None) -> list[str]:
+    def _stored(self, function: StageFunction, stage: Stage, term: Term, size: str | None = None) -> list[str]:
         """What writes an element's number, its error where a later stage needs it, and its scale."""
         name, count = stage.name, prod(stage.shape)
         kind = "i64" if dtype(stage.dtype).integer else "f64"
@@ -343,7 +345,7 @@ class _Writer:
         later = (stage for stage in self.expression.stages if stage.name in by)
         return any(one.tensor == name for stage in later for one in reads(stage.value))
 
-    def _scale(self, function: Function, output: str, scale: str, value: str | None = None) -> str:
+    def _scale(self, function: StageFunction, output: str, scale: str, value: str | None = None) -> str:
         kind = "f64" if self.language == "c" and self._format(output) == "f64" else "f32"
         pointer = function.pointer(TensorArg(f"scale_{output}"), kind, written=True)
         kept = scale if value is None else f"scale_of({scale}, {value}, {_SCALE_LIMITS[kind]!r})"

@@ -11,7 +11,7 @@ _ENOUGH_THREADS, _LONG, _MANY, _WARP = 1 << 18, 1 << 10, 1 << 20, 32  # on GPUs
 
 
 @dataclass(frozen=True)
-class Joined:
+class Reduced:
     """Something that is added up, or otherwise joined, over the points of a reduction."""
 
     kind: str  # f64 or i64
@@ -20,8 +20,8 @@ class Joined:
     join: Callable[[str, str], str]
 
 
-def added(term: str) -> Joined:
-    return Joined("f64", "0", term, lambda a, b: f"{a} + {b}")
+def added(term: str) -> Reduced:
+    return Reduced("f64", "0", term, lambda a, b: f"{a} + {b}")
 
 
 def decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str] = ()) -> list[str]:
@@ -33,7 +33,7 @@ def decomposed(of: str, extents: Sequence[str], start: int, names: Sequence[str]
     return [*lines, *(f"const i64 {name} = rest_{of};" for name in names[:1] if extents)]
 
 
-def lanes(sums: Sequence[Joined], point: Sequence[str], reduced: Sequence[str], start: int) -> list[str]:
+def lanes(sums: Sequence[Reduced], point: Sequence[str], reduced: Sequence[str], start: int) -> list[str]:
     """A reduction in C: along its last axis several sums side by side, which a compiler puts into vectors."""
     last = f"i{start + len(reduced) - 1}"
     joined = [f"lane{n}[l] = {one.join(f'lane{n}[l]', one.term)};" for n, one in enumerate(sums)]

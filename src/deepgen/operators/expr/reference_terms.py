@@ -43,7 +43,7 @@ class Term:
 
 
 @dataclass
-class Function:
+class StageFunction:
     """One stage as a function: its arguments so far, and the statements of the block that is being written."""
 
     expression: Expression
@@ -130,8 +130,8 @@ class Function:
         values, errors = self.sources[read.tensor]
         of = dtype(self.expression.dtype_of(read.tensor))
         at = self.let(self._flat(read), "i64")
-        given = any(t.name == read.tensor for t in self.expression.tensors)
-        held = of.name.replace("tf32", "f32") if given else "i64" if of.integer else "f64"
+        is_input = any(t.name == read.tensor for t in self.expression.tensors)
+        held = of.name.replace("tf32", "f32") if is_input else "i64" if of.integer else "f64"
         kind = "i64" if of.integer else "f64"
         value = self.let(f"read_{held}({self.pointer(values)}, {at})", kind)
         if errors is None or not self.errors:

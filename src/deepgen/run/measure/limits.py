@@ -56,7 +56,7 @@ def device_bytes(operator: Operator) -> int:
     for tensor in operator.tensors():
         count = prod(tensor.shape)  # of Python's integers, which do not overflow
         total += 3 * count * tensor.dtype.bytes
-        total += 0 if tensor.role == "input" else 2 * 8 * count
+        total += 0 if tensor.role == "input" else 2 * 12 * count  # numbers in f64, scales in f32
     return total
 
 
