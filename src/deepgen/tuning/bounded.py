@@ -6,12 +6,14 @@ A call that is left alone holds on to its session's device until the session is 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from math import inf
 from typing import TypeVar
 
 from deepgen.run.measure.base import Contender
+from deepgen.tuning.costs import SAMPLE
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.progress import Clock
 from deepgen.vocabulary import Artifact, Kernel, Measurement
@@ -75,7 +77,10 @@ class Bounded:
         return within(self._clock.spare, lambda: self._arena.verify(kernel, seed, probe, shape))
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
-        return within(self._clock.spare, lambda: self._arena.compare(contenders, rounds, seed))
+        started = time.monotonic()
+        measured = within(self._clock.spare, lambda: self._arena.compare(contenders, rounds, seed))
+        self._clock.costs.hear(SAMPLE, (time.monotonic() - started) / max(1, rounds * len(contenders)))
+        return measured
 
     def baselines(self) -> list[str]:
         return self._arena.baselines()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from deepgen.operators import Operator
@@ -57,12 +57,12 @@ class Costs:
         self._guessed[step] = seconds
 
     def of(self, step: str) -> float:
-        """What a step takes. References differ between kinds of inputs: the longest counts. Of samples the shortest
-        does, as trials that are given up early spend most of their time otherwise."""
+        """What a step takes. References differ between kinds of inputs: their mean counts. Of samples the shortest does,
+        as trials that are given up early spend most of their time otherwise."""
         recent = self._measured.get(step, [])[-_RECENT:]
         if not recent:
             return self._earlier.get(step, self._guessed.get(step, ASSUMED[step]))
-        return {REFERENCE: max, SAMPLE: min}.get(step, median)(recent)
+        return {REFERENCE: fmean, SAMPLE: min}.get(step, median)(recent)
 
     def kept(self) -> dict[str, float]:
         """What the next run is to know."""

@@ -36,6 +36,7 @@ from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
+_PATIENCE = 0.5  # of the time that the race leaves may be waited for baselines
 _BURSTS = 0.3  # of it, for bursts
 
 
@@ -164,8 +165,8 @@ class _Course:
         if not self._names or self._clock.left == inf:
             return
         with self._clock.on("waiting"):
-            rest = self._clock.spare - len([*self._names, *self._field.finalists]) * self._planned().entry
-            loaded = self._loaded(max(0.0, rest))
+            needed = len([*self._names, *self._field.finalists]) * self._planned().entry
+            loaded = self._loaded(max(0.0, _PATIENCE * (self._clock.spare - needed)))
         if loaded is None:  # they are loaded in the race
             able = self._names if self._clock.fits(LOAD) else []
         else:

@@ -19,6 +19,7 @@ CHUNK = 10  # rounds between two checks of the intervals
 LEAST_FINALISTS = 2  # the default and the fastest trial
 STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
 _NARROW_SECONDS = 1.0  # of a race are worth it for narrower intervals
+_MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
 _MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
 
 
@@ -92,4 +93,4 @@ def for_finals(budget: float, costs: Costs, wanted: FinalsPlan) -> float:
     all_of_it = plan_finals(1e9, costs, wanted).seconds
     least = plan_finals(0.0, costs, wanted).seconds
     share = min(FINALS_SECONDS, FINALS_SHARE * budget)
-    return min(_MARGIN * all_of_it, max(share, min(_MARGIN * least, budget / 2)))
+    return min(_MARGIN * all_of_it, max(share, min(_MARGIN * least, _MOST * budget)))

@@ -45,6 +45,7 @@ PARTS = ("building", "measuring", "verifying", "waiting", "search")
 FINALS_SHARE = 0.3  # of the budget, kept for the finals at most
 FINALS_SECONDS = 60.0  # and no more than this
 _NEEDLESS = 0.2  # of the time that is left may go to what no result needs
+_RUNNING = 0.05  # of the budget at most is kept for the trial that runs when the search ends
 _CLOSING = 0.1  # of the budget at most is kept for what follows the finals
 
 
@@ -107,7 +108,8 @@ class Clock:
     @property
     def search_over(self) -> bool:
         """Whether the time that is left belongs to the finals; the trial that runs now ends first."""
-        return self.spare <= self.for_finals + self.costs.of(TRIAL) if self._budget < inf else False
+        running = min(self.costs.of(TRIAL), _RUNNING * self._budget)
+        return self.spare <= self.for_finals + running if self._budget < inf else False
 
     def samples_left(self, share: float) -> float:
         """How many samples fit into this share of the time that is left, at the pace of the trials so far."""

@@ -33,6 +33,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
+_LAST = 0.8  # of the time of finals: when that is left, they begin, though a trial has the device
 _NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
 
@@ -155,26 +156,37 @@ class _Run:
             # never ends without its first guess, whatever else was measured.
             settled = self.best.seconds is not None and not self._first_pending
             if self.clock.search_over and settled and session.drop():
+                self._end_last(session, len(names))
                 break
             if not self.state.proposals:
                 if why := stopping.reason():
                     self.journal.note(f"the search ended early: {why}")
                 break
-            with self.clock.on("building"):
-                outcomes = session.results(timeout=min(0.25, max(0.01, self.clock.spare - self.clock.for_finals)))
-            self._count_costs(outcomes, len(names))
-            trials = [self._trial(outcome) for outcome in outcomes]
-            with self.clock.on("search"):
-                self.state.finish(trials)
-            for trial in trials:
-                self._hear(trial)
-            for reason in self.uncounted.of(trials):
-                self.journal.note(reason)
-                self.say(note=reason)
-            if trials and self.best.seconds is not None:
-                session.beat(self.best.seconds)
+            self._collect(session, len(names), min(0.25, max(0.01, self.clock.spare - self.clock.for_finals)))
             self._know_rates(session)
             self.say(builds_running=session.builds_running)
+
+    def _collect(self, session: Session, baselines: int, seconds: float) -> None:
+        """Record the trials that have ended; waits so many seconds for one."""
+        with self.clock.on("building"):
+            outcomes = session.results(timeout=seconds)
+        self._count_costs(outcomes, baselines)
+        trials = [self._trial(outcome) for outcome in outcomes]
+        with self.clock.on("search"):
+            self.state.finish(trials)
+        for trial in trials:
+            self._hear(trial)
+        for reason in self.uncounted.of(trials):
+            self.journal.note(reason)
+            self.say(note=reason)
+        if trials and self.best.seconds is not None:
+            session.beat(self.best.seconds)
+
+    def _end_last(self, session: Session, baselines: int) -> None:
+        """The trial that has the device may end: finals would wait for it in any case."""
+        while session.measuring and self.clock.spare > _LAST * self.clock.for_finals:
+            self._collect(session, baselines, 0.05)
+        self._collect(session, baselines, 0.0)
 
     def _proposed(self, session: Session, more: Callable[[], bool]) -> list[Proposal]:
         with self.clock.on("search"):
@@ -190,8 +202,9 @@ class _Run:
                 heard.guess(costs.REFERENCE, outcome.seconds)
             else:
                 heard.hear(costs.TRIAL, outcome.seconds)
+            taken = 1 + _count(outcome.measurement.conditions.get("retaken"))
             if self.measured and (count := len(outcome.measurement.samples)):
-                heard.hear(costs.SAMPLE, outcome.seconds / count)
+                heard.hear(costs.SAMPLE, outcome.seconds / (taken * count))
             self.measured += 1
         if outcomes:
             self._plan_finals(baselines)
@@ -360,3 +373,7 @@ class _Run:
     def _failures(self) -> str:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
         return f"{counts}. The last one: {self.progress.last_failure}"
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0

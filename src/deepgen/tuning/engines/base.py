@@ -80,6 +80,11 @@ class Session(Arena, Protocol):
     @property
     def builds_running(self) -> int: ...
 
+    @property
+    def measuring(self) -> bool:
+        """Whether a trial has the device, for which finals would wait."""
+        ...
+
     def bandwidth(self) -> float | None:
         """GB/s of the device's memory, where they are known."""
         ...

@@ -105,7 +105,7 @@ class LocalSession:
         self._built: SimpleQueue[tuple[int, Kernel, Artifact | None] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
-        self._closing = self._dropped = False
+        self._closing = self._dropped = self._measuring = False
         self._leading: int | None = None  # the trial that the device waits for
         self._beside = 0  # other builds that were begun before that of the leading trial has ended
         self._behind: list[tuple[int, Kernel]] | None = None  # trials whose builds wait for it; None: none does
@@ -121,6 +121,10 @@ class LocalSession:
     @property
     def builds_running(self) -> int:
         return self._pool.running
+
+    @property
+    def measuring(self) -> bool:
+        return self._measuring
 
     def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
         with self._lock:
@@ -353,6 +357,7 @@ class LocalSession:
             self._leading = None if artifact is None else self._leading
             if self._dropped or artifact is None:
                 continue
+            self._measuring = True
             try:
                 outcome: Outcome | Exception = self._outcome(trial_id, kernel, artifact)
             except Exception as error:  # passed to the tuner, which stops with it
@@ -360,6 +365,7 @@ class LocalSession:
             self._leading = None
             if not self._closing:
                 self._ended.put(outcome)
+            self._measuring = False
 
     def _outcome(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Outcome:
         if self._look is not None and not self._look(trial_id, artifact):
