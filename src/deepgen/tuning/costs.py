@@ -57,8 +57,8 @@ class Costs:
         self._guessed[step] = seconds
 
     def of(self, step: str) -> float:
-        """What a step takes. References differ between kinds of inputs: their mean counts. Of samples the shortest does,
-        as trials that are given up early spend most of their time otherwise."""
+        """What a step takes. References differ between kinds of inputs: their mean counts. Of samples the shortest
+        does, as trials that are given up early spend most of their time otherwise."""
         recent = self._measured.get(step, [])[-_RECENT:]
         if not recent:
             return self._earlier.get(step, self._guessed.get(step, ASSUMED[step]))
