@@ -57,6 +57,7 @@ class GpuBench:
         self.outputs = [t for t in operator.tensors() if t.role != "input"]
         signature = operator.signature()
         self._judged = [t for t in self.outputs if signature[t.name].checked]
+        self._read = [t for t in operator.tensors() if t.role == "input"]
         for tensor in self.outputs:
             if not can_judge(tensor.dtype):
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
@@ -224,6 +225,13 @@ class GpuBench:
         for tensor in self._judged:
             self._driver.copy(self._now.kept[tensor.name].start, self.buffers[tensor.name].start, tensor.bytes)
 
+    def unchanged(self, of: DeviceSet) -> bool:
+        """Whether the inputs are as they were and the outputs those that were found right: one look at all."""
+        pairs = [(self.buffers[t.name].start, of.kept[t.name].start, t.bytes) for t in self._judged]
+        held = self._now.inputs
+        pairs += [(self.buffers[t.name].start, held[t.name].start, t.bytes) for t in self._read]
+        return self._checks.same(pairs)
+
     def same_as(self, of: DeviceSet) -> bool:
         return not any(
             self._checks.differ(self.buffers[t.name].start, of.kept[t.name].start, t.bytes).count for t in self._judged
@@ -231,13 +239,12 @@ class GpuBench:
 
     def look_at_inputs(self) -> None:
         """They must be as they were; after a run and before they are rewritten."""
-        for tensor in self.operator.tensors():
-            if tensor.role == "input":
-                buffer, held = self.buffers[tensor.name], self._now.inputs[tensor.name]
-                changed = self._checks.differ(buffer.start, held.start, tensor.bytes)
-                if changed.count:
-                    self._driver.copy(buffer.start, held.start, tensor.bytes)
-                    raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {changed.place})")
+        for tensor in self._read:
+            buffer, held = self.buffers[tensor.name], self._now.inputs[tensor.name]
+            changed = self._checks.differ(buffer.start, held.start, tensor.bytes)
+            if changed.count:
+                self._driver.copy(buffer.start, held.start, tensor.bytes)
+                raise Rejected(Verdict.WRONG, f"wrote to its input {tensor.name} (at byte {changed.place})")
 
     def look_for_damage(self) -> None:
         """Nothing may be written outside any tensor."""

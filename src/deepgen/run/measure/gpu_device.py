@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -89,6 +89,7 @@ _KINDS = {"f64": 0, "f32": 1, "tf32": 1, "f16": 2, "bf16": 3, "i8": 4, "i32": 5,
 _BLOCKS, _THREADS = 1024, 256
 _RESULT = struct.Struct("<QQ")
 _ENTRIES = ("dg_judge", "dg_differ", "dg_read", "dg_hold", "dg_nothing")
+_MOST_PAIRS = 100  # launches that are kept: making one takes longer than it runs
 _NEVER = 1  # what the words of memory that holds zeros do not combine to
 
 
@@ -130,6 +131,7 @@ class Checks:
         self._module = driver.load(image)
         self._functions = {name: driver.function(self._module, name) for name in _ENTRIES}
         self._result = driver.alloc(_RESULT.size)
+        self._pairs: dict[tuple[int, int, int], DriverLaunch] = {}
         self._canaries = driver.alloc(2 * GUARD)
         driver.fill(self._canaries, CANARY, 2 * GUARD)
 
@@ -153,6 +155,18 @@ class Checks:
 
     def differ(self, a: int, b: int, size: int) -> CheckResult:
         return self._run("dg_differ", ctypes.c_uint64(a), ctypes.c_uint64(b), ctypes.c_uint64(size))
+
+    def same(self, pairs: Sequence[tuple[int, int, int]]) -> bool:
+        """Whether regions, each by two addresses and a size, are the same. All are waited for once."""
+        self._driver.fill(self._result, 0, _RESULT.size)
+        for pair in pairs:
+            if pair not in self._pairs:
+                if len(self._pairs) >= _MOST_PAIRS:
+                    self._pairs.clear()
+                values = (*map(ctypes.c_uint64, pair), self._place())
+                self._pairs[pair] = self._launch("dg_differ", _BLOCKS, _THREADS, *values)
+            self._pairs[pair].fire()
+        return not self._answered().count
 
     def damage(self, buffer: DeviceBuffer) -> str | None:
         """What was written outside a buffer, as a sentence; its canaries are restored."""
@@ -186,6 +200,9 @@ class Checks:
     def _run(self, entry: str, *values: object) -> CheckResult:
         self._driver.fill(self._result, 0, _RESULT.size)
         self._launch(entry, _BLOCKS, _THREADS, *values, self._place()).fire()
+        return self._answered()
+
+    def _answered(self) -> CheckResult:
         answer = ctypes.create_string_buffer(_RESULT.size)
         self._driver.to_host(ctypes.addressof(answer), self._result, _RESULT.size)
         return CheckResult(*_RESULT.unpack(answer.raw))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
@@ -149,11 +150,15 @@ _REASONS = {
 }
 
 
+_LATEST_SECONDS = 0.5
+
+
 class Nvml:
     """One device."""
 
     def __init__(self, library: ctypes.CDLL, device: c_void_p) -> None:
         self._library, self._device = library, device
+        self._latest: tuple[float, JsonObject] = (0.0, {})
 
     @staticmethod
     def find(index: int) -> Nvml | None:
@@ -168,7 +173,13 @@ class Nvml:
         return Nvml(library, device)
 
     def read(self) -> JsonObject:
-        """What it says now; what it does not say is left out."""
+        """What it says now, or said a moment ago: asking takes milliseconds. What it does not say is left out."""
+        now = time.monotonic()
+        if not self._latest[1] or now - self._latest[0] > _LATEST_SECONDS:
+            self._latest = now, self._asked()
+        return self._latest[1]
+
+    def _asked(self) -> JsonObject:
         throttled = self._reasons()
         readings: dict[str, int | float | None] = {
             "sm_mhz": self._number("nvmlDeviceGetClockInfo", _SM_CLOCK),
