@@ -66,13 +66,13 @@ def firing(call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
 def _in_c(core: Any, call: BoundCall, names: Sequence[str], apart: Apart) -> Fire:
     """The same, carried out by the compiled core."""
     places = {name: place for place, name in enumerate(names)}
-    slots = [(places[name], _cell(slot)) for name in names for slot in call.slots.get(name, ())]
+    slots = [(places[name], *_where(slot)) for name in names for slot in call.slots.get(name, ())]
     near = [(places[name], places[other], *within) for (name, other), within in apart.within.items()]
     steps = [(step.function, step.whole, step.real, bool(step.fails)) for step in call.raw]
     streams = [step.stream for step in call.raw if step.stream is not None]
     bound: Fire = core.Bound(
         len(names),  # of addresses, in the order of the names
-        tuple(slots),  # where each is to stand: its place, and a cell or an object whose `value` it is to be
+        tuple(slots),  # where each is to stand: its place, and a cell, or a descriptor's bytes and who encodes them
         tuple(near),  # who may overlap whom, and within which distance
         apart.look,  # decides where addresses are within it
         tuple(steps),
@@ -85,9 +85,10 @@ def _in_c(core: Any, call: BoundCall, names: Sequence[str], apart: Apart) -> Fir
     return bound
 
 
-def _cell(slot: Any) -> Any:
-    """Where a plain address stands; descriptors are encoded anew by whoever sets them."""
-    return ctypes.addressof(slot) if isinstance(slot, (ctypes.c_void_p, ctypes.c_uint64)) else slot
+def _where(slot: Any) -> tuple[int, Any]:
+    """Where a plain address stands, or a descriptor, which something encodes."""
+    plain = isinstance(slot, (ctypes.c_void_p, ctypes.c_uint64))
+    return (ctypes.addressof(slot), None) if plain else (ctypes.addressof(slot.storage), slot.encoded)
 
 
 def _two_to_one(call: BoundCall, apart: Apart, a: Any, b: Any, c: Any) -> Fire:

@@ -297,7 +297,7 @@ class _Slot:
     """
 
     def __init__(self, driver: Driver, storage: Any, arguments: tuple[Any, ...]) -> None:
-        self._driver, self._storage, self._arguments = driver, storage, arguments
+        self._driver, self.storage, self._arguments = driver, storage, arguments
         self._value = -1
         self._encoded: dict[int, bytes] = {}
 
@@ -307,23 +307,22 @@ class _Slot:
 
     @value.setter
     def value(self, address: int) -> None:
-        if address == self._value:
-            return
+        if address != self._value:
+            self.storage.raw = self.encoded(address)
+            self._value = address
+
+    def encoded(self, address: int) -> bytes:
+        """The descriptor for an address. Whoever asks puts it into the storage, which may be used for encoding it."""
         encoded = self._encoded.get(address)
         if encoded is None:
-            self._encode(address)
-        else:
-            self._storage.raw = encoded
-        self._value = address
-
-    def _encode(self, address: int) -> None:
-        kind, rank, *rest = self._arguments
-        call = self._driver.library.cuTensorMapEncodeTiled
-        code = call(self._storage, kind, rank, ctypes.c_void_p(address), *rest)
-        self._driver.check("cuTensorMapEncodeTiled", code)
-        if len(self._encoded) >= _MOST:
-            self._encoded.clear()
-        self._encoded[address] = self._storage.raw
+            kind, rank, *rest = self._arguments
+            call = self._driver.library.cuTensorMapEncodeTiled
+            code = call(self.storage, kind, rank, ctypes.c_void_p(address), *rest)
+            self._driver.check("cuTensorMapEncodeTiled", code)
+            if len(self._encoded) >= _MOST:
+                self._encoded.clear()
+            encoded = self._encoded[address] = self.storage.raw
+        return encoded
 
 
 def encode(

@@ -26,10 +26,18 @@ typedef struct {
     const u64 **cells;  // whole ones, then real ones
 } Step;
 
+enum { DESCRIPTOR = 128, MOST_ENCODED = 32 };
+
+typedef struct {
+    u64 address;
+    char bytes[DESCRIPTOR];
+} Encoded;
+
 typedef struct {
     int place;         // of the tensor among the addresses
-    u64 *cell;         // or
-    PyObject *object;  // whose `value` the address is to be
+    u64 *cell;         // where it stands, or the descriptor that
+    PyObject *encode;  // gives the bytes of
+    Encoded *encoded;  // of addresses that were met: a model's tensors come back to the same few
     u64 last;
 } Slot;
 
@@ -51,8 +59,6 @@ typedef struct {
     bool looked;
     PyObject *look, *failed, *run, *on, *keep;
 } Bound;
-
-static PyObject *name_value;
 
 // Both machines pass integers in registers of one kind and floating-point numbers in those of another, each in their
 // order, and what is left on the stack, eight bytes each. So arguments may be sorted, and a function that takes fewer
@@ -98,13 +104,20 @@ static int look_closely(Bound *b, const u64 *at) {
     return 0;
 }
 
-static int set_value(Slot *slot, u64 address) {
-    PyObject *number = PyLong_FromUnsignedLongLong(address);
-    if (!number) return -1;
-    int bad = PyObject_SetAttr(slot->object, name_value, number);
-    Py_DECREF(number);
-    slot->last = bad ? ~(u64)0 : address;
-    return bad;
+static int describe(Slot *slot, u64 address) {
+    Encoded *kept = &slot->encoded[(address >> 8 ^ address >> 16) % MOST_ENCODED];
+    slot->last = ~(u64)0;
+    if (!address || kept->address != address) {
+        PyObject *bytes = PyObject_CallFunction(slot->encode, "K", (unsigned long long)address);
+        bool right = bytes && PyBytes_Check(bytes) && PyBytes_GET_SIZE(bytes) == DESCRIPTOR;
+        if (right) memcpy(kept->bytes, PyBytes_AS_STRING(bytes), DESCRIPTOR), kept->address = address;
+        if (bytes && !right) PyErr_SetString(PyExc_SystemError, "a descriptor of another size");
+        Py_XDECREF(bytes);
+        if (!right) return -1;
+    }
+    memcpy(slot->cell, kept->bytes, DESCRIPTOR);
+    slot->last = address;
+    return 0;
 }
 
 static int to_stream(Bound *b, u64 stream) {
@@ -128,9 +141,9 @@ static int fire(Bound *b, const u64 *at, u64 stream) {
         }
     }
     for (Slot *s = b->slot; s < b->slot + b->slots; s++)
-        if (s->cell)
+        if (!s->encode)
             *s->cell = at[s->place];
-        else if (s->last != at[s->place] && set_value(s, at[s->place]))
+        else if (s->last != at[s->place] && describe(s, at[s->place]))
             return -1;
     if (stream != b->stream && to_stream(b, stream)) return -1;
     if (b->run) {
@@ -190,13 +203,14 @@ static int take_step(Step *s, PyObject *from) {
 }
 
 static int take_slot(Slot *s, PyObject *from, int addresses) {
-    PyObject *where;
-    if (!PyArg_ParseTuple(from, "iO", &s->place, &where)) return -1;
+    unsigned long long cell;
+    PyObject *encode;
+    if (!PyArg_ParseTuple(from, "iKO", &s->place, &cell, &encode)) return -1;
     if (s->place < 0 || s->place >= addresses) return PyErr_SetString(PyExc_ValueError, "no such place"), -1;
-    s->last = ~(u64)0;
-    if (PyLong_Check(where)) return (s->cell = PyLong_AsVoidPtr(where)) ? 0 : -1;
-    s->object = Py_NewRef(where);
-    return 0;
+    s->last = ~(u64)0, s->cell = (u64 *)(uintptr_t)cell;
+    if (encode == Py_None) return 0;
+    s->encode = Py_NewRef(encode);
+    return (s->encoded = PyMem_Calloc(MOST_ENCODED, sizeof *s->encoded)) ? 0 : (PyErr_NoMemory(), -1);
 }
 
 static int take_near(Near *n, PyObject *from, int addresses) {
@@ -240,7 +254,7 @@ bad:
 
 static int bound_traverse(PyObject *self, visitproc visit, void *arg) {
     Bound *b = (Bound *)self;
-    for (int i = 0; i < b->slots; i++) Py_VISIT(b->slot[i].object);
+    for (int i = 0; i < b->slots; i++) Py_VISIT(b->slot[i].encode);
     Py_VISIT(b->look);
     Py_VISIT(b->failed);
     Py_VISIT(b->run);
@@ -252,7 +266,7 @@ static int bound_traverse(PyObject *self, visitproc visit, void *arg) {
 static void bound_dealloc(PyObject *self) {
     Bound *b = (Bound *)self;
     PyObject_GC_UnTrack(self);
-    for (int i = 0; i < b->slots; i++) Py_XDECREF(b->slot[i].object);
+    for (int i = 0; i < b->slots; i++) Py_XDECREF(b->slot[i].encode), PyMem_Free(b->slot[i].encoded);
     for (int i = 0; i < b->steps; i++) PyMem_Free(b->step[i].cells);
     PyMem_Free(b->slot), PyMem_Free(b->near), PyMem_Free(b->step), PyMem_Free(b->stream_cell);
     Py_XDECREF(b->look), Py_XDECREF(b->failed), Py_XDECREF(b->run), Py_XDECREF(b->on), Py_XDECREF(b->keep);

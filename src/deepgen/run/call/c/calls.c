@@ -273,9 +273,9 @@ PyMODINIT_FUNC PyInit_deepgen_calls(void) {
     struct {
         PyObject **name;
         const char *text;
-    } names[] = {{&name_value, "value"},       {&name_out, "out"},           {&name_stream, "stream"},
-                 {&name_fire, "fire"},         {&name_makers, "makers"},     {&name_dlpack, "__dlpack__"},
-                 {&name_data_ptr, "data_ptr"}, {&name_interface, "__cuda_array_interface__"}};
+    } names[] = {{&name_out, "out"},           {&name_stream, "stream"},     {&name_fire, "fire"},
+                 {&name_makers, "makers"},     {&name_dlpack, "__dlpack__"}, {&name_data_ptr, "data_ptr"},
+                 {&name_interface, "__cuda_array_interface__"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return NULL;
     PyObject *module = PyModule_Create(&definition);
