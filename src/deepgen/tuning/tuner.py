@@ -44,16 +44,18 @@ def tune(
     watch: Watch | None = None,
     stop: threading.Event | None = None,
     started: float | None = None,
+    worked_out: StudyPlan | None = None,
 ) -> Study:
     """Tune, or resume the same study; `stop` ends the run early and loses nothing.
 
-    A time budget counts from `started` on the clock of `time.monotonic`, or from now.
+    A time budget counts from `started` on the clock of `time.monotonic`, or from now. `worked_out` is the
+    request's plan where somebody has it already.
     """
     before = None if request.time_budget is None else costs.earlier(request.operator, request.target)
     clock = Clock(request.time_budget, started, before)
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
-    with open_journal(request, plan(request)) as (planned, journal):
+    with open_journal(request, worked_out or plan(request)) as (planned, journal):
         first = None if planned.first is None else str(planned.first)  # a rank may be too large for other JSON readers
         journal.begin_run({**request.budget(), "default": first, "started_at": clock.started_at})
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)

@@ -21,7 +21,7 @@ from deepgen.tuning import Request, Study
 from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine
 from deepgen.tuning.progress import Clock, process_start
-from deepgen.tuning.request import plan
+from deepgen.tuning.request import StudyPlan, plan
 from deepgen.tuning.work import SHORT_SECONDS, SHORT_SHARE, RecordedWork, divided, is_short, short_ones
 from deepgen.vocabulary.errors import DeepgenError, Missing
 
@@ -33,10 +33,14 @@ class TuningJob:
     request: Request
     folder: Path
     gain: float = 1.0  # what may be gained by it, beside others
+    planned: StudyPlan | None = None  # what finding the folder has worked out; None: to be worked out again
 
 
 def jobs_of(requests: Sequence[Request], gain: Callable[[Request], float] = lambda request: 1.0) -> list[TuningJob]:
     """Work out where each study lies, what may gain most first; says what is wrong before the first one starts."""
+    if len(requests) == 1:  # the plans of many would take memory
+        planned = plan(requests[0])
+        return [TuningJob(requests[0], planned.folder, gain(requests[0]), planned)]
     by_folder = {plan(request).folder: request for request in requests}
     jobs = [TuningJob(request, folder, gain(request)) for folder, request in by_folder.items()]
     return sorted(jobs, key=lambda job: -job.gain)
@@ -134,7 +138,7 @@ def offering(command: Callable[[], str]) -> Iterator[None]:
 def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool, started: float | None) -> Study:
     request = job.request
     with watching(title_of(request), quiet=as_json) as watch:
-        study = run_tuner(request, engine=on, watch=watch, stop=stop.event, started=started)
+        study = run_tuner(request, engine=on, watch=watch, stop=stop.event, started=started, worked_out=job.planned)
     write_older_results(study)
     write_counted(study)
     return study
