@@ -11,10 +11,14 @@ from deepgen.operators.base import Answer, Array
 from deepgen.operators.products import distinct
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
+from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 if TYPE_CHECKING:
     from deepgen.operators.conv2d import Conv2d
     from deepgen.operators.gemm import Gemm
+
+
+_BLOCK, _LARGE = 1 << 16, 1 << 20  # elements that stay in the cache; so many that threads share them
 
 
 def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
@@ -25,14 +29,39 @@ def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]
         every_a, every_b = _each(gemm, "A", inputs), _each(gemm, "B", inputs)
         for i in range(gemm.batch):
             _multiply(gemm, every_a[i], every_b[i], product[i], size[i])
-        factors = _factors(gemm, inputs)
-        if gemm.scales == "row":
-            factors = factors[:, None]
-        old = widen(inputs["C"], c).reshape(shape) if gemm.beta != 0.0 else None
-        bias = widen(inputs["bias"], c) if gemm.bias else None
-        answer = _finished(gemm, product, size, factors, old, bias)
+        answer = _finished_rows(gemm, inputs, product.reshape(-1, gemm.n), size)
     full = gemm.tensors()[-1].shape
     return {"C": Answer(answer.values.reshape(full), answer.scale.reshape(full if answer.scale.size > 1 else ()))}
+
+
+def _finished_rows(gemm: Gemm, inputs: Mapping[str, Array], product: Array, size: Array) -> Answer:
+    """The results of all rows of a batch, some rows at a time by each thread."""
+    c, factors = gemm.dtypes[2], _factors(gemm, inputs)
+    bias = widen(inputs["bias"], c) if gemm.bias else None
+    stored = inputs["C"].reshape(-1, gemm.n) if gemm.beta != 0.0 else None
+    sizes = size.reshape(-1, gemm.n) if not c.integer else size
+
+    def block(first: int, last: int) -> Answer:
+        rows = slice(first, last)
+        own = factors[np.arange(first, last) % gemm.m][:, None] if gemm.scales == "row" else factors
+        old = widen(stored[rows], c) if stored is not None else None
+        return _finished(gemm, product[rows], sizes[rows] if not c.integer else sizes, own, old, bias)
+
+    step = max(1, _BLOCK // gemm.n)
+    kind = block(0, 1).values.dtype
+    values = product if product.dtype == kind else np.empty(product.shape, kind)
+    scale = sizes if not c.integer else np.ones(())
+
+    def some(first: int, last: int) -> None:
+        with np.errstate(all="ignore"):
+            for start in range(first * step, min(last * step, len(product)), step):
+                answer = block(start, min(start + step, len(product)))
+                values[start : start + step] = answer.values
+                if not c.integer:
+                    scale[start : start + step] = answer.scale
+
+    in_parts(-(-len(product) // step), usual_threads() if product.size > _LARGE else 1, some)
+    return Answer(values, scale)
 
 
 def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -224,6 +225,7 @@ def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int,
 
 
 _VERSION = 3
+_SMALL, _BYTES_A_SECOND = 64 << 20, 2e8  # answers that are larger, and computed faster than this, are not kept
 _SCALE_SUFFIX = ".scale"
 
 
@@ -242,18 +244,25 @@ def reference(
     sooner than it could be read.
     """
     if compiled is not None and (computed := compiled(operator, inputs, probe)) is not None:
-        for answer in computed.values():
-            answer.values.flags.writeable = answer.scale.flags.writeable = False
-        return computed
+        return _read_only(computed)
     key = digest([_VERSION, _code(type(operator)), operator.to_json(), seed, probe, *sorted(constant)], 32)
     kept = _read(folder, key)
     if kept is not None:
         return kept
+    started = time.monotonic()
     answers = operator.reference(inputs)
-    with suppress(OSError):  # a full disk or a read-only folder costs only the time to compute it again
-        _write(folder, key, answers)
-        kept = _read(folder, key, trusted=True)
-    return kept if kept is not None else answers
+    size = sum(answer.values.nbytes + answer.scale.nbytes for answer in answers.values())
+    if size <= _SMALL or time.monotonic() - started > size / _BYTES_A_SECOND:
+        with suppress(OSError):  # a full disk or a read-only folder costs only the time to compute it again
+            _write(folder, key, answers)
+            kept = _read(folder, key, trusted=True)
+    return kept if kept is not None else _read_only(answers)
+
+
+def _read_only(answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
+    for answer in answers.values():
+        answer.values.flags.writeable = answer.scale.flags.writeable = False
+    return answers
 
 
 def _code(operator: type[Operator]) -> list[Json]:
