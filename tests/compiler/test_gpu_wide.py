@@ -115,7 +115,7 @@ def parts(draw: st.DrawFn) -> Index:
     return total + x % draw(FACTORS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(parts())
 def test_an_index_keeps_its_value_when_it_is_simplified(index: Index) -> None:
     simple = IndexBounds({"x": (0, 60), "v": (0, 3)}).simple(index)

@@ -44,7 +44,7 @@ from deepgen.tuning import Study
 from deepgen.vocabulary import DeepgenError
 disk = Path(sys.argv[1])
 os.environ["COLUMNS"] = "80"
-TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.01", "--strategy", "random", "--trials", "300",
+TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.02", "--strategy", "random", "--trials", "150",
         "--out", str(disk / "studies"), "--json"]
 def start(*words):
     command = [sys.executable, "-m", "deepgen", *words]
@@ -130,8 +130,8 @@ def refused(said: dict[str, Any], *words: str, cache: bool = False) -> None:
 def whole(seen: dict[str, Any]) -> None:
     """The study ended well, and holds what it held before."""
     assert seen["done"]["code"] == 0, seen["done"]["err"]
-    assert [t[0] for t in seen["trials"]] == list(range(300))
-    assert len({t[1] for t in seen["trials"]}) == 300
+    assert [t[0] for t in seen["trials"]] == list(range(150))
+    assert len({t[1] for t in seen["trials"]}) == 150
     assert all(t in seen["trials"] for t in seen["kept"])
     assert {t[2] for t in seen["trials"]} <= {"correct", "not_run"}, "no kernel is blamed for the disk"
 

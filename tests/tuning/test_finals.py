@@ -60,7 +60,7 @@ def races(draw: st.DrawFn) -> tuple[list[Finalist], Race]:
     return finalists, Race({}, ratios, leader)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(races())
 def test_the_default_yields_only_to_what_is_faster(case: tuple[list[Finalist], Race]) -> None:
     finalists, race = case

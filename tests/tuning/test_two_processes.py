@@ -18,7 +18,8 @@ from deepgen.tuning import Study
 from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import DeepgenError
 
-TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--json"]
+TUNE = ["tune", "gemm", "MNK=128", "--target", "sim:measure_seconds=0.1,faults=0.2", "--json",
+        "--strategy", "random"]  # fmt: skip
 LONG = ["--trials", "5000"]  # longer than any test: however slow the machine, the first is still at work
 
 

@@ -145,7 +145,7 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 JUNK = [None, True, -1, 0, 1.5, 10**30, "", "x", "1 +", "1 / 0", "ProblemSize[7]", "[]", [], {}, [[]], {"X": []}, "é\n"]
 
 
-@settings(max_examples=int(os.environ.get("DEEPGEN_T1_JUNK", "150")))
+@settings(max_examples=int(os.environ.get("DEEPGEN_T1_JUNK", "80")))
 @given(st.sampled_from(sorted(leaves(SCALE), key=str)), st.sampled_from(JUNK))
 def test_junk_anywhere_is_told_in_words(folder: Path, path: tuple[Any, ...], junk: Any) -> None:
     def change(data: dict[str, Any]) -> None:
