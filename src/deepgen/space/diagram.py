@@ -17,6 +17,7 @@ from deepgen.space.neighbors import deviations, nearest, repairs
 
 _SMALL = 1 << 62
 _CHUNK = 4096
+_WIDE = 1024  # edges of a layer from which a search in all of them takes longer than one in those of a state
 
 
 class Chain:
@@ -66,7 +67,10 @@ class Chain:
             if layer.unit:
                 edges, ranks = ranks, np.zeros_like(ranks)
             else:
-                edges = _edges(layer.before, ranks)
+                if states is None or layer.before.dtype == object or len(layer.before) <= _WIDE:
+                    edges = _edges(layer.before, ranks)
+                else:
+                    edges = _edges_of(layer, states, ranks)
                 ranks = ranks - layer.before[edges]
             rows[to, layer.variable] = layer.place[edges]
             states = layer.child[edges]
@@ -77,6 +81,16 @@ class Chain:
             return self
         upwards = ((y.variable, edges_of(y, allowed.get(y.variable))) for y in reversed(self.layers))
         return Chain(*count_points(upwards))
+
+
+def _edges_of(layer: Layer, states: Ints, ranks: Ints) -> Ints:
+    """The same among the edges of each rank's own state: few, where a whole layer would not stay in the cache."""
+    low, high = layer.first[states], layer.first[states + 1]
+    for _ in range((layer.most - 1).bit_length()):
+        middle = (low + high) >> 1
+        further = layer.before[middle] <= ranks
+        low, high = np.where(further, middle, low), np.where(further, high, middle)
+    return low
 
 
 def _edges(before: Ints, ranks: Ints) -> Ints:

@@ -27,6 +27,7 @@ class Layer:
     before: Ints  # by edge: points below earlier edges; one more entry at the end
     base: Ints  # by state: `before` of its first edge
     unit: bool  # every edge leads to exactly one point
+    most: int  # edges of a state
     first_view: Any
     place_view: Any
     child_view: Any
@@ -36,9 +37,8 @@ class Layer:
 def layer(variable: int, first: Ints, place: Ints, child: Ints, before: Ints) -> Layer:
     unit = before.dtype != object and int(before[-1]) == len(place)
     base = before[first[:-1]]
-    return Layer(
-        variable, first, place, child, before, base, unit, _view(first), _view(place), _view(child), _view(before)
-    )
+    most, views = int(np.diff(first).max(initial=1)), map(_view, (first, place, child, before))
+    return Layer(variable, first, place, child, before, base, unit, most, *views)
 
 
 def _view(array: Ints) -> Any:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +214,8 @@ def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past
         return []
     kept = journal.history()
     if kept is None:
-        studies = _alike(request, planned) if request.transfer else []
-        kept = [] if journal.asks() else [*map(_recording, request.learn_from), *map(_kept, studies)]
+        studies = _alike(request, planned) if request.transfer and not journal.asks() else []
+        kept = [] if journal.asks() else [*map(_recording, request.learn_from), *studies]
         journal.keep_history(kept)
         if kept:
             names = ", ".join(str(row["name"]) for row in kept)
@@ -225,8 +227,8 @@ def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past
     return [_past(row) for row in kept]
 
 
-def _alike(request: Request, planned: StudyPlan) -> list[Study]:
-    """Studies of the same generator, those of the most similar work first."""
+def _alike(request: Request, planned: StudyPlan) -> list[dict[str, Json]]:
+    """What is kept of studies of the same generator, those of the most similar work first."""
     scored = [
         (
             study.folder != planned.after,
@@ -237,20 +239,25 @@ def _alike(request: Request, planned: StudyPlan) -> list[Study]:
         )
         for study in _neighbours(planned)
     ]
-    return [study for *_, study in sorted(scored, key=lambda row: row[:4])[:STUDIES]]
+    kept: list[dict[str, Json]] = []
+    for *_, study in sorted(scored, key=lambda row: row[:4]):
+        if len(kept) < STUDIES:
+            with suppress(DeepgenError):  # a study that cannot be read is skipped
+                kept.append(_kept(study))
+    return kept
 
 
 def _neighbours(planned: StudyPlan) -> Iterator[Study]:
     for folder in sorted(planned.folder.parent.iterdir()):
         if folder == planned.folder or not (folder / FILE).is_file():
             continue
-        try:
+        with suppress(DeepgenError):
+            with Journal(folder) as theirs:  # by its tally: there may be many studies, and few are read whole
+                ended = theirs.tally().ended
             study = Study.open(folder)
             least = 1 if folder == planned.after else LEAST
-            if _same_family(study.definition, planned.definition) and len(study.trials()) >= least:
+            if ended >= least and _same_family(study.definition, planned.definition):
                 yield study
-        except DeepgenError:
-            continue  # a study that cannot be read is skipped
 
 
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -297,9 +304,26 @@ def _recording(path: Path) -> dict[str, Json]:
 
 
 def _past(row: Mapping[str, Any]) -> Past:
-    space = Space.from_json(row["space"])
-    trials = [
-        Trial(i, rank, space.at(rank), "", Measurement(Verdict(verdict), samples=() if seconds is None else (seconds,)))
-        for i, (rank, seconds, verdict) in enumerate(row["trials"])
-    ]
-    return Past(f"{row['name']} ({row['describe']})", space, trials, row.get("family"))
+    trials = _Kept(Space.from_json(row["space"]), row["trials"])
+    right = sum(verdict == Verdict.CORRECT.value for *_, verdict in row["trials"])
+    return Past(f"{row['name']} ({row['describe']})", trials.space, trials, row.get("family"), right)
+
+
+class _Kept(Sequence[Trial]):
+    """Trials that a journal kept of another study, read at first use: their space has to be compiled for it."""
+
+    def __init__(self, space: Space, rows: Sequence[tuple[int, float | None, str]]) -> None:
+        self.space, self._kept_rows = space, rows
+
+    @cached_property
+    def _trials(self) -> list[Trial]:
+        return [
+            Trial(i, rank, self.space.at(rank), "", Measurement(Verdict(verdict), samples=() if s is None else (s,)))
+            for i, (rank, s, verdict) in enumerate(self._kept_rows)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._kept_rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._trials[place]

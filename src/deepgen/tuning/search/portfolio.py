@@ -128,5 +128,5 @@ def _of_family(past: Past, name: str) -> Past:
     """What an earlier study says of one family."""
     if any(knob.name == FAMILY for knob in past.space.knobs):
         own = [replace(trial, config=_own(trial.config)) for trial in past.trials if trial.config[FAMILY] == name]
-        return replace(past, trials=own)
-    return past if past.family in (None, name) else replace(past, trials=())
+        return replace(past, trials=own, right=None)
+    return past if past.family in (None, name) else replace(past, trials=(), right=None)

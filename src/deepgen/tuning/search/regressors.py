@@ -12,13 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
-from deepgen.tuning.search.gaussian import Covariance
+from deepgen.tuning.search.gaussian import Covariance, Joined
 from deepgen.vocabulary import BadInput, Missing
 
 LIBRARIES = ("numpy", "lightgbm", "sklearn")
 _PACKAGES = {"lightgbm": "lightgbm", "sklearn": "scikit-learn"}
 _MEMBERS = 3  # models in an ensemble of trees, each trained on its own draw of the trials
 _TREES = 60
+_TOGETHER = 256  # combinations of values up to which columns are joined where many configs are predicted
 _FIRST_STEPS, _STEPS = 60, 15  # of fitting the process: a later fit starts from the one before
 
 
@@ -75,7 +76,7 @@ class GaussianRegressor:
         self._pull = inverse @ (y - self._mean)
 
     def predict(self, codes: Ints) -> Floats:
-        cross = self.kernel.between(self._codes, np.ascontiguousarray(codes.T))
+        cross = self.kernel.between(self._codes, Joined(np.ascontiguousarray(codes.T), most=_TOGETHER))
         return np.asarray(self._mean + self._pull @ cross)
 
     def importances(self) -> Floats:

@@ -7,7 +7,8 @@ encoding; the kernel that fitted it, from which the new one starts; and the conf
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -31,20 +32,26 @@ class Prior:
     """The expectations of earlier studies, each weighted by how much of the new space it knows."""
 
     def __init__(self, space: Space, history: Sequence[Past]) -> None:
-        self._sources: list[_Source] = []
-        self.names: list[str] = []
-        if not history:
-            return
-        encoding = Encoding(space)
-        sources = [_Source(encoding, past) for past in history if _useful(encoding, past)]
-        self._sources = sorted(sources, key=lambda s: -s.similarity)
-        self.names = [source.name for source in self._sources]
-        if self._sources:
-            sample = encoding.space.sample_ranks(_SAMPLE, 0, distinct=True)
-            ordered = np.sort(self.expected(encoding.codes(sample)))
-            # The levels are finest where configs are fastest: there the search has to tell them apart.
-            shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
-            self._edges = np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
+        self._space = space
+        useful = [past for past in history if _useful(space, past)]
+        self._studies = sorted(useful, key=lambda past: -_similarity(space, past))
+        self.names = [past.name for past in self._studies]
+
+    @cached_property
+    def _encoding(self) -> Encoding:
+        return Encoding(self._space)
+
+    @cached_property
+    def _sources(self) -> list[_Source]:
+        """Fitted when they are first asked: the first config of a study does not wait for them."""
+        return [_Source(self._encoding, past) for past in self._studies]
+
+    @cached_property
+    def _edges(self) -> Floats:
+        ordered = np.sort(self.expected(self._encoding.codes(self._space.sample_ranks(_SAMPLE, 0, distinct=True))))
+        # The levels are finest where configs are fastest: there the search has to tell them apart.
+        shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
+        return np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
 
     @property
     def distances(self) -> Floats:
@@ -91,17 +98,14 @@ class _Source:
             np.array([k.values.index(v) for v in encoding.knobs[i].values])
             for i, k in zip(self._columns, self._shared.knobs, strict=True)
         ]
-        self.similarity = _similarity(encoding, past)
+        self.similarity = _similarity(encoding.space, past)
         settled = [t for t in past.trials if t.measurement.verdict is not Verdict.UNSTABLE]
         self._learn([t for t in settled if all(k.name in t.config for k in self._shared.knobs)])
 
     def expected(self, codes: Ints) -> Floats:
         places = np.stack([m[codes[:, i]] for i, m in zip(self._columns, self._maps, strict=True)], axis=1)
         result = self._regressor.predict(self._shared.with_alignments(places))
-        for i, row in enumerate(places.tolist()):
-            measured = self._measured.get(tuple(row))
-            if measured is not None:
-                result[i] = measured
+        self._measured.put(places, result)
         return result
 
     def inform(self, kernel: Covariance, encoding: Encoding) -> None:
@@ -115,21 +119,21 @@ class _Source:
         y[: len(times)] = standardised(times)
         y[len(times) :] = y[len(times) - 1]  # a failure is as bad as the slowest, and so is a kernel that was not run
         codes = self._shared.codes_of([t.config for t in ordered])
-        self._measured = _means(codes[:, : len(self._shared.knobs)], y)
+        self._measured = _Measured(codes[:, : len(self._shared.knobs)], y)
         others = np.random.default_rng(0).permutation(np.arange(_BEST, max(_BEST, len(times))))[:_OTHERS]
         fitted = np.concatenate([np.arange(min(_BEST, len(times))), np.sort(others)])
         self._regressor = GaussianRegressor(self._shared)
         self._regressor.fit(codes[fitted], y[fitted])
 
 
-def _useful(encoding: Encoding, past: Past) -> bool:
+def _useful(space: Space, past: Past) -> bool:
     """Whether it knows enough of the knobs, and was successful often enough."""
-    return _similarity(encoding, past) >= _SIMILAR and sum(t.ok for t in past.trials) >= _LEARN
+    return _similarity(space, past) >= _SIMILAR and past.succeeded() >= _LEARN
 
 
-def _similarity(encoding: Encoding, past: Past) -> float:
-    mine = {k.name for k in encoding.knobs}
-    shared = {k.name for k in encoding.knobs if _always(k)} & {k.name for k in past.space.knobs}
+def _similarity(space: Space, past: Past) -> float:
+    mine = {k.name for k in space.knobs if k.places > 1}
+    shared = {k.name for k in space.knobs if k.places > 1 and _always(k)} & {k.name for k in past.space.knobs}
     return len(shared) / max(1, len(mine | {k.name for k in past.space.knobs if k.places > 1}))
 
 
@@ -142,10 +146,21 @@ def _numbers(values: Sequence[object]) -> bool:
     return all(isinstance(v, (int, float)) for v in values)
 
 
-def _means(places: Ints, y: Floats) -> Mapping[tuple[int, ...], float]:
+class _Measured:
     """The mean of the results of equal configs: an earlier space may have knobs more."""
-    sums: dict[tuple[int, ...], tuple[float, int]] = {}
-    for row, value in zip(places.tolist(), y.tolist(), strict=True):
-        total, count = sums.get(tuple(row), (0.0, 0))
-        sums[tuple(row)] = (total + value, count + 1)
-    return {row: total / count for row, (total, count) in sums.items()}
+
+    def __init__(self, places: Ints, y: Floats) -> None:
+        self._rows, which = np.unique(places, axis=0, return_inverse=True)
+        self._means = np.bincount(which.ravel(), weights=y) / np.bincount(which.ravel())
+        # A number for each row, by which many are compared at once; what has the same is compared in full.
+        self._factors = np.random.default_rng(0).integers(1 << 62, size=places.shape[1])
+        numbers = self._rows @ self._factors
+        self._order = np.argsort(numbers)
+        self._numbers = numbers[self._order]
+
+    def put(self, places: Ints, expected: Floats) -> None:
+        """Put the results of configs that were measured in the place of what was expected of them."""
+        at = np.searchsorted(self._numbers, places @ self._factors).clip(max=len(self._numbers) - 1)
+        same = self._order[at]
+        measured = (self._rows[same] == places).all(axis=1)
+        expected[measured] = self._means[same[measured]]
