@@ -14,7 +14,7 @@ import pytest
 import deepgen as dg
 from deepgen import targets
 from deepgen.operators import Answer, Array, Gemm
-from deepgen.run.measure.base import Task
+from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.sim import SimRunner
 from deepgen.tuning import costs
 from deepgen.tuning.bounded import OutOfTime, within
@@ -22,7 +22,8 @@ from deepgen.tuning.costs import ASSUMED, Costs
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals_plan import FinalsPlan, for_finals, plan_finals
-from deepgen.vocabulary import DeepgenError, Kernel, Measurement
+from deepgen.tuning.finals_race import run_race
+from deepgen.vocabulary import DeepgenError, Kernel, Measurement, Verdict
 
 OPERATOR = dg.gemm(256, 256, 256)
 SIM = targets.resolve("sim")
@@ -229,3 +230,24 @@ def test_a_task_of_a_plan_has_all_sets() -> None:
 
     wanted = wanted_plan(Task(OPERATOR, SIM, neighbours=(dg.gemm(8, 8, 8),)), 9, 1)
     assert wanted.sets >= 3 and wanted.shapes == 1 and wanted.strided
+
+
+class Ending:
+    """An arena whose time ends in a comparison of that number."""
+
+    def __init__(self, last: int) -> None:
+        self.left = last
+
+    def compare(self, contenders: list[Contender], rounds: int, seed: int) -> list[Measurement]:
+        if not self.left:
+            raise OutOfTime
+        self.left -= 1
+        return [Measurement(Verdict.CORRECT, samples=(1.0 + 0.1 * i,) * rounds) for i, _ in enumerate(contenders)]
+
+
+def test_rounds_that_were_run_count_when_the_time_ends() -> None:
+    contenders = [Contender("a"), Contender("b")]
+    raced, lost = run_race(Ending(1), contenders, ["a", "b"], 0, 60.0, first=3)  # type: ignore[arg-type]
+    assert raced is not None and raced.leader == "a" and len(raced.samples["b"]) == 3 and not lost
+    with pytest.raises(OutOfTime):
+        run_race(Ending(0), contenders, ["a", "b"], 0, 60.0, first=3)  # type: ignore[arg-type]

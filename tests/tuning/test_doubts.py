@@ -199,7 +199,7 @@ def test_a_faster_baseline_is_the_first_thing_that_a_result_says(
         journal.add_finals(replace(held, baselines=(*baselines, noisy)))
     faster: dict[str, Any] = study.summary()["faster_baseline"]  # type: ignore[assignment]
     assert (faster["name"], faster["ratio"], faster["interval"]) == ("fast", 0.8, [0.75, 0.85])
-    assert faster["helps"] == ["more trials: --trials 200", "another family: --family all", "fast itself"]
+    assert faster["helps"] == ["more trials: --trials 200", "other families: --family all", "fast itself"]
     print_result(study)
     first = " ".join(capsys.readouterr().out.split("gemm")[0].split())
     assert first.startswith("fast is 1.25 times as fast as the winner (1.18 to 1.33). What would help: more trials:")

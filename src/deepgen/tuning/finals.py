@@ -185,9 +185,8 @@ class _Course:
         shown = [*(f.name for f in finalists if f.default), *self._names]
         rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
-            self._race, self._lost = run_race(
-                self._arena, contenders, rivals, self._task.seed, self._planned().race, shown, rounds
-            )
+            limit = min(self._planned().race, clock.spare)
+            self._race, self._lost = run_race(self._arena, contenders, rivals, self._task.seed, limit, shown, rounds)
         self._field.dropped += [
             DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
             for f in finalists

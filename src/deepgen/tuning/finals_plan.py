@@ -18,6 +18,7 @@ FIRST = 3  # rounds before the first check of the time, where there is a budget
 CHUNK = 10  # rounds between two checks of the intervals
 LEAST_FINALISTS = 2  # the default and the fastest trial
 STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
+_LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
 _NARROW_SECONDS = 1.0  # of a race are worth it for narrower intervals
 _MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
 _MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
@@ -70,7 +71,7 @@ def plan_finals(spare: float, costs: Costs, wanted: FinalsPlan) -> FinalsPlan:
         shapes += 1
     rest = max(0.0, spare - spent)
     race = wanted.race if spare == inf else min(wanted.race, racing + rest / 3)
-    calm = wanted.calm if spare == inf else min(wanted.calm, rest / 3)
+    calm = wanted.calm if spare == inf else min(wanted.calm, rest / 3 if rest > 3 * _LOOK_SECONDS else 0.0)
     return replace(
         wanted,
         finalists=finalists,

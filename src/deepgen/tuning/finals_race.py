@@ -8,6 +8,7 @@ from typing import Any
 
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, race
+from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals_plan import CHUNK
 from deepgen.tuning.qualifying import Finalist
@@ -59,7 +60,10 @@ def run_race(
             conditions.append({"name": name, "rounds_from": start, **measured.conditions})
         return timed
 
+    so_far: list[RaceResult[str]] = []
+
     def more(result: RaceResult[str]) -> int:
+        so_far.append(result)
         leader = result.leader(rivals)
         if leader is None:
             return 0
@@ -71,7 +75,12 @@ def run_race(
             return 0
         return min(CHUNK, result.fitting(max_seconds) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
 
-    result = race(by_name, time_rounds, first, more)
+    try:
+        result = race(by_name, time_rounds, first, more)
+    except OutOfTime:
+        if not so_far:
+            raise
+        result = so_far[-1]  # without the rounds that the time did not suffice for
     leader = result.leader(rivals)
     if leader is None:
         return None, lost

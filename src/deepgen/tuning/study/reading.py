@@ -92,7 +92,9 @@ class Reading:
             helps.append(f"more trials: --trials {max(200, 3 * ended)}")
         if any("finalist" in text for text in finals.left_out) or ended > 20 * (self.budget.get("keep_top") or 8):
             helps.append("more finalists: --keep-top 16")
-        helps += ["another family: --family all", f"{name} itself"]
+        if not any("FAMILY" in row.config for row in finals.finalists):  # they have not competed
+            helps.append("other families: --family all")
+        helps.append(f"{name} itself")
         return {"name": name, "ratio": ratio, "interval": [*interval], "helps": [*helps]}
 
     def default_measured_after(self) -> float | None:
