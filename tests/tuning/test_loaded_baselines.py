@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bad_baselines import Crashes, Fine, Hangs
@@ -51,6 +53,19 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
     assert starts[0] == 1, "the worker of the search has seen none of them"
     attempts = Counter(line.split()[0] for line in loaded_by.read_text().splitlines())
     assert attempts["hangs"] == 1, "the finals do not wait for it again"
+
+
+def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded_by: Path) -> None:
+    """What was loaded before it is compared."""
+    engine = dg.LocalEngine(cache=tmp_path / "cache")
+    dg.tune(OPERATOR, target="cpu", trials=1, baselines=False, engine=engine, out=tmp_path / "warm")
+    started = time.monotonic()
+    words: dict[str, Any] = {"trials": 5, "engine": engine, "time_budget": 10.0, "out": tmp_path / "studies"}
+    study = dg.tune(OPERATOR, target="cpu", baselines=[Fine, Hangs], **words)
+    assert time.monotonic() - started < 11.0 + 3.0
+    finals = study.finals()
+    assert finals is not None and [one.name for one in finals.baselines] == ["fine"]
+    assert "baseline hangs" in finals.left_out and not finals.baselines_lost
 
 
 def test_a_worker_that_loads_stands_still_while_others_measure(tmp_path: Path, loaded_by: Path) -> None:

@@ -109,8 +109,8 @@ class Session(Arena, Protocol):
         ...
 
     def loaded(self, seconds: float) -> list[str] | None:
-        """Those that are loaded, if all are within so many seconds. If not, none: loading is given up, so that it
-        disturbs nothing. None where nothing is loaded ahead.
+        """Those that are loaded within so many seconds. The others are given up, so that they disturb nothing. None
+        where nothing is loaded ahead.
         """
         ...
 

@@ -23,6 +23,7 @@ class BaselineRace:
         self._open()
         self._lost: dict[str, Measurement] = {}  # baselines that could not be loaded
         self._names: list[str] = []
+        self._ended: list[str] = []  # those that are loaded, or could not be
         self._at: str | None = None  # the one that is being loaded
         self._begin = threading.Event()
         self._thread: threading.Thread | None = None
@@ -54,12 +55,16 @@ class BaselineRace:
         if self._at is not None:
             self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it was not loaded when the time for that was up")
 
-    def loaded(self, seconds: float) -> list[str] | None:
-        """Those that are loaded, or could not be; None if loading goes on after so many seconds."""
+    def loaded(self, seconds: float) -> list[str]:
+        """Those that are loaded, or could not be, after so many seconds at most."""
         self._begin.set()
         if self._thread is not None:
             self._thread.join(seconds)
-        return None if self._thread is not None and self._thread.is_alive() else [*self._names]
+        return [*self._ended]
+
+    @property
+    def loading(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         """As a runner does. The caller has the device."""
@@ -69,8 +74,7 @@ class BaselineRace:
 
     def suspended(self) -> AbstractContextManager[None]:
         """While a kernel is timed on the cores that loading uses."""
-        loading = self._thread is not None and self._thread.is_alive()
-        return self._supervisor.suspended() if loading else nullcontext()
+        return self._supervisor.suspended() if self.loading else nullcontext()
 
     def close(self) -> None:
         self._stopped = True
@@ -98,4 +102,5 @@ class BaselineRace:
             else:
                 if not loaded.ok:
                     self._lost[name] = loaded
+            self._ended.append(name)
         self._at = None

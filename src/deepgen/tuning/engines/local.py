@@ -101,6 +101,7 @@ class LocalSession:
         )
         self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
         self._race: BaselineRace | None = None  # once there are baselines to race
+        self._gave_up = False  # loading them there: what was loaded soon races in the search's own worker
         self._measured = threading.Event()  # a first trial was
         self._built: SimpleQueue[tuple[int, Kernel, Artifact | None] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
@@ -184,7 +185,7 @@ class LocalSession:
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
         built = [replace(c, artifact=self.build(c.kernel)) if c.kernel else c for c in contenders]
-        if all(one.kernel for one in contenders) or not self._races_apart:
+        if all(one.kernel for one in contenders) or self._gave_up or not self._races_apart:
             with self._device, self._suspended():
                 return self._runner.compare(built, rounds, seed)
         race = self._race = self._race or self._open_race()
@@ -204,11 +205,11 @@ class LocalSession:
     def loaded(self, seconds: float) -> list[str] | None:
         if self._race is None:
             return None
-        if (names := self._race.loaded(seconds)) is not None:
-            return names
-        self._race.close()
-        self._race = None
-        return []
+        names = self._race.loaded(seconds)
+        if self._race.loading:
+            self._race.close()
+            self._race, self._gave_up = None, True
+        return names
 
     def peak(self, *, again: bool = False) -> float | None:
         self._settle()
