@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,15 +65,20 @@ def flat_scale(answer: Answer) -> Array:
 def explain(name: str, got: Array, want: Array, dtype: DType, comparison: Comparison, poison: int | None) -> str:
     """One sentence on the first wrong element. `poison`: the byte that the output was filled with before the run."""
     assert comparison.first is not None
-    index = tuple(int(i) for i in np.unravel_index(comparison.first, got.shape))
+    index = ", ".join(str(int(i)) for i in np.unravel_index(comparison.first, got.shape))
     element = got.reshape(-1)[comparison.first : comparison.first + 1]
-    place = f"{name}[{', '.join(map(str, index))}]"
+    return explain_element(f"{name}[{index}]", element, want.reshape(-1)[comparison.first], dtype, comparison, poison)
+
+
+def explain_element(
+    place: str, element: Array, want: Any, dtype: DType, comparison: Comparison, poison: int | None
+) -> str:
     count = f"{comparison.wrong} of {comparison.size} elements wrong"
     if poison is not None and bool((np.ascontiguousarray(element).view(np.uint8) == poison).all()):
         return f"{place} was never written ({count})"
     value = widen(element, dtype)[0]
     worst = f", the largest error {comparison.error:.3g} times the tolerance" if np.isfinite(comparison.error) else ""
-    return f"{place} is {value:.9g}, should be {want.reshape(-1)[comparison.first]:.9g} ({count}{worst})"
+    return f"{place} is {value:.9g}, should be {want:.9g} ({count}{worst})"
 
 
 def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tolerance) -> Array:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from deepgen.operators import Answer, Array, Operator, Recorded, Tensor
-from deepgen.operators.compare import flat_scale
+from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
+from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.bench import AlternatingInputs, Rejected, error_of, poison
-from deepgen.run.measure.gpu_device import Checks, DeviceBuffer, DeviceTensor, can_judge
+from deepgen.run.measure.gpu_device import CheckResult, Checks, DeviceBuffer, DeviceTensor, can_judge
 from deepgen.run.measure.sampled import doubt
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
@@ -34,7 +34,6 @@ class DeviceSet:
     right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference
     scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and its scale, in f32: one number, or one an element
     kept: dict[str, DeviceBuffer] = field(default_factory=dict)
-    want: dict[str, Answer] = field(default_factory=dict)  # the reference again, where the host computed it
 
 
 class GpuBench:
@@ -169,7 +168,6 @@ class GpuBench:
         return None
 
     def _from_host(self, filled: DeviceSet, answers: Mapping[str, Answer]) -> None:
-        filled.want.update(answers)
         for tensor in self.outputs:
             answer = answers[tensor.name]
             want = np.ascontiguousarray(answer.values, np.int64 if tensor.dtype.integer else np.float64)
@@ -210,15 +208,25 @@ class GpuBench:
         worst = 0.0
         for tensor in self._judged:
             tolerance = self.operator.tolerance(tensor.name, self._probe)
-            right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
-            each = scale.bytes > _SCALE_BYTES
-            result = self._checks.judge(
-                self.buffers[tensor.name].start, right, scale.start, _size(tensor.shape), each, tensor.dtype, tolerance
-            )
+            result = self._judged_part(tensor, tolerance, 0, _size(tensor.shape))
             if result.count:
-                self._explain(tensor)
+                self._explain(tensor, tolerance, result)
             worst = max(worst, result.error)
         return worst
+
+    def _judged_part(self, tensor: Tensor, tolerance: Tolerance, first: int, last: int) -> CheckResult:
+        """Of an output's elements, some that follow each other."""
+        right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
+        each = scale.bytes > _SCALE_BYTES
+        return self._checks.judge(
+            self.buffers[tensor.name].start + first * tensor.dtype.bytes,
+            right + first * _WANT_BYTES,
+            scale.start + (first * _SCALE_BYTES if each else 0),
+            last - first,
+            each,
+            tensor.dtype,
+            tolerance,
+        )
 
     def keep(self) -> None:
         """Remember the outputs as they are: they were found right."""
@@ -262,20 +270,33 @@ class GpuBench:
         assert self._present is not None, "a contender begins with its inputs"
         return self._present
 
-    def _explain(self, tensor: Tensor) -> None:
-        """The host's check decides, and it words the message."""
-        name = tensor.name
-        got: Array = self.buffers[name].get(tensor.empty())
-        want = self._now.want[name] if self._now.want else self._fetched(tensor)
-        error_of(got, want, tensor, self.operator.tolerance(name, self._probe), self._poison.get(name))
-
-    def _fetched(self, tensor: Tensor) -> Answer:
-        """The device's reference, of which the host needs the whole only to explain what is wrong."""
+    def _explain(self, tensor: Tensor, tolerance: Tolerance, result: CheckResult) -> None:
+        """What is wrong with the first wrong element: it alone is fetched. The host's check decides."""
+        first, last = 0, _size(tensor.shape)
+        while last - first > 1:
+            middle = (first + last) // 2
+            if self._judged_part(tensor, tolerance, first, middle).count:
+                last = middle
+            else:
+                first = middle
+        place, scale = np.array([first]), self._now.scale[tensor.name]
         wide = np.dtype(np.int64 if tensor.dtype.integer else np.float64)
-        values = self._now.right[tensor.name].get(np.empty(tensor.shape, wide))
-        scale = self._now.scale[tensor.name]
-        sizes = scale.get(np.empty(scale.bytes // _SCALE_BYTES, np.float32))
-        return Answer(values, sizes.reshape(tensor.shape) if sizes.size > 1 else sizes.reshape(()))
+        each = scale.bytes > _SCALE_BYTES
+        want = Answer(
+            self._now.right[tensor.name].some(place, wide), scale.some(place if each else place * 0, np.dtype("f4"))
+        )
+        got = self.buffers[tensor.name].some(place, tensor.dtype.numpy())
+        poisoned = self._poison.get(tensor.name)
+        if compare(got, want, tensor.dtype, tolerance).ok:
+            whole = self._now.right[tensor.name].get(np.empty(tensor.shape, wide))
+            scales = scale.get(np.empty(tensor.shape if each else (), np.float32))
+            error_of(self.buffers[tensor.name].get(tensor.empty()), Answer(whole, scales), tensor, tolerance, poisoned)
+            return
+        wrong = Comparison(result.error, result.count, first, _size(tensor.shape))
+        index = ", ".join(str(int(i)) for i in np.unravel_index(first, tensor.shape))
+        where = f"{tensor.name}[{index}]"
+        sentence = explain_element(where, got, want.values[0], tensor.dtype, wrong, poisoned)
+        raise Rejected(Verdict.WRONG, sentence, wrong.error if np.isfinite(wrong.error) else None)
 
 
 def _size(shape: tuple[int, ...]) -> int:
