@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+import threading
+from contextlib import suppress
 from typing import NoReturn
 
 from deepgen.vocabulary import bytecode
@@ -39,6 +42,14 @@ def start_ahead(argv: list[str]) -> None:
         from deepgen.run.measure import spawn
 
         spawn.start_ahead(len(os.sched_getaffinity(0)), _DEVICES[kind])
+        if kind == "cuda":  # its facts are asked for as soon as the target is known
+            threading.Thread(target=_start_driver, daemon=True).start()
+
+
+def _start_driver() -> None:
+    """In this process too, while it imports: the first call takes the driver some tenths of a second."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,14 @@ class Crashes(Fine):
         os.kill(os.getpid(), signal.SIGSEGV)
 
 
+class CrashesToo(Crashes):
+    name = "crashes too"
+
+
+class CrashesAsWell(Crashes):
+    name = "crashes as well"
+
+
 class Hangs(Fine):
     name = "hangs"
 

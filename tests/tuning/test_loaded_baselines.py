@@ -5,15 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_baselines import Crashes, Fine, Hangs
+from bad_baselines import Crashes, CrashesAsWell, CrashesToo, Fine, Hangs
 
 import deepgen as dg
 from deepgen import targets
-from deepgen.run.measure import Policy, Task
+from deepgen.run.measure import Contender, Policy, RunnerOptions, Task
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.tuning.engines import baseline_race
 from deepgen.tuning.engines.local import LocalSession
@@ -66,6 +67,21 @@ def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded
     finals = study.finals()
     assert finals is not None and [one.name for one in finals.baselines] == ["fine"]
     assert "baseline hangs" in finals.left_out and not finals.baselines_lost
+
+
+def test_many_that_crash_do_not_take_the_device_from_others(tmp_path: Path, loaded_by: Path) -> None:
+    rivals = (Crashes, CrashesToo, CrashesAsWell, Fine)
+    own = {one.name: source for one in rivals if (source := source_of(one))}
+    task = Task(OPERATOR, targets.resolve("cpu"), own_baselines=own)
+    race = baseline_race.BaselineRace(task, RunnerOptions(cache=tmp_path), nullcontext)
+    try:
+        race.load(list(own), 60.0, threading.Event(), at_once=True)
+        race.wait()
+        *crashed, fine = race.compare([Contender(name) for name in own], 3, seed=0)
+    finally:
+        race.close()
+    assert [one.verdict for one in crashed] == [Verdict.CRASHED] * 3 and len(fine.samples) == 3
+    assert loaded_by.read_text().count("crashes") == 3, "none is tried again"
 
 
 def test_a_worker_that_loads_stands_still_while_others_measure(tmp_path: Path, loaded_by: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepgen import generators, targets
 from deepgen.frontends import formats
@@ -18,10 +18,12 @@ from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
-from deepgen.tuning import Request, Study
-from deepgen.tuning.request import generator_of, narrow, on_threads
+from deepgen.tuning.request import Request, generator_of, narrow, on_threads
 from deepgen.tuning.work import RecordedWork
 from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    from deepgen.tuning import Study
 
 OF_A_FILE = tuple(option.name for option in IN_FILES if option.name in OF_A_RUN)
 PLACEMENT = ("family", "threads")

@@ -142,8 +142,8 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
     anything = not (names or cache or all_studies)
     if (cache or anything) and (size := Cache(current.cache).size()):
         items.append({"kind": "cache", "path": str(current.cache), "bytes": size})
-    if (cache or anything) and (folder := bytecode.place()) and (size := _size(folder)):
-        items.append({"kind": "bytecode", "path": str(folder), "bytes": size})
+    if (cache or anything) and (kept := bytecode.place()) and (size := _size(kept)):
+        items.append({"kind": "bytecode", "path": str(kept), "bytes": size})
     if anything:
         items += [{"kind": "leftover", "path": str(f), "bytes": _size(f)} for f in left_behind()]
     return items

@@ -9,15 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from deepgen import settings
-from deepgen.frontends.cli import completion, engines, options, requests, session, studies
-from deepgen.frontends.cli.output import print_json
-from deepgen.frontends.cli.processes import start
-from deepgen.frontends.cli.result import print_calls, print_result
-from deepgen.report.view.text import note
+from deepgen.frontends.cli import completion, engines, options, requests
 from deepgen.run.measure.base import Policy
-from deepgen.tuning import reuse
-from deepgen.tuning.engines import local_engine
-from deepgen.tuning.work import LEAST_SECONDS
+from deepgen.tuning import first_build
+
+# The rest is imported in the commands: the first kernel is built meanwhile.
 
 Words = Annotated[
     list[str],
@@ -47,12 +43,19 @@ def tune(
     current = settings.load()
     policy = current.limited(Policy(cold=not warm, timeout_seconds=current.limits.run_seconds))
     wanted = requests.from_words(words, options.requested(values), current, policy)
+    if wanted.file is not None:
+        current = current.with_build_limit(wanted.file.build_seconds)
+    if engine == engines.LOCAL and not (detach or wanted.detach) and len(wanted.requests) == 1:
+        first_build.begin(wanted.requests[0], current)
+    from deepgen.frontends.cli import session
+    from deepgen.tuning.work import LEAST_SECONDS
+
     recorded = None if wanted.file is None else wanted.file.work
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
     work = session.jobs_of(wanted.requests, **gain)
-    if wanted.file is not None:
-        current = current.with_build_limit(wanted.file.build_seconds)
     if detach or wanted.detach:
+        from deepgen.frontends.cli.processes import start
+
         start(context.obj.argv, [job.folder for job in work], as_json=as_json)
     else:
         with session.offering(partial(_packing, words, values)):
@@ -82,6 +85,9 @@ def resume(
     **values: Any,
 ) -> None:
     """Resume a study."""
+    from deepgen.frontends.cli import session, studies
+    from deepgen.report.view.text import note
+
     engine, address, trials = (values[name] for name in ("engine", "address", "trials"))
     on = engines.chosen(engine, address)
     current = settings.load()
@@ -92,6 +98,8 @@ def resume(
         note(f"{done} trials are done already: --trials {trials} adds none")
     job = session.TuningJob(requests.from_study(opened, options.requested(values), current), opened.folder)
     if detach:
+        from deepgen.frontends.cli.processes import start
+
         start(context.obj.argv, [job.folder], as_json=as_json)
     else:
         with session.offering(partial(_packing, [study], values)):
@@ -119,6 +127,12 @@ def retest(
     as_json: options.AsJson = False,
 ) -> None:
     """Repeat the final comparison of a study's best kernels."""
+    from deepgen.frontends.cli import studies
+    from deepgen.frontends.cli.output import print_json
+    from deepgen.frontends.cli.result import print_calls, print_result
+    from deepgen.tuning import reuse
+    from deepgen.tuning.engines import local_engine
+
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
     studies.check_machine(opened)

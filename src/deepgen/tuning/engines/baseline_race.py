@@ -11,6 +11,7 @@ from deepgen.run.measure import whole
 from deepgen.run.measure.base import Contender, RunnerOptions, Task
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.run.measure.supervisor import Supervisor
+from deepgen.run.measure.worker_slot import DeviceSetAside
 from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 
 
@@ -96,6 +97,8 @@ class BaselineRace:
             self._at = name
             try:
                 loaded = self._supervisor.load(name, self._turned)
+            except DeviceSetAside as error:  # too many have crashed: each of them did so by itself
+                self._lost[name] = Measurement(Verdict.CRASHED, str(error))
             except DeepgenError:  # of no baseline's doing: the race says what is wrong, if it still is
                 if self._stopped:
                     return

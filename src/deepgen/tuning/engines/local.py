@@ -28,10 +28,12 @@ from deepgen.toolchains import (
     BuildPool,
     Cache,
     Group,
+    ahead,
     default_cache_folder,
     make,
     toolchains_for,
 )
+from deepgen.toolchains.ahead import BegunBuild
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.tuning.engines.baseline_race import BaselineRace
 from deepgen.vocabulary import Artifact, Kernel, Measurement
@@ -90,6 +92,7 @@ class LocalSession:
         self._device = threading.Lock()  # one measurement at a time, from any thread
         self._arrays = Scratch("arrays")
         self._helping = Group()
+        self._begun: list[BegunBuild] = []  # before there was a pool
         self._options = RunnerOptions(
             cache=self._cache,
             toolchains=engine.toolchains,
@@ -140,7 +143,11 @@ class LocalSession:
         self._begin(trial_id, kernel)
 
     def _begin(self, trial_id: int, kernel: Kernel) -> None:
-        self._pool.submit(kernel).add_done_callback(partial(self._on_built, trial_id, kernel))
+        begun = ahead.take(kernel, self.task.target, self._cache.folder)
+        if begun is not None:
+            self._begun.append(begun)
+        future = self._pool.submit(kernel) if begun is None else begun.built
+        future.add_done_callback(partial(self._on_built, trial_id, kernel))
 
     def results(self, timeout: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -229,12 +236,16 @@ class LocalSession:
         if self._closing:
             return
         self._closing = True
-        self._helping.close()
+        for group in (self._helping, *(begun.group for begun in self._begun)):
+            group.close()
         self._pool.close(cancel=True)
         self._built.put(None)
-        self._runner.close()
-        if self._race is not None:
-            self._race.close()
+        # Both at once: a driver takes a while to give a process's memory back.
+        ending = [threading.Thread(target=one.close) for one in (self._runner, self._race) if one is not None]
+        for thread in ending:
+            thread.start()
+        for thread in ending:
+            thread.join()
         self._thread.join(timeout=_LINGER)  # it may wait for code of the user's own, which nothing can end
         self._arrays.close()
 

@@ -1,0 +1,25 @@
+"""The build of the kernel that a study begins with, begun before all that a search needs is imported."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from deepgen import generators
+from deepgen.settings import Settings
+from deepgen.tuning.request import Request, generator_of
+
+_ON_DEVICE = ("cpu", "gpu")
+
+
+def begin(request: Request, settings: Settings) -> None:
+    """Build the family's best guess in the background. Where the study begins with another kernel, or has it built
+    already, that costs little; what is wrong is for those to say that plan the study."""
+    if request.target.runner not in _ON_DEVICE or request.domains or not isinstance(request.strategy, str):
+        return
+    with suppress(Exception):
+        family, operator, target = generator_of(request), request.operator, request.target
+        guess = next(iter(generators.best_guesses(family, operator, target.limited_to(request.policy.threads))))
+        kernel = family.emit(operator, target, guess)
+        from deepgen.toolchains import ahead
+
+        ahead.begin(kernel, target, settings.cache, settings.programs(), settings.build_limits())

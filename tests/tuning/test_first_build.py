@@ -1,0 +1,76 @@
+"""The kernel that a study begins with is built while the tuner still imports; its session takes that build over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import deepgen as dg
+from deepgen import settings, targets
+from deepgen.run.measure import Policy, Task
+from deepgen.toolchains import BuildPool, ahead
+from deepgen.tuning import Request, first_build
+from deepgen.tuning.engines import local_engine
+from deepgen.tuning.request import plan
+from deepgen.vocabulary import Verdict
+
+CPU = targets.resolve("cpu")
+
+
+@pytest.fixture(autouse=True)
+def nothing_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_begun", [])
+
+
+def request_in(folder: Path) -> tuple[Request, settings.Settings]:
+    policy = Policy(min_samples=3, max_samples=5)
+    request = Request(operator=dg.gemm(37, 29, 23), target=CPU, out=folder / "studies", policy=policy)
+    return request, settings.Settings(cache=folder / "cache")
+
+
+def test_a_session_takes_over_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, current = request_in(tmp_path)
+    first_build.begin(request, current)
+    [begun] = ahead._begun
+    planned = plan(request)
+    kernel = planned.emit(request, planned.starts[0])
+    assert begun.kernel == kernel, "the study begins with it"
+    monkeypatch.setattr(BuildPool, "submit", lambda self, kernel: pytest.fail("built twice"))
+    with local_engine(current).open(Task(request.operator, CPU, policy=request.policy)) as session:
+        session.submit(0, kernel, first=True)
+        [outcome] = session.results(timeout=120.0)
+    assert outcome.measurement.ok and not ahead._begun
+
+
+def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
+    request, current = request_in(tmp_path)
+    planned = plan(request)
+    good = planned.emit(request, planned.starts[0])
+    bad = replace(good, sources=(replace(good.sources[0], text="#error no\n"), *good.sources[1:]))
+    ahead.begin(bad, CPU, current.cache, {}, current.build_limits())
+    with local_engine(current).open(Task(request.operator, CPU, policy=request.policy)) as session:
+        session.submit(0, bad, first=True)
+        [outcome] = session.results(timeout=120.0)
+    assert outcome.measurement.verdict is Verdict.BUILD_FAILED
+
+
+def test_only_what_fits_is_taken(tmp_path: Path) -> None:
+    request, current = request_in(tmp_path)
+    first_build.begin(request, current)
+    [begun] = ahead._begun
+    folder = begun.cache
+    assert ahead.take(begun.kernel, CPU, tmp_path / "another") is None
+    assert ahead.take(replace(begun.kernel, flags=("-O1",)), CPU, folder) is None
+    assert ahead.take(begun.kernel, CPU, folder) is begun
+    assert ahead.take(begun.kernel, CPU, folder) is None, "it is taken once"
+    begun.group.close()
+
+
+def test_where_it_cannot_be_kept_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    request, current = request_in(tmp_path)
+    first_build.begin(request, current)
+    first_build.begin(replace(request, target=targets.resolve("sim")), current)
+    assert not ahead._begun
