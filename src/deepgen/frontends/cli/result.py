@@ -49,8 +49,6 @@ def print_result(study: Study) -> None:
     if spent:
         parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
         labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
-    if summary["left_out"]:
-        labelled("left out", f"for lack of time: {', '.join(summary['left_out'])}")
     waited = summary["waited"]
     if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
         labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")

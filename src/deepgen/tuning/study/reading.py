@@ -190,6 +190,10 @@ def _of_conditions(finals: Finals) -> list[str]:
     doubts = []
     if finals.left_out and not finals.rounds:
         doubts.append("the time budget ended before the finals: the winner's time is that of its trial alone")
+    if finals.left_out:
+        doubts.append(
+            f"left out for lack of time: {', '.join(finals.left_out)}; the same command again makes up for it"
+        )
     waited = finals.waited
     if waited is not None and waited.disturbed:
         still = f"the machine was still busy after the finals had waited {waited.seconds:.0f} s"
@@ -243,7 +247,7 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
 def _of_serves(finals: Finals) -> list[str]:
     serves = finals.serves or Serves()
     doubts = [f"the winner serves its tuned shape only: it was {serves.why}"] if serves.only else []
-    if serves.untried:
+    if serves.untried and not finals.left_out:
         doubts.append(f"the winner was not verified at {serves.untried} other shapes: the time budget was used up")
     if serves.dense:
         doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves.dense}")
