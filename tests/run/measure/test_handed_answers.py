@@ -50,3 +50,22 @@ def test_numbers_that_a_smaller_format_would_change_stay() -> None:
         ([], "int8"),
     ):
         assert handed.least(np.array(numbers, np.int64)).dtype == of
+
+
+def test_sets_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[tuple[int, str]] = []
+    packed = handed.packed
+    monkeypatch.setattr(handed, "packed", lambda op, *which: (computed.append(which), packed(op, *which))[1])
+    operator, handing = _operator(1e-5, 2.0), handed.Handing(tmp_path)
+    handing.ahead(operator, [(0, "normal"), (2, "normal"), (0, "zeros")])
+    for seed, probe in ((0, "normal"), (0, "zeros"), (2, "normal"), (0, "normal")):
+        handing.now(operator, seed, probe)
+        assert (tmp_path / handed.name(operator, seed, probe)).exists()
+    assert sorted(computed) == [(0, "normal"), (0, "zeros"), (2, "normal")]
+
+
+def test_what_goes_wrong_ahead_shows_when_it_is_asked_for(tmp_path: Path) -> None:
+    operator, handing = _operator(1e-5, "two"), handed.Handing(tmp_path)  # type: ignore[arg-type]
+    handing.ahead(operator, [(0, "normal")])
+    with pytest.raises(dg.DeepgenError, match="its reference raised"):
+        handing.now(operator, 0, "normal")

@@ -199,6 +199,28 @@ def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
         fresh.replace(path)
 
 
+class Handing:
+    """Hands over what a user's operator computes, some of it ahead of time in a thread of its own: each set once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._one = threading.Lock()  # a user's code need not expect to be called by several threads
+
+    def ahead(self, operator: Operator, wanted: Sequence[tuple[int, str]]) -> None:
+        """Begin with these sets, in this order. Whatever goes wrong shows when one of them is asked for."""
+
+        def work() -> None:
+            with suppress(Exception):
+                for seed, probe in wanted:
+                    self.now(operator, seed, probe)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def now(self, operator: Operator, seed: int, probe: str) -> None:
+        with self._one:
+            hand_over(operator, seed, probe, self._folder)
+
+
 def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
     """The inputs and answers that were handed over."""
     from zipfile import BadZipFile

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deepgen.run.counters.profiler import Profiler
     from deepgen.run.measure.base import Helpers, Least
 
+_OTHER_SEEDS, _SPARE_CORES = 2, 4  # that finals verify on; with which our own work does not keep builds waiting
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
 RETAKES = 2  # of a contaminated measurement
@@ -82,8 +83,10 @@ class Supervisor:
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+        self._handing = handed.Handing(self._arrays)
         if ahead:
             self._slot.start()
+            self._hand_over_ahead()
 
     @property
     def worker_pid(self) -> int | None:
@@ -184,7 +187,15 @@ class Supervisor:
         """The worker has none of a user's code: what that computes is computed here."""
         operator = self.task.shapes[shape]
         if handed.needed(operator):
-            handed.hand_over(operator, seed, handed.drawn_as(probe), self._arrays)
+            self._handing.now(operator, seed, handed.drawn_as(probe))
+
+    def _hand_over_ahead(self) -> None:
+        """While the first kernels are built. Where the host is not what is timed, also what finals ask for."""
+        operator, seed = self.task.operator, self.task.seed
+        if handed.needed(operator):
+            spare = self.task.target.runner == "gpu" and host.usable_cores() >= _SPARE_CORES
+            finals = handed.sets(operator, seed, _OTHER_SEEDS) if spare else ()
+            self._handing.ahead(operator, [(seed, "normal"), *finals])
 
     def switch_to(self, task: Task) -> None:
         """Switch to another operator or policy on the same target and as many threads.
