@@ -32,7 +32,7 @@ typedef struct {
 
 enum { OF_CUDA = 2, OF_ROCM = 10 };
 
-// How arrays of a type are read. Types are few: what was found of one is kept.
+// How arrays of a type are read. Types are few: what was found of one that can be read is kept.
 typedef enum { NUMPY, TORCH, DLPACK, UNREADABLE } Library;
 
 typedef struct {
@@ -91,7 +91,7 @@ static Known how_to_read(PyTypeObject *type) {
     for (int i = 0; i < types_known; i++)
         if (known[i].type == type) return known[i];
     Known k = examined(type);
-    if (types_known < MOST_TYPES) {
+    if (k.library != UNREADABLE && types_known < MOST_TYPES) {
         Py_INCREF(type);
         known[types_known++] = k;
     }
