@@ -46,20 +46,21 @@ def load(
     if requires:
         kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
     device: Device = CpuDevice(kernel, binary) if api is None else GpuDevice(kernel, binary, api)
-    quick: type[Loaded] = QuickTorch if isinstance(device, GpuDevice) else QuickNumpy
-    in_python = quick if is_two_to_one(operator) else Loaded
+    quick = QuickTorch if isinstance(device, GpuDevice) else QuickNumpy
+    in_python: Any = quick if is_two_to_one(operator) else Loaded
     core = compiled.core()
     if core is not None:
         try:
             return _compiled_class(core, in_python)(kernel, operator, device)
         except ValueError:  # of more arguments, or of other alignments, than C takes
             pass
-    return in_python(kernel, operator, device)
+    loaded: Loaded = in_python(kernel, operator, device)
+    return loaded
 
 
 @cache
-def _compiled_class(core: Any, in_python: type[Loaded]) -> type[Loaded]:
-    class Compiled(core.Caller, in_python):  # type: ignore[misc, valid-type]
+def _compiled_class(core: Any, in_python: Any) -> type[Loaded]:
+    class Compiled(core.Caller, in_python):  # type: ignore[misc]
         """Calls in C where arrays are like those of a call before; all others, and first ones, go the Python way."""
 
         def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
