@@ -9,13 +9,15 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from difflib import unified_diff
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from deepgen.run.measure import base
+from deepgen.run.measure import base, conditions
 from deepgen.targets.host import usable_cores
+from deepgen.tuning import bursts
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 
 TESTS = Path(__file__).parent
@@ -29,6 +31,11 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
 base.CALM_SECONDS, base.RACE_SECONDS = 0.0, 1.0
+# For the same reason whatever is timed in tests may enter a library; `noticing` has the limits that users have.
+NOISE = {(conditions, name): getattr(conditions, name) for name in ("WAITED", "MUCH", "CROWDED")}
+NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE")}
+for module, name in NOISE:
+    setattr(module, name, 0.0 if name == "QUICKER" else inf)
 SETTINGS = f"[limits]\ncalm_seconds = {base.CALM_SECONDS}\nrace_seconds = {base.RACE_SECONDS}\n"
 
 # The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
@@ -154,6 +161,13 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "config" / "deepgen").mkdir(mode=0o700, parents=True)
     (home / "config" / "deepgen" / "deepgen.toml").write_text(SETTINGS)
     return home
+
+
+@pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ratios that a busy machine makes up are noticed, as they are where users tune."""
+    for (module, name), value in NOISE.items():
+        monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,9 @@ import pytest
 import deepgen as dg
 from deepgen.libraries import Library
 from deepgen.libraries.entry import Rival
-from deepgen.run.measure import conditions
 from deepgen.tuning import Study
 
 SHAPES = ((48, 64, 32), (96, 64, 80))
-
-
-@pytest.fixture(autouse=True, scope="session")
-def calm() -> Iterator[None]:
-    """Tests run beside each other: what is measured at the first use of a shape is kept all the same."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditions, "noise", lambda rows: None)
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +44,7 @@ def filled(tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path
         patch.setenv("XDG_CONFIG_HOME", str(tuned[0].folder.parents[1] / "config"))
         library = dg.library(folder)
         for study in tuned:
-            assert library.add(study, noisy=True) == "added"
+            assert library.add(study) == "added"
     for entry in library.list():  # the same choices on every machine: ours is ten times as fast as numpy
         rivals = {name: Rival(10 * entry.seconds, 10.0, (9.0, 11.0)) for name in entry.timed[0].baselines}
         fixed = replace(entry, timed=(replace(entry.timed[0], baselines=rivals),))
@@ -80,7 +70,7 @@ def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
         for operator in (*means, dg.operator("conv1d", N=1, L=4, CI=1, CO=1, k=2), doubled):
             study = dg.tune(operator, target="cpu", trials=1, keep_top=1, baselines=False, out=folder / "studies")
-            dg.library(folder / "library").add(study, noisy=True)
+            dg.library(folder / "library").add(study)
     return folder / "library"
 
 

@@ -167,7 +167,7 @@ def test_binaries_of_somebody_else_ask_for_trust(
 
 
 def test_of_two_winners_the_faster_stays(library: Library, studies: list[Study], tmp_path: Path) -> None:
-    assert library.add(studies[0], noisy=True) == "kept", "it is no faster than itself"
+    assert library.add(studies[0]) == "kept", "it is no faster than itself"
     other = dg.library(shutil.copytree(library.folder, tmp_path / "other"))
     entry = entry_of(other)
     faster = replace(entry, timed=(replace(entry.timed[0], seconds=entry.seconds / 2),))
@@ -189,12 +189,12 @@ def test_other_folders_are_no_libraries(tmp_path: Path, studies: list[Study]) ->
     with pytest.raises(BadInput, match="is not a library of deepgen's"):
         dg.library(tmp_path)
     newer = dg.library(tmp_path / "newer")
-    newer.add(studies[2], noisy=True)
+    newer.add(studies[2])
     (tmp_path / "newer" / "format").write_text("deepgen library 2\n")
     with pytest.raises(BadInput, match="another version of deepgen"):
         dg.library(tmp_path / "newer")
     with pytest.raises(BadInput, match="another version of deepgen"):
-        newer.add(studies[2], noisy=True)
+        newer.add(studies[2])
 
 
 def test_prune_removes_what_is_damaged(library: Library) -> None:
@@ -258,7 +258,7 @@ def test_a_winner_for_one_shape_gets_company(tmp_path: Path) -> None:
     study = dg.tune(dg.gemm(64, 64, 16), target="cpu", generator=Fixed(), out=tmp_path / "studies", **words)
     assert study.best().trial.config == {"FIXED": True}
     library = dg.library(tmp_path / "library")
-    library.add(study, noisy=True)
+    library.add(study)
     assert {entry.general: entry.config["FIXED"] for entry in library.list()} == {True: False, False: True}
     assert library.choose(dg.gemm(64, 64, 16), "cpu").entry == next(e for e in library.list() if not e.general)
     a, b = arrays(70, 60, 17)
@@ -328,7 +328,7 @@ def test_two_processes_do_not_change_a_library_at_once(library: Library) -> None
 
 def test_the_command_line(library: Library, studies: list[Study], capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--library", str(library.folder)]
-    assert main(["library", "add", str(studies[0].folder), "--noisy", *where]) == 0
+    assert main(["library", "add", str(studies[0].folder), *where]) == 0
     assert capsys.readouterr().out.split()[0] == "kept"
     assert main(["library", "list", *where, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]

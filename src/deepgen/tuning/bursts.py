@@ -28,7 +28,7 @@ SECONDS = 3.0  # at most, but for the first rounds
 OURS, CALLED = "the winner", "the winner, called from Python"
 # What a run in turns may take beyond one in a burst: twice the time, and what it reads and writes at a rate that any
 # memory has, and threads that are woken up. What is quicker than in a burst by more than this is not right either.
-_SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, _QUICKER = 2.0, 2e9, 2e-4, 0.6
+SLOWER, _BYTES_PER_SECOND, _WAKING_SECONDS, QUICKER = 2.0, 2e9, 2e-4, 0.6
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,6 @@ def noise(
 def _disagreement(task: Task, who: str, single: float, burst: float) -> str | None:
     """In turns a run may take longer than in a burst, but not more than cold caches and sleeping threads explain."""
     most = max(operator.least_bytes() for operator in task.timed) / _BYTES_PER_SECOND if task.policy.cold else 0.0
-    if _QUICKER * burst <= single <= _SLOWER * burst + most + _WAKING_SECONDS:
+    if QUICKER * burst <= single <= SLOWER * burst + most + _WAKING_SECONDS:
         return None
     return f"{who} took {seconds_text(single)} in turns and {seconds_text(burst)} in bursts of its own"

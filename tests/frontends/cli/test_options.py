@@ -22,7 +22,7 @@ REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_fac
 # Of the command line and of files alone: words, another machine, files of the older tool, what a session does.
 NOT_IN_PYTHON = {
     "dtype", "layout", "epilogue", "fast_sums", "also", "host", "one_kernel", "jobs", "address", "space_strategy",
-    "library", "warm",
+    "library", "noisy", "warm",
 }  # fmt: skip
 # Of Python alone, where they are objects.
 NOT_DECLARED = {"operator", "generator", "policy", "settings", "progress", "watch", "stop", "engine"}

@@ -176,6 +176,7 @@ _DECLARED = (
         "library", Path,
         "Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]", metavar="DIR",
     ),
+    OptionSpec("noisy", bool, "With a library: add winners that were timed on a busy machine, too."),
     OptionSpec("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
     OptionSpec("warm", bool, "Measure with warm caches instead of cold ones."),
 )  # fmt: skip

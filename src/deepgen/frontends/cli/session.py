@@ -173,8 +173,13 @@ def gain_of(recorded: RecordedWork, folder: Path | None) -> Callable[[Request], 
     return gain
 
 
-def filling(folder: Path | None, recorded: RecordedWork | None) -> list[Callable[[Study], None]]:
-    """What puts winners into a library: the one that is named, or the usual one for a model's."""
+def filling(
+    folder: Path | None, recorded: RecordedWork | None, *, noisy: bool = False
+) -> list[Callable[[Study], None]]:
+    """What puts winners into a library: the one that is named, or the usual one for a model's.
+
+    `noisy`: also what was timed on a busy machine.
+    """
     if folder is None and recorded is None:
         return []
     from deepgen.libraries import library
@@ -183,7 +188,7 @@ def filling(folder: Path | None, recorded: RecordedWork | None) -> list[Callable
 
     def add(study: Study) -> None:
         try:
-            became = filled.add(study)
+            became = filled.add(study, noisy=noisy)
         except DeepgenError as error:  # such as times that a busy machine made up
             became = f"not added ({error})"
         note(f"{became} in {filled.folder}: {study.describe()}")

@@ -31,14 +31,15 @@ Words = Annotated[
 @options.taking(
     "dtype", "layout", "epilogue", "fast_sums", "also", "target", "host", "family", "threads", "trials", "time_budget",
     "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from", "no_second_look",
-    "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library", "out", "warm",
-    after="words",
+    "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library", "noisy", "out",
+    "warm", after="words",
 )  # fmt: skip
 def tune(
     context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     engine, address, library, warm = (values[name] for name in ("engine", "address", "library", "warm"))
+    noisy = values.pop("noisy")
     on = engines.chosen(engine, address)
     current = settings.load()
     policy = current.limited(Policy(cold=not warm, timeout_seconds=current.limits.run_seconds))
@@ -60,7 +61,7 @@ def tune(
     else:
         with session.offering(partial(_packing, words, values)):
             again = engines.words(engine, address)
-            after = session.filling(library, recorded)
+            after = session.filling(library, recorded, noisy=noisy)
             if wanted.file is not None and wanted.file.after is not None:
                 after = [wanted.file.after, *after]
             least = 0.0 if recorded is None else LEAST_SECONDS
