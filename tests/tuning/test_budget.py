@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -145,6 +148,17 @@ def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
     assert sum(summary["trials"].values()) < 20
 
 
+def test_a_command_s_budget_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
+    words = ["tune", "gemm", "MNK=256", "--target", "sim:measure_seconds=0.05", "--trials", "100000", "--json"]
+    command = [sys.executable, "-m", "deepgen", *words, "--time-budget", "3", "--out", str(tmp_path)]
+    with Timed(3.0) as timed:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        took = time.monotonic() - timed.started
+    summary = json.loads(done.stdout)
+    assert 0.0 < took - summary["time"]["total"] < 2.0 * SLACK and took > 2.0
+    assert 0.1 < summary["default_measured_after"] <= summary["improved"][-1][0] < summary["time"]["total"]
+
+
 class SlowReference(Gemm):
     """One whose reference takes long in Python, in the tuner's own process."""
 
@@ -201,6 +215,7 @@ def test_rates_are_kept_between_runs(tmp_path: Path) -> None:
     larger = costs.earlier(dg.gemm(512, 512, 512), SIM, tmp_path)
     assert larger.of(costs.REFERENCE) > 8.0 and larger.of(costs.END) == 0.2
     assert costs.earlier(OPERATOR, targets.resolve("cpu"), tmp_path).of(costs.REFERENCE) < 1.0
+    assert 0.2 < costs.earlier(dg.gemm(64, 64, 64), SIM, tmp_path).of(costs.REFERENCE) < 1.0
     larger.hear(costs.REFERENCE, 1.0)
     costs.keep(OPERATOR, SIM, larger, tmp_path)
     assert 1.0 < costs.earlier(OPERATOR, SIM, tmp_path).of(costs.REFERENCE) < 16.0, "a lucky run does not decide"

@@ -35,6 +35,7 @@ ASSUMED: Mapping[str, float] = {
     END: 0.5,
 }
 _GROW = (TRIAL, REFERENCE, VERIFY, SAMPLE)  # with the size of the operator
+_LEAST = 0.1  # of what a step took at a larger size
 _RECENT = 20  # measured ones of a step that count
 _SLOWLY = 0.3  # the weight of a new value that is smaller than the kept one; a larger one counts at once
 _FORMAT, _FILE, _MOST_KINDS, _MOST_SECONDS = "deepgen rates 1", "rates.json", 300, 1e4
@@ -78,8 +79,9 @@ def earlier(operator: Operator, target: Target, folder: Path | None = None) -> C
     row = _rows(folder).get(_kind(operator, target))
     if row is None:
         return Costs()
-    larger = max(1.0, _size(operator) / row["size"])
-    return Costs({step: s * (larger if step in _GROW else 1.0) for step, s in row["seconds"].items()})
+    larger = _size(operator) / row["size"]
+    grown = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of it does not depend on the size
+    return Costs({step: s * (grown if step in _GROW else 1.0) for step, s in row["seconds"].items()})
 
 
 def keep(operator: Operator, target: Target, costs: Costs, folder: Path | None = None) -> None:
@@ -105,7 +107,7 @@ def _rows(folder: Path | None) -> dict[str, Any]:
 
 def _is_sound(row: Any) -> bool:
     seconds = row.get("seconds") if isinstance(row, dict) else None
-    if not isinstance(seconds, dict) or not _is_number(row.get("size"), inf):
+    if not isinstance(seconds, dict) or not _is_number(row.get("size"), inf) or not row["size"]:
         return False
     return all(step in ASSUMED and _is_number(value, _MOST_SECONDS) for step, value in seconds.items())
 

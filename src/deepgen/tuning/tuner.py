@@ -145,7 +145,8 @@ class _Run:
         for proposal in sorted(self.state.proposals.values(), key=self._order):
             self._submit(session, proposal)
         names: list[str] | None = None
-        while not self.stop.is_set() and self.clock.spare > 0.0:
+        # Without any result, what is kept for the end of the process may be spent too.
+        while not self.stop.is_set() and (self.clock.left if self.best.seconds is None else self.clock.spare) > 0.0:
             while proposals := self._proposed(session, more):
                 for proposal in sorted(proposals, key=self._order):
                     self._submit(session, proposal)
