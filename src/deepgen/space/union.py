@@ -156,11 +156,16 @@ class Union:
 
     def _grouped(self, ranks: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
         """By alternative: which of the ranks are its own, and as what."""
-        which = [bisect_right(self._ends, rank) if rank >= 0 else len(self.parts) for rank in ranks]
-        for part in range(len(self.parts)):
-            at = [i for i, own in enumerate(which) if own == part]
-            if at:
-                yield part, at, [int(ranks[i]) - self._starts(part) for i in at]
+        try:
+            numbers = np.array(ranks, dtype=np.int64)
+            which = np.searchsorted(np.array(self._ends, dtype=np.int64), numbers, side="right")
+        except OverflowError:  # Python's own numbers
+            numbers = np.array(ranks, dtype=object)
+            which = np.array([bisect_right(self._ends, rank) for rank in ranks], dtype=np.int64)
+        which[numbers < 0] = len(self.parts)
+        for part in np.unique(which[which < len(self.parts)]).tolist():
+            at = np.flatnonzero(which == part)
+            yield part, at.tolist(), (numbers[at] - self._starts(part)).tolist()
 
     def chunks(self, start: int) -> Iterator[npt.NDArray[Any]]:
         for part, alternative in enumerate(self.parts):
@@ -173,11 +178,12 @@ class Union:
 
     def drawn_ranks(self, n: int, rng: np.random.Generator) -> list[int]:
         results: list[int] = []
-        share = min(self.size().count / self.ranks, 1.0)
+        exact, share = self.size().exact, min(self.size().count / self.ranks, 1.0)
         while len(results) < n:
             wanted = n - len(results)
             ranks = uniform_below(wanted if share == 1.0 else min(int(wanted / share) + 64, _TOGETHER), self.ranks, rng)
-            results += [rank for rank, fits in zip(ranks.tolist(), self.valid(ranks.tolist()), strict=True) if fits]
+            valid = [True] * len(ranks) if exact else self.valid(ranks.tolist())
+            results += [rank for rank, fits in zip(ranks.tolist(), valid, strict=True) if fits]
         return results[:n]
 
     def one_knob_away(self, row: Sequence[int], absent: Sequence[int]) -> list[list[int]]:
