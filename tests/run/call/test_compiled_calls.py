@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,12 +23,20 @@ from deepgen.run.call import compiled
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.vocabulary import BadInput, Missing, ScalarArg
 
-core = compiled.core()
-needs_core = pytest.mark.skipif(core is None, reason="there is no compiler here, or no headers of Python's")
-
 
 def ones(*shape: int) -> Any:
     return np.ones(shape, np.float32)
+
+
+@pytest.fixture(scope="module")
+def core() -> Any:
+    """The extension. Only a compiler or headers may be missing: a mistake in its sources is no reason to skip."""
+    made = compiled.core()
+    if made is None:
+        there = shutil.which("gcc") and Path(sysconfig.get_path("include"), "Python.h").exists()
+        assert not there, "it cannot be built"
+        pytest.skip("there is no compiler here, or no headers of Python's")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +52,7 @@ def fresh() -> Iterator[None]:
     compiled.core.cache_clear()
 
 
-def test_a_compiler_and_headers_are_all_that_it_needs() -> None:
-    """So that no test of this file is skipped for a mistake in the sources."""
-    import shutil
-    from pathlib import Path
-
-    if shutil.which("gcc") and Path(sysconfig.get_path("include"), "Python.h").exists():
-        assert core is not None
-
-
-@needs_core
+@pytest.mark.usefixtures("core")
 @pytest.mark.parametrize("with_torch", [False, True])
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_drawn_calls_end_as_in_python(with_torch: bool) -> None:
@@ -60,7 +62,7 @@ def test_drawn_calls_end_as_in_python(with_torch: bool) -> None:
     assert counted["left to Python"] < 260, "some are of kinds that were met before"
 
 
-@needs_core
+@pytest.mark.usefixtures("core")
 def test_a_kind_that_was_met_stays_in_c(multiply: Loaded) -> None:
     a, b, out = ones(4, 4), ones(4, 4), ones(4, 4)
     torch = pytest.importorskip("torch")
@@ -89,7 +91,7 @@ def test_a_kind_that_was_met_stays_in_c(multiply: Loaded) -> None:
     assert type(multiply).__flags__ >> 11 & 1, "it is called without a tuple of its arguments"
 
 
-@needs_core
+@pytest.mark.usefixtures("core")
 def test_nothing_is_left_behind(multiply: Loaded) -> None:
     a, b, out = ones(3, 4), ones(4, 5), ones(3, 5)
     add_in_place, wrong = load(add(), Add(), CPU), a.astype(np.float64)
@@ -116,7 +118,7 @@ def test_nothing_is_left_behind(multiply: Loaded) -> None:
     assert sys.getallocatedblocks() - blocks < 300
 
 
-@needs_core
+@pytest.mark.usefixtures("core")
 def test_a_kernel_that_nobody_holds_goes_with_all_it_holds() -> None:
     import weakref
 
@@ -129,7 +131,7 @@ def test_a_kernel_that_nobody_holds_goes_with_all_it_holds() -> None:
     assert device() is None
 
 
-@needs_core
+@pytest.mark.usefixtures("core")
 def test_more_kinds_than_are_remembered_from_several_threads(multiply: Loaded) -> None:
     def wrong(number: int) -> bool:
         m, n = 1 + number % 60, 1 + number // 60
@@ -141,8 +143,7 @@ def test_more_kinds_than_are_remembered_from_several_threads(multiply: Loaded) -
     assert not wrong(7)
 
 
-@needs_core
-def test_arguments_of_every_kind_are_passed_in_their_order() -> None:
+def test_arguments_of_every_kind_are_passed_in_their_order(core: Any) -> None:
     """Whole and floating-point ones, in registers and on the stack."""
     kinds = [("i64", "long"), ("i32", "int"), ("f32", "float"), ("i64", "long"), ("f64", "double"), ("i32", "int")]
     kinds = kinds * 4
@@ -157,7 +158,7 @@ def test_arguments_of_every_kind_are_passed_in_their_order() -> None:
     assert all(type(ready.fire) is core.Bound for ready in call._ready.values())
 
 
-@needs_core
+@pytest.mark.usefixtures("core")
 def test_more_arguments_than_c_passes_go_through_python() -> None:
     names = [f"v{place}" for place in range(40)]
     text = f"void add({', '.join(f'long {n}' for n in names)}, float *x, float *y, float *z) {{ z[0] = v39 + x[0]; }}"
@@ -167,8 +168,7 @@ def test_more_arguments_than_c_passes_go_through_python() -> None:
         assert call(ones(1, 1), ones(1, 1)).item() == 40
 
 
-@needs_core
-def test_a_bound_kernel_takes_its_addresses_and_nothing_else(multiply: Loaded) -> None:
+def test_a_bound_kernel_takes_its_addresses_and_nothing_else(core: Any, multiply: Loaded) -> None:
     a, b = ones(2, 3), ones(3, 2)
     result, fire = multiply.meet(a, b)
     assert fire is not None and type(fire) is core.Bound
@@ -182,10 +182,19 @@ def test_a_bound_kernel_takes_its_addresses_and_nothing_else(multiply: Loaded) -
             fire(*wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("core", "fresh")
+def test_a_folder_that_cannot_be_written_may_hold_it_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "os", SimpleNamespace(access=lambda path, mode: False, W_OK=2))
+    assert compiled.core() is not None
+    compiled.core.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert compiled.core() is None
+
+
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("missing", ["compiler", "headers", "lock"])
 def test_without_it_calls_are_made_in_python(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
+    def none(*_: object, **__: object) -> None:
         raise Missing("a C compiler", blocks="nothing can be built", remedy="install one")
 
     if missing == "compiler":

@@ -6,8 +6,10 @@ Python without its lock, there is no extension: then everything is done in Pytho
 
 from __future__ import annotations
 
+import os
 import sysconfig
-from functools import cache
+from contextlib import suppress
+from functools import cache as once
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from deepgen import targets
-from deepgen.toolchains import build_once, programs
-from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Source
+from deepgen.toolchains import Cache, build_once, cache_key, default_cache_folder, programs, toolchain_for
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, LaunchPlan, Source
 
 _SOURCES = ("calls.c", "kinds.h", "arrays.h", "bound.h")
 _NAME = "deepgen_calls"
 
 
-@cache
+@once
 def core() -> Any:
     """The extension; None where it cannot be had.
 
@@ -34,9 +36,20 @@ def core() -> Any:
     if headers is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
-        return _loaded(build_once(_kernel(headers), targets.resolve("cpu")).binary)
+        artifact = _artifact(_kernel(headers))
+        return None if artifact is None else _loaded(artifact.binary)
     except (DeepgenError, ImportError, OSError):
         return None
+
+
+def _artifact(kernel: Kernel) -> Artifact | None:
+    """The built extension; none where nothing can be kept, as every process would wait for the compiler."""
+    target, cache = targets.resolve("cpu"), Cache(default_cache_folder())
+    with suppress(OSError):
+        cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.access(cache.folder, os.W_OK):
+        return build_once(kernel, target, cache=cache)
+    return cache.get(cache_key(kernel, toolchain_for(target, kernel.language), target))
 
 
 def _kernel(headers: str) -> Kernel:
