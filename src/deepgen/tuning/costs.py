@@ -63,7 +63,9 @@ class Costs:
         recent = self._measured.get(step, [])[-_RECENT:]
         if not recent:
             return self._earlier.get(step, self._guessed.get(step, ASSUMED[step]))
-        return {REFERENCE: fmean, SAMPLE: min}.get(step, median)(recent)
+        if step == REFERENCE:
+            return fmean(recent)
+        return min(recent) if step == SAMPLE else median(recent)
 
     def kept(self) -> dict[str, float]:
         """What the next run is to know."""

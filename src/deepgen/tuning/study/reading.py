@@ -80,7 +80,7 @@ class Reading:
 
     def _faster_baseline(self, finals: Finals) -> JsonObject | None:
         """The fastest of the baselines that the winner is surely slower than, with what would help, if there is one."""
-        rows = [(*ratio, row.name) for row in finals.baselines if (ratio := row.compared()) is not None]
+        rows = [(*beside, row.name) for row in finals.baselines if (beside := row.compared()) is not None]
         surely = [(ratio, interval, name) for ratio, interval, name in rows if interval[1] < 1.0]
         if not surely:
             return None
