@@ -217,7 +217,9 @@ def conv2d_reference(conv: Conv2d, inputs: Mapping[str, Array]) -> dict[str, Ans
         if out.integer:
             return {"y": Answer(_laid_out(conv, values[kind].astype(np.int64)))}
         scale = _scale(conv, image[kept], wide)
-        return {"y": Answer(_laid_out(conv, values[kind]), _laid_out(conv, scale[kind]))}
+        if len(kept) < len(kind):
+            values, scale = values[kind], scale[kind]
+        return {"y": Answer(_laid_out(conv, values), _laid_out(conv, scale))}
 
 
 def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
@@ -227,12 +229,17 @@ def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
     row_bytes = 8 * conv.out_w * conv.reduced
     rows = max(1, min(conv.out_h, _CHUNK_BYTES // row_bytes))
     images = max(1, _CHUNK_BYTES // (row_bytes * conv.out_h))
-    for at in range(0, len(image), images):
-        patches = _patches(conv, _padded(conv, image[at : at + images]))
-        for row in range(0, conv.out_h, rows):
-            some = patches[:, row : row + rows]
-            product = some.reshape(-1, conv.reduced) @ filters
-            values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], conv.co)
+
+    def compute(first: int, last: int) -> None:
+        with np.errstate(all="ignore"):  # of this thread
+            for at in range(first * images, min(last * images, len(image)), images):
+                patches = _patches(conv, _padded(conv, image[at : at + images]))
+                for row in range(0, conv.out_h, rows):
+                    some = patches[:, row : row + rows]
+                    product = some.reshape(-1, conv.reduced) @ filters
+                    values[at : at + images, row : row + rows] = product.reshape(*some.shape[:3], conv.co)
+
+    in_parts(-(-len(image) // images), usual_threads(), compute)
     return values
 
 
@@ -254,11 +261,17 @@ def _scale(conv: Conv2d, image: Array, weight: Array) -> Array:
     """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
     filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
     size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), np.float32)
-    for at in range(len(image)):
-        squares = np.square(_padded(conv, image[at : at + 1])).sum(axis=-1, keepdims=True)
-        norms = np.sqrt(_patches(conv, squares).sum(axis=(-1, -2)))
-        size[at] = norms[0] / conv.reduced * filters
-    return np.where(np.isfinite(size), size, np.float32(0.0))
+
+    def compute(first: int, last: int) -> None:
+        with np.errstate(all="ignore"):  # of this thread
+            for at in range(first, last):
+                squares = np.square(_padded(conv, image[at : at + 1])).sum(axis=-1, keepdims=True)
+                norms = np.sqrt(_patches(conv, squares).sum(axis=(-1, -2)))
+                own = norms[0] / conv.reduced * filters
+                size[at] = np.where(np.isfinite(own), own, 0.0)
+
+    in_parts(len(image), usual_threads(), compute)
+    return size
 
 
 def _laid_out(conv: Conv2d, values: Array) -> Array:

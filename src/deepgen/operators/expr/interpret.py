@@ -5,7 +5,7 @@ numpy computes every stage in float64 or int64, some of its elements at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -36,6 +36,7 @@ from deepgen.operators.expr.nodes import (
 from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, multiplied, norms, scanned
 from deepgen.operators.expr.rounding import NONE, Numbers
 from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 _POINTS = 1 << 20  # that are computed at once: a few arrays of them stay within tens of megabytes
 _FACTOR_POINTS = 1 << 22  # of each factor of a product
@@ -117,14 +118,28 @@ def _stage(stage: Stage, done: Computed) -> Numbers:
     along = next((i for i, axis in enumerate(stage.axes) if axis.name == stage.scan), None)
     reduced = prod(axis.extent for axis in stage.reduced)
     whole = () if along is None else (along,)
-    for part in blocks(stage.axes, max(1, _POINTS // reduced), whole):
+
+    def compute(part: ElementBlock) -> None:
         numbers = _reduced(stage, part, done) if stage.reduced else evaluate(stage.value, part, done)
         if along is not None:
             numbers = scanned(str(stage.reduce), _broadcast(numbers, part.shape), along, stage.dtype)
         values[part.slices] = numbers.values
         if error.ndim:
             error[part.slices] = numbers.error
+
+    _on_threads([*blocks(stage.axes, max(1, _POINTS // reduced), whole)], compute)
     return Numbers(values, error if error.ndim and error.any() else NONE)
+
+
+def _on_threads(parts: Sequence[ElementBlock], compute: Callable[[ElementBlock], None]) -> None:
+    """Blocks that do not depend on each other, several at a time: numpy lets other threads run."""
+
+    def some(first: int, last: int) -> None:
+        with np.errstate(all="ignore"):  # of this thread
+            for part in parts[first:last]:
+                compute(part)
+
+    in_parts(len(parts), usual_threads(), some)
 
 
 def _reduced(stage: Stage, part: ElementBlock, done: Computed) -> Numbers:
@@ -145,7 +160,8 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
     size = np.zeros(() if sums.integer else stage.shape, np.float64 if sums.name == "f64" else np.float32)
     reduced = tuple(axis.extent for axis in stage.reduced)
     absolute, relative = rounding.sum_share(product.products, sums, tuple(map(dtype, product.formats)))
-    for part in _product_blocks(product):
+
+    def compute(part: ElementBlock) -> None:
         points = ElementBlock(
             (*stage.axes, *stage.reduced), (*part.start, *(0 for _ in reduced)), (*part.stop, *reduced)
         )
@@ -153,7 +169,7 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
         product_of = multiplied(left.values, right.values, points.shape, len(stage.axes))
         values[part.slices] = product_of
         if sums.integer:
-            continue
+            return
         sized = norms(left.values, points.shape, len(stage.axes)) * norms(right.values, points.shape, len(stage.axes))
         own = sized * (absolute / product.products) + np.abs(product_of) * relative
         for one, other in ((left, right), (right, left)):
@@ -162,6 +178,8 @@ def _contracted(product: Contraction, done: Computed) -> Numbers:
                 own = own + multiplied(off, np.abs(other.values) + other.error, points.shape, len(stage.axes))
         error[part.slices] = own
         size[part.slices] = sized / product.products
+
+    _on_threads([*_product_blocks(product)], compute)
     if not sums.integer:
         done.sizes[stage.name] = size
     return Numbers(values, error)
