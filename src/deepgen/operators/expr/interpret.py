@@ -5,7 +5,7 @@ numpy computes every stage in float64 or int64, some of its elements at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -32,6 +32,7 @@ from deepgen.operators.expr.nodes import (
     Stage,
     Unary,
     Value,
+    reads,
 )
 from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, multiplied, norms, scanned
 from deepgen.operators.expr.rounding import NONE, Numbers
@@ -101,14 +102,26 @@ class Computed:
     padded: dict[tuple[str, tuple[tuple[int, int], ...]], Array] = field(default_factory=dict)
 
 
-def interpret(expression: Expression, inputs: Mapping[str, Array]) -> Computed:
-    """All stages. `inputs`: float64 or int64 arrays."""
+def interpret(expression: Expression, inputs: Mapping[str, Array], only: Collection[str] = ()) -> Computed:
+    """All stages, or `only` some with those that they are made of. `inputs`: float64 or int64 arrays."""
     done = Computed(expression, {name: Numbers(values) for name, values in inputs.items()})
+    wanted = ancestors(expression, only or expression.outputs)
     with np.errstate(all="ignore"):
         for stage in expression.stages:
+            if stage.name not in wanted:
+                continue
             product = contraction(expression, stage)
             done.held[stage.name] = _contracted(product, done) if product is not None else _stage(stage, done)
     return done
+
+
+def ancestors(expression: Expression, names: Collection[str], but: Collection[str] = ()) -> set[str]:
+    """Tensors and stages that these are made of, with themselves; `but`: not what these stages are made of."""
+    wanted = set(names)
+    for stage in reversed(expression.stages):
+        if stage.name in wanted and stage.name not in but:
+            wanted |= {read.tensor for read in reads(stage.value)}
+    return wanted
 
 
 def _stage(stage: Stage, done: Computed) -> Numbers:

@@ -13,6 +13,7 @@ from importlib import resources
 from math import prod, sqrt
 
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
+from deepgen.operators.expr.interpret import ancestors
 from deepgen.operators.expr.nodes import Expression, Stage, Unary, reads, walk
 from deepgen.operators.expr.reference_loops import THREADS, Reduced, added, decomposed, group_size, lanes
 from deepgen.operators.expr.reference_terms import StageFunction, Term
@@ -46,15 +47,20 @@ def reference_kernel(
 ) -> Kernel | None:
     """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but in C f64 for f64.
 
-    In C, what belongs to narrow formats is written in f32. `scales`: for outputs whose scale is not what errors add up
+    In C, what belongs to narrow formats is written in f32, and large sums of products are not part of it: a step reads
+    `stage_NAME` and `off_NAME`, which numpy computes. `scales`: for outputs whose scale is not what errors add up
     to; no errors are carried along then. None where it cannot be written in that language.
     """
     if language not in ("c", "cuda", "hip") or (language == "hip" and _needs_library(expression)):
         return None
-    if language == "c" and any(_is_large(contraction(expression, stage)) for stage in expression.stages):
-        return None  # numpy multiplies matrices faster than plain loops
-    writer = _ReferenceWriter(expression, language, scales)
-    functions = [writer.stage(place, stage) for place, stage in enumerate(expression.stages)]
+    # numpy multiplies matrices faster than plain loops in C.
+    products = [s.name for s in expression.stages if language == "c" and _is_large(contraction(expression, s))]
+    if any(name in products or _is_product(expression, name, products) for name in expression.outputs):
+        return None
+    writer = _ReferenceWriter(expression, language, scales, products)
+    wanted = ancestors(expression, expression.outputs, products) - {*products}
+    stages = [stage for stage in expression.stages if stage.name in wanted]
+    functions = [writer.stage(place, stage) for place, stage in enumerate(stages)]
     steps = tuple(step for _, step in functions)
     if any(len(step.args) > _MOST_ARGUMENTS or int(step.grid[0]) > _GRID for step in steps):
         return None
@@ -65,6 +71,11 @@ def reference_kernel(
     sources = (Source("reference.c" if language == "c" else "reference.cu", text), Source(_HEADER, header))
     name = f"reference_{digest([text, header, *flags], 12)}"
     return Kernel(name, language, sources, flags, LaunchPlan(steps))
+
+
+def _is_product(expression: Expression, output: str, products: Collection[str]) -> bool:
+    product = plain_contraction(expression, output)
+    return product is not None and product.stage.name in products
 
 
 def is_narrow(of: DType) -> bool:
@@ -93,7 +104,9 @@ def _needs_library(expression: Expression) -> bool:
 
 
 class _ReferenceWriter:
-    def __init__(self, expression: Expression, language: str, scales: Mapping[str, OwnScale] | None) -> None:
+    def __init__(
+        self, expression: Expression, language: str, scales: Mapping[str, OwnScale] | None, products: Collection[str]
+    ) -> None:
         self.expression, self.language, self.scales = expression, language, scales
         self.sources: dict[str, tuple[Arg, Arg | None]] = {}
         self.sources.update({t.name: (TensorArg(t.name), None) for t in expression.tensors})
@@ -102,6 +115,9 @@ class _ReferenceWriter:
         self.carried: set[str] = set()  # stages whose errors are computed
         if scales is None:
             self._look_for_errors()
+        for name in products:
+            off = TensorArg(f"off_{name}") if name in self.carried else None
+            self.sources[name] = TensorArg(f"stage_{name}"), off
 
     def _look_for_errors(self) -> None:
         for name in self.expression.outputs:

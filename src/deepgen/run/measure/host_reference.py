@@ -12,15 +12,18 @@ import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, flat_scale, floor, largest
+from deepgen.operators.expr.interpret import ancestors, interpret
+from deepgen.operators.expr.nodes import HasExpression
 from deepgen.operators.expr.reference_kernels import is_narrow
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.sampled import doubt
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
-from deepgen.vocabulary.dtypes import DType
+from deepgen.vocabulary.dtypes import DType, widen
+from deepgen.vocabulary.dtypes import dtype as dtype_of
 from deepgen.vocabulary.parallel import in_parts
 
 _FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")  # as in reference.h
-_POINTER = ctypes.c_void_p
+_POINTER, _STAGE = ctypes.c_void_p, "stage_"
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class HostReference:
         for tensor in operator.tensors():
             if tensor.role != "input":
                 arrays.update(_results(tensor))
+        self._multiply(kernel, operator, arrays)
         for step in kernel.plan.steps:
             values: list[object] = []
             for arg in step.args:
@@ -75,6 +79,21 @@ class HostReference:
             entry = getattr(self.library, step.entry)
             in_parts(int(step.grid[0]), self.threads, partial(_call, entry, values))
         return arrays
+
+    @staticmethod
+    def _multiply(kernel: Kernel, operator: Operator, arrays: dict[str, Array]) -> None:
+        """Sums of products that the kernel leaves to numpy."""
+        names = {arg.tensor for step in kernel.plan.steps for arg in step.args if isinstance(arg, TensorArg)}
+        stages = [name[len(_STAGE) :] for name in names if name.startswith(_STAGE)]
+        if stages and isinstance(operator, HasExpression):
+            expression = operator.expression()
+            read = [t for t in expression.tensors if t.name in ancestors(expression, stages)]
+            wide = {t.name: widen(arrays[t.name], dtype_of(t.dtype)) for t in read}
+            computed = interpret(expression, wide, stages)
+            for name in stages:
+                numbers = computed.held[name]
+                arrays[_STAGE + name] = np.ascontiguousarray(numbers.values)
+                arrays[f"off_{name}"] = np.ascontiguousarray(np.broadcast_to(numbers.error, numbers.values.shape))
 
     def compare(self, got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
         """As `operators/compare.py` does."""
