@@ -159,5 +159,6 @@ def _readable(page: Any) -> None:
         page.emulate_media(color_scheme=scheme)
         for width in (400, 1280):
             page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            # A busy browser has not laid it out anew yet.
+            page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width, timeout=MS)
             assert page.evaluate(CONTRAST) >= 4.5

@@ -14,7 +14,7 @@ from deepgen.space import Config, Space, implies, parse
 from deepgen.vocabulary import BadInput
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
