@@ -33,7 +33,7 @@ def request_in(folder: Path) -> tuple[Request, settings.Settings]:
 def test_a_session_takes_over_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request, current = request_in(tmp_path)
     first_build.begin(request, current)
-    [begun] = ahead._begun
+    begun = ahead._begun[0]
     planned = plan(request)
     kernel = planned.emit(request, planned.starts[0])
     assert begun.kernel == kernel, "the study begins with it"
@@ -59,13 +59,14 @@ def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
 def test_only_what_fits_is_taken(tmp_path: Path) -> None:
     request, current = request_in(tmp_path)
     first_build.begin(request, current)
-    [begun] = ahead._begun
+    begun = ahead._begun[0]
     folder = begun.cache
     assert ahead.take(begun.kernel, CPU, tmp_path / "another") is None
     assert ahead.take(replace(begun.kernel, flags=("-O1",)), CPU, folder) is None
     assert ahead.take(begun.kernel, CPU, folder) is begun
     assert ahead.take(begun.kernel, CPU, folder) is None, "it is taken once"
-    begun.group.close()
+    for one in (begun, *ahead._begun):
+        one.group.close()
 
 
 def test_where_it_cannot_be_kept_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

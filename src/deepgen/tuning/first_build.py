@@ -1,4 +1,4 @@
-"""The build of the kernel that a study begins with, begun before all that a search needs is imported."""
+"""The builds that a study begins with, begun before all that a search needs is imported."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from contextlib import suppress
 
 from deepgen import generators
 from deepgen.settings import Settings
-from deepgen.tuning.request import Request, generator_of
+from deepgen.tuning.request import Request, generator_of, task_of
 
 _ON_DEVICE = ("cpu", "gpu")
 
 
 def begin(request: Request, settings: Settings) -> None:
-    """Build the family's best guess in the background. Where the study begins with another kernel, or has it built
-    already, that costs little; what is wrong is for those to say that plan the study."""
+    """Build the family's best guess in the background, and our own code that runs beside it. Where the study begins
+    with another kernel, or has it built already, that costs little; those that plan the study say what is wrong."""
     if request.target.runner not in _ON_DEVICE or request.domains or not isinstance(request.strategy, str):
         return
     with suppress(Exception):
         family, operator, target = generator_of(request), request.operator, request.target
         guess = next(iter(generators.best_guesses(family, operator, target.limited_to(request.policy.threads))))
         kernel = family.emit(operator, target, guess)
+        from deepgen.run.measure.helpers import helpers_for
         from deepgen.toolchains import ahead
 
-        ahead.begin(kernel, target, settings.cache, settings.programs(), settings.build_limits())
+        for one in (kernel, *helpers_for(task_of(request)).values()):
+            ahead.begin(one, target, settings.cache, settings.programs(), settings.build_limits())

@@ -146,13 +146,20 @@ class Referee(ABC, Generic[E]):
 
         return [self._attempted(entrant, request, work)]
 
+    def prepare(self, request: Mapping[str, Any]) -> list[Measurement]:
+        """The usual inputs and answers, before the first kernel is there."""
+        self.entrant(self._usual(request), 0, None).close()
+        return []
+
     def try_baselines(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Load baselines and let each run once on the usual inputs, so that a race need not wait for that."""
-        entries = request["contenders"]
-        return [
-            self._attempted(self.entrant(self._usual(request), who, None), entry, lambda entrant: entrant.first())
-            for who, entry in enumerate(entries)
-        ]
+
+        def work(entrant: E) -> None:
+            entrant.first()
+            self.inspect(entrant)
+
+        entries = enumerate(request["contenders"])
+        return [self._attempted(self.entrant(self._usual(request), who, None), entry, work) for who, entry in entries]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
         """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,8 +86,8 @@ class Supervisor:
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
         self._handing = handed.Handing(self._arrays)
         if ahead:
-            self._slot.start()
             self._hand_over_ahead()
+            threading.Thread(target=self._prepare, name="deepgen-worker", daemon=True).start()
 
     @property
     def worker_pid(self) -> int | None:
@@ -196,6 +197,19 @@ class Supervisor:
             spare = self.task.target.runner == "gpu" and host.usable_cores() >= _SPARE_CORES
             finals = handed.sets(operator, seed, _OTHER_SEEDS) if spare else ()
             self._handing.ahead(operator, [(seed, "normal"), *finals])
+
+    def _prepare(self) -> None:
+        """Start the worker, with the inputs and answers that every kernel is tried on, while the first one is built.
+        What goes wrong is met again by whoever needs it."""
+        with suppress(Exception):
+            with self._slot.using:
+                self._slot.ready()
+            self._hand_over(self.task.seed, "normal", 0)
+            with self._slot.using:
+                try:
+                    self._slot.cpu = self._slot.ready().ask({"do": "prepare"}, limits.own_seconds(self.task))["cpu"]
+                except Lost:
+                    self._slot.drop()
 
     def switch_to(self, task: Task) -> None:
         """Switch to another operator or policy on the same target and as many threads.

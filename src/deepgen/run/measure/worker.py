@@ -181,6 +181,7 @@ def serve(channel: Channel, pulse: Pulse) -> None:
             "compare": worker.compare,
             "count": worker.count,
             "load": worker.try_baselines,
+            "prepare": worker.prepare,
             "import": partial(_import, worker.task, pulse),
         }
         gc.disable()

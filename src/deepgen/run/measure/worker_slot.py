@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from deepgen.run.measure import limits
@@ -40,10 +40,6 @@ class WorkerSlot:
     @property
     def pid(self) -> int | None:
         return self._worker.pid if self._worker is not None else None
-
-    def start(self) -> None:
-        """Start a worker in the background. What goes wrong is met again by whoever needs it first."""
-        threading.Thread(target=self._start, name="deepgen-worker", daemon=True).start()
 
     def ready(self) -> WorkerProcess:
         """The worker, started when there is none."""
@@ -88,10 +84,6 @@ class WorkerSlot:
         """End the worker that another thread waits for."""
         if (worker := self._worker) is not None:
             worker.end()
-
-    def _start(self) -> None:
-        with suppress(Exception), self.using:
-            self.ready()
 
     def _opened(self) -> WorkerProcess:
         target = self.task.target

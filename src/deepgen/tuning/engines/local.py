@@ -143,11 +143,15 @@ class LocalSession:
         self._begin(trial_id, kernel)
 
     def _begin(self, trial_id: int, kernel: Kernel) -> None:
+        begun = self._taken(kernel)
+        future = self._pool.submit(kernel) if begun is None else begun.built
+        future.add_done_callback(partial(self._on_built, trial_id, kernel))
+
+    def _taken(self, kernel: Kernel) -> BegunBuild | None:
         begun = ahead.take(kernel, self.task.target, self._cache.folder)
         if begun is not None:
             self._begun.append(begun)
-        future = self._pool.submit(kernel) if begun is None else begun.built
-        future.add_done_callback(partial(self._on_built, trial_id, kernel))
+        return begun
 
     def results(self, timeout: float) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -282,8 +286,11 @@ class LocalSession:
             return None
         started: dict[str, Future[Artifact]] = {}
         for name, kernel in helpers_for(self.task).items():
-            future: Future[Artifact] = Future()
+            begun = self._taken(kernel)
+            future: Future[Artifact] = Future() if begun is None else begun.built
             started[kernel.id] = future
+            if begun is not None:
+                continue
             words = {"args": (kernel, future), "name": f"deepgen-{name}"}
             threading.Thread(target=self._build_helper, daemon=True, **words).start()  # type: ignore[arg-type]
 
