@@ -19,10 +19,11 @@ from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
 from deepgen.run.measure.process import Lost
 from deepgen.run.measure.race import is_beaten, unsettled
+from deepgen.run.measure.rows import entry, row
 from deepgen.run.measure.worker_slot import DeviceSetAside, WorkerSlot
 from deepgen.targets import host
 from deepgen.toolchains import Cache
-from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Verdict, completed
+from deepgen.vocabulary import Artifact, DeepgenError, Json, Kernel, Measurement, Verdict
 from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen.vocabulary.measurement import IMPOSSIBLE
 
@@ -103,7 +104,7 @@ class Supervisor:
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
         self._hand_over(self.task.seed, "normal", shape)
-        request = {"do": "measure", "beat": beat, "shape": shape, **_entry(kernel, artifact)}
+        request = {"do": "measure", "beat": beat, "shape": shape, **entry(kernel, artifact)}
         try:
             measured = self._settled(request, key)
             if measured.ok and self._suspicious(measured, beat, shape):
@@ -120,14 +121,14 @@ class Supervisor:
             return self._verdicts[key]
         self._hand_over(seed, probe, shape)
         try:
-            request = {"do": "verify", "seed": seed, "probe": probe, "shape": shape, **_entry(kernel, artifact)}
+            request = {"do": "verify", "seed": seed, "probe": probe, "shape": shape, **entry(kernel, artifact)}
             return self._take(request, [key])[0][0]
         except Lost as lost:
             return _verdict(lost)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
         self._hand_over(self.task.seed, "normal", shape)
-        entries = [_contender(c) for c in contenders]
+        entries = [row(c) for c in contenders]
         keys = [c.artifact.kernel_id if c.artifact else f"baseline {c.name}" for c in contenders]
         out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
         retaken = 0
@@ -175,7 +176,7 @@ class Supervisor:
         if self._deaths[key] >= DEATHS:
             return Counted.of(self._verdicts[key], events)
         self._hand_over(self.task.seed, "normal", shape)
-        request = {"do": "count", "events": list(events), "shape": shape, **_entry(kernel, artifact)}
+        request = {"do": "count", "events": list(events), "shape": shape, **entry(kernel, artifact)}
         if self._profiler is not None:
             with self._slot.using:
                 return self._profiler.count(self._opened_with(), request)
@@ -381,18 +382,6 @@ class Supervisor:
                 "helpers": {name: helper.to_json() for name, helper in helpers.items()},
             }
         return self._opening
-
-
-def _entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
-    launched = completed(kernel, artifact.plan).without_sources()
-    return {"kernel": launched.to_json(), "binary": str(Path(artifact.binary).absolute())}
-
-
-def _contender(contender: Contender) -> JsonObject:
-    named: JsonObject = {"name": contender.name, "timed": contender.timed}
-    if contender.kernel is None or contender.artifact is None:
-        return named
-    return {**named, **_entry(contender.kernel, contender.artifact)}
 
 
 def _verdict(lost: Lost) -> Measurement:
