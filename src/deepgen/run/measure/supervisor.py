@@ -35,7 +35,8 @@ _OTHER_SEEDS, _SPARE_CORES = 2, 4  # that finals verify on; with which our own w
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
 RETAKES = 2  # of a contaminated measurement
-ALWAYS_BUSY = 3  # measurements in a row that stayed contaminated: from then on each is taken once
+ALWAYS_BUSY = 9  # more takes contaminated than not: until there are fewer, everything is taken once
+_LOOK_SECONDS = 0.1  # at the machine, before a kernel is called unstable
 TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
 
 
@@ -79,7 +80,7 @@ class Supervisor:
             from deepgen.run.counters.profiler import Profiler
 
             self._profiler = Profiler(task, self._scratch.path, toolchains or {})
-        self._busy = 0  # measurements in a row that stayed contaminated
+        self._busy = 0  # takes that were contaminated, less those that were not
         self._printed = 0  # bytes, in the last request
         self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
         self._deaths: Counter[str] = Counter()
@@ -143,7 +144,6 @@ class Supervisor:
             if disturbed and retaken + 1 < self._tries():
                 retaken += 1
                 continue
-            self._busy = self._busy + 1 if disturbed else 0
             for i, measured in zip(racing, measurements, strict=True):
                 believed = self._believed(measured, shape) if contenders[i].kernel is not None else measured
                 out[i] = _noted(believed, retaken=retaken)
@@ -253,14 +253,13 @@ class Supervisor:
             [measured], disturbed = self._take(request, [key])
             measured = _noted(measured, retaken=retaken)
             samples = measured.samples
-            self._busy = self._busy if disturbed else 0
             if not measured.ok or (disturbed is None and not unsettled(samples)):
                 return measured
             if beat is not None and is_beaten(samples, policy, beat):
                 return measured  # disturbed or not, it is rejected
-        self._busy += disturbed is not None
-        # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed.
-        if disturbed is None and not measured.conditions["builds"]:
+        # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed. Short
+        # measurements do not show what others do.
+        if disturbed is None and not measured.conditions["builds"] and conditions.disturbance(_LOOK_SECONDS) is None:
             detail = f"its time could not be settled: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
             return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
         return measured
@@ -303,6 +302,7 @@ class Supervisor:
         after = conditions.read(self._our_cpu(), self._builds_running())
         # A worker that was started on the way counts its time from zero.
         disturbed = conditions.contaminated(before, after) if after.ours >= before.ours else None
+        self._busy = self._busy + 1 if disturbed else max(0, self._busy - 1)
         around = conditions.describe(before, after)
         if disturbed:
             around["contaminated"] = disturbed
