@@ -22,7 +22,7 @@ from deepgen.run.measure.sim import SimRunner
 from deepgen.targets.host import usable_cores
 from deepgen.tuning import costs
 from deepgen.tuning.bounded import OutOfTime, within
-from deepgen.tuning.costs import ASSUMED, Costs
+from deepgen.tuning.costs import ASSUMED, StepCosts
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals_plan import FinalsPlan, for_finals, plan_finals
@@ -187,7 +187,7 @@ WANTED = FinalsPlan(9, 7, 2, 30.0, True, 9, 20.0)
 def test_what_is_left_out_first_and_last() -> None:
     """More time never takes anything away but for something more important."""
     before: tuple[object, ...] = ()
-    rates = Costs()
+    rates = StepCosts()
     for spare in np.linspace(0.0, 60.0, 400):
         fits = plan_finals(float(spare), rates, WANTED)
         assert fits.finalists >= 2 and fits.sets >= 1 and (fits.seconds <= spare or fits.sets == 1)
@@ -199,7 +199,7 @@ def test_what_is_left_out_first_and_last() -> None:
 
 
 def test_a_search_leaves_finals_what_they_need_and_no_more() -> None:
-    quick, slow = Costs(dict.fromkeys(ASSUMED, 1e-4)), Costs(dict.fromkeys(ASSUMED, 1.0))
+    quick, slow = StepCosts(dict.fromkeys(ASSUMED, 1e-4)), StepCosts(dict.fromkeys(ASSUMED, 1.0))
     assert for_finals(10.0, quick, WANTED) < 2.0
     assert for_finals(10.0, slow, WANTED) == 4.0, "more than its share, where the least takes longer"
     assert 20.0 < for_finals(100.0, slow, WANTED) <= 30.0
@@ -207,7 +207,7 @@ def test_a_search_leaves_finals_what_they_need_and_no_more() -> None:
 
 def test_rates_are_kept_between_runs(tmp_path: Path) -> None:
     assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.REFERENCE) == ASSUMED[costs.REFERENCE]
-    first = Costs()
+    first = StepCosts()
     first.hear(costs.REFERENCE, 2.0)
     first.hear(costs.END, 0.2)
     costs.keep(OPERATOR, SIM, first, tmp_path)
@@ -230,7 +230,7 @@ def test_rates_are_kept_between_runs(tmp_path: Path) -> None:
 def test_damaged_rates_are_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "rates.json").write_text(text.replace("KIND", costs._kind(OPERATOR, SIM)))
     assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.END) == ASSUMED[costs.END]
-    costs.keep(OPERATOR, SIM, Costs({costs.END: 0.3}), tmp_path)
+    costs.keep(OPERATOR, SIM, StepCosts({costs.END: 0.3}), tmp_path)
     assert costs.earlier(OPERATOR, SIM, tmp_path).of(costs.END) == 0.3
 
 

@@ -41,7 +41,7 @@ _SLOWLY = 0.3  # the weight of a new value that is smaller than the kept one; a 
 _FORMAT, _FILE, _MOST_KINDS, _MOST_SECONDS = "deepgen rates 1", "rates.json", 300, 1e4
 
 
-class Costs:
+class StepCosts:
     """Seconds by the name of a step."""
 
     def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
@@ -76,17 +76,17 @@ class Costs:
         return out
 
 
-def earlier(operator: Operator, target: Target, folder: Path | None = None) -> Costs:
+def earlier(operator: Operator, target: Target, folder: Path | None = None) -> StepCosts:
     """What runs of the same operator took on this machine, in any size."""
     row = _rows(folder).get(_kind(operator, target))
     if row is None:
-        return Costs()
+        return StepCosts()
     larger = _size(operator) / row["size"]
     grown = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of it does not depend on the size
-    return Costs({step: s * (grown if step in _GROW else 1.0) for step, s in row["seconds"].items()})
+    return StepCosts({step: s * (grown if step in _GROW else 1.0) for step, s in row["seconds"].items()})
 
 
-def keep(operator: Operator, target: Target, costs: Costs, folder: Path | None = None) -> None:
+def keep(operator: Operator, target: Target, costs: StepCosts, folder: Path | None = None) -> None:
     """Keep them for the next run, if the folder can be written."""
     rows = {kind: row for kind, row in _rows(folder).items() if kind != _kind(operator, target)}
     rows = dict([*rows.items()][1 - _MOST_KINDS :])  # the newest are the last

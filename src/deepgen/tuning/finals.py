@@ -171,7 +171,7 @@ class _Course:
             able = self._names if self._clock.fits(LOAD) else []
         else:
             able = [name for name in self._names if name in loaded]
-        if not self._planned().baselines:
+        if needed > self._clock.spare:
             able = []
         self._left_out += [f"baseline {name}" for name in self._names if name not in able]
         self._names = able

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, Costs
+from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
 
 FIRST = 3  # rounds before the first check of the time, where there is a budget
@@ -40,7 +40,7 @@ class FinalsPlan:
     seconds: float = 0.0
 
 
-def plan_finals(spare: float, costs: Costs, wanted: FinalsPlan) -> FinalsPlan:
+def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPlan:
     """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
     entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
@@ -87,7 +87,7 @@ def plan_finals(spare: float, costs: Costs, wanted: FinalsPlan) -> FinalsPlan:
     )
 
 
-def for_finals(budget: float, costs: Costs, wanted: FinalsPlan) -> float:
+def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
     """Seconds that a search leaves to its finals: what they take, but not too large a share of the budget."""
     if budget == inf:
         return 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from deepgen.tuning.costs import END, TRIAL, Costs
+from deepgen.tuning.costs import END, TRIAL, StepCosts
 from deepgen.tuning.speed import ARITHMETIC
 from deepgen.vocabulary import BadInput, JsonObject, Trial
 
@@ -81,9 +81,11 @@ class Clock:
     verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
     """
 
-    def __init__(self, budget: float | None = None, started: float | None = None, costs: Costs | None = None) -> None:
+    def __init__(
+        self, budget: float | None = None, started: float | None = None, costs: StepCosts | None = None
+    ) -> None:
         """`started`, on the clock of `time.monotonic`: when the run began, if that is not now."""
-        self.costs = costs or Costs()
+        self.costs = costs or StepCosts()
         self._budget = inf if budget is None else budget
         self.for_finals = min(FINALS_SECONDS, FINALS_SHARE * self._budget)  # seconds that the search leaves them
         self._started = time.monotonic() if started is None else started

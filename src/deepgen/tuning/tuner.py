@@ -33,7 +33,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
-_LAST = 0.8  # of the time of finals: when that is left, they begin, though a trial has the device
+_LAST = 0.6  # of the time of finals: when that is left, they begin, though a trial has the device
 _NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
 
