@@ -33,8 +33,10 @@ static inline vec all(float x) { return _mm256_set1_ps(x); }
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLLED _Pragma("unroll")
+#define ROLLED _Pragma("nounroll")
 #else
 #define UNROLLED _Pragma("GCC unroll 64")
+#define ROLLED _Pragma("GCC unroll 1")
 #endif
 
 static inline long least(long a, long b) { return a < b ? a : b; }

@@ -1,13 +1,14 @@
 """Calls NVRTC in a process of its own, so that a compiler that crashes or hangs costs a verdict. Run by nvrtc.py.
 
 It talks to the library through ctypes and is started without site-packages: that takes 20 ms, a tenth of a small
-kernel's compilation, and leaves limits, pauses and kills to the same code that runs every other compiler.
+kernel's compilation, and leaves limits, pauses and kills to the same code that runs every other compiler. What few
+builds need is imported by them, and at the end nothing is torn down: either takes as long as a few hundred lines.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import os
 import sys
 
 _OUT_OF_MEMORY = 1
@@ -17,6 +18,8 @@ NAMES = "names.json"
 
 def describe(library: ctypes.CDLL) -> str:
     """Its version and the compute capabilities that it compiles for."""
+    import json
+
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
@@ -48,6 +51,8 @@ def build(library: ctypes.CDLL, source: str, what: str, output: str, options: li
         with open(output, "wb") as file:  # noqa: PTH123
             file.write(_text(library, what, program))
         if names:
+            import json
+
             with open(NAMES, "w") as file:  # noqa: PTH123
                 json.dump({name: _symbol(library, program, name) for name in names}, file)
     return int(code)
@@ -78,4 +83,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stdout.flush()
+    os._exit(ended)

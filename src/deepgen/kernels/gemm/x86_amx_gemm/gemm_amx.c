@@ -18,10 +18,7 @@
 #include "operands.h"
 #include "aside.h"
 #include "tile_product.h"
-#include "tasks.h"
 #include "x86_call.h"
-#include "x86_curve.h"
-#include "x86_pages.h"
 
 // --- block -------------------------------------------------------------------------------------------------------
 
@@ -102,6 +99,12 @@ static void last_product(product *p, course *g, long rows, long columns, long ro
     g->s.turn ^= 1;
     if (!ASIDE) finish_until(&g->aside.finish, C_ROWS);
 }
+
+#include "x86_seldom.h"
+#include "x86_curve.h"
+#include "x86_pages.h"
+#include "x86_pool.h"
+#include "tasks.h"
 
 static void one_product(course *g, block b, product *p, long i, long j) {
     long row = i * ROWS, column = b.q + j * COLS, rows = least(ROWS, g->P - row), columns = g->Q - column;

@@ -2,7 +2,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "x86_pool.h"
 #include "x86_vector.h"
 
 #ifndef BF16  // 1: bf16 with sums in f32; 0: 8-bit integers with sums in i32

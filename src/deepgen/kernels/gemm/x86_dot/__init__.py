@@ -39,7 +39,7 @@ _OWN = (
     "dot_rows.h",
     "tasks.h",
 )
-_SHARED = ("x86_call.h", "x86_pool.h", "x86_vector.h")
+_SHARED = ("x86_call.h", "x86_pool.h", "x86_seldom.h", "x86_vector.h")
 _HEIGHTS, _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14), (1, 2, 3, 4, 6)
 _BLOCK_ROWS = (64, 128, 256, 512, 1024, 2048, 4096)
 _BLOCK_COLUMNS = (64, 128, 256, 512, 1024, 2048, 4096)

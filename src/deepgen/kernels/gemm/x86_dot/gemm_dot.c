@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "x86_call.h"
-#include "x86_pool.h"
 #include "x86_vector.h"
 #include "dot_knobs.h"
 #include "finish.h"
@@ -24,10 +23,13 @@
 #include "dot_pack.h"
 #include "vector_product.h"
 #include "dot_finish.h"
-#include "tasks.h"
 #if ALONG
 #include "dot_rows.h"
-#else
+#endif
+#include "x86_seldom.h"
+#include "x86_pool.h"
+#include "tasks.h"
+#if !ALONG
 #include "dot_blocks.h"
 #endif
 

@@ -23,6 +23,7 @@ _SOURCES = (
     "gemm_fma.c",
     "x86_vector.h",
     "x86_pool.h",
+    "x86_seldom.h",
     "x86_offer.h",
     "x86_call.h",
     "x86_curve.h",

@@ -7,7 +7,7 @@ enum { A_POINTERS = PACK_A ? 1 : ((A_T ? UNROLL : MR) + 2) / 3, B_POINTERS = (UN
 typedef struct {
     const float *a[A_POINTERS], *b[B_POINTERS];
     long lda, ldb;  // bytes, which an address takes as they are
-    float *copy;  // where B is packed meanwhile; elsewhere a null constant
+    float *copy;  // where B is packed meanwhile, if it is
 } place;
 
 ALWAYS_INLINE place start(const float *a, long lda, const float *b, long ldb, float *copy) {
@@ -24,12 +24,12 @@ ALWAYS_INLINE void move(const float **p, long bytes) {
 
 // So many steps on. The compiler learns nothing of pointers and distances: it would keep sums of them, in more
 // registers than there are.
-ALWAYS_INLINE void advance(place *at, int steps) {
+ALWAYS_INLINE void advance(place *at, int copying, int steps) {
     UNROLLED for (int i = 0; i < A_POINTERS; i++)
         move(&at->a[i], steps * (PACK_A == 2 ? MR * 4 : A_T && !PACK_A ? at->lda : 4));
     UNROLLED for (int i = 0; i < B_POINTERS; i++) move(&at->b[i], steps * at->ldb);
     __asm__("" : "+r"(at->lda), "+r"(at->ldb));
-    if (at->copy) at->copy += steps * COLS;
+    if (copying) at->copy += steps * COLS;
 }
 
 ALWAYS_INLINE const float *row_of(const float *const from[], long bytes, int i) {
@@ -46,15 +46,15 @@ ALWAYS_INLINE const float *number(const place *at, int i, int u) {
 // In its own register: given the choice, the compiler moves sums from one to another, runs out of them and spills.
 ALWAYS_INLINE void add(vec *sum, vec x, vec y) { __asm__("vfmadd231ps %2, %1, %0" : "+v"(*sum) : "v"(x), "v"(y)); }
 
-// Step u from here.
-ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, mask last, const place *at, int u) {
+// Step u from here. Whether B is packed on the way is a constant, or every step would have a branch.
+ALWAYS_INLINE void step(vec acc[MR][NR], int nv, int part, int copying, mask last, const place *at, int u) {
     vec row[NR];
-    const float *b = PACK_B && !at->copy ? at->b[0] + u * COLS : row_of(at->b, at->ldb, u);
+    const float *b = PACK_B && !copying ? at->b[0] + u * COLS : row_of(at->b, at->ldb, u);
     UNROLLED for (int j = 0; j < nv; j++) {
-        row[j] = (!PACK_B || at->copy) && part && j == nv - 1 ? load_part(b + j * VL, last) : load(b + j * VL);
-        if (PREFETCH && !at->copy) __builtin_prefetch(b + (j + PREFETCH) * VL);
-        if (PACK_FETCH && at->copy) __builtin_prefetch(b + ROWS_AHEAD * at->ldb / 4 + j * VL);
-        if (at->copy) store(at->copy + u * COLS + j * VL, row[j]);
+        row[j] = (!PACK_B || copying) && part && j == nv - 1 ? load_part(b + j * VL, last) : load(b + j * VL);
+        if (PREFETCH && !copying) __builtin_prefetch(b + (j + PREFETCH) * VL);
+        if (PACK_FETCH && copying) __builtin_prefetch(b + ROWS_AHEAD * at->ldb / 4 + j * VL);
+        if (copying) store(at->copy + u * COLS + j * VL, row[j]);
     }
     UNROLLED for (int i = 0; i < MR; i++) {
         vec x = all(*number(at, i, u));
@@ -88,38 +88,48 @@ ALWAYS_INLINE void put(vec acc[MR][NR], int nv, int part, mask last, long rows, 
 
 // `unroll` steps, and what is asked for meanwhile: A some steps ahead, and what other tiles will need. A few lines at a
 // time: many at once would keep those waiting that this tile needs.
-ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int unroll, mask last, place *at, lines *later) {
+ALWAYS_INLINE void turn(vec acc[MR][NR], int nv, int part, int copying, int unroll, mask last, place *at,
+                        lines *later) {
     if (PREFETCH_A && !A_T && !PACK_A)
         UNROLLED for (int i = 0; i < MR; i++) __builtin_prefetch(number(at, i, PREFETCH_A));
     UNROLLED for (int u = 0; u < unroll; u++) {
         UNROLLED for (int i = 0; i < NEXT_LINES; i++)
             if (ASKS && i * unroll / NEXT_LINES == u) ask_for_line(later, i);
-        step(acc, nv, part, last, at, u);
+        step(acc, nv, part, copying, last, at, u);
     }
     if (ASKS) pass(later);
-    advance(at, unroll);
+    advance(at, copying, unroll);
 }
 
 // The tile at row `row` and column `column` of what `r` describes. nv vectors wide; `part` when the last one is not
-// whole. Both are constants where this is inlined.
-ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long cols, long kc, place at,
+// whole; `copying` when B is packed meanwhile. All are constants where this is inlined. An unrolled loop stands here
+// once, because a compiler takes as long as its text; a short one twice, because gcc then moves no sums about.
+ALWAYS_INLINE void tile(int nv, int part, int copying, int unroll, mask last, long rows, long cols, long kc, place at,
                         lines *later, const result *r, long row, long column) {
     vec acc[MR][NR];
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < nv; j++) acc[i][j] = all(0);
     lines asked = *later;
     long turns = kc / unroll;
-    if (!SWAP) {  // C is asked for a row at a time
-        float *c = tile_at(*r, row, column).c;
-        for (long i = 0; i < rows && turns > 0; i++, turns--, c += r->ldc) {
+    const float *c = tile_at(*r, row, column).c;
+    if (!SWAP && unroll > 1) {  // C is asked for a row at a time: a turn after each, and after the last one the rest
+        for (long i = 1; turns > 0; i++, c += r->ldc) {
             UNROLLED for (int j = 0; j < nv; j++) __builtin_prefetch(c + j * VL, 1);
-            turn(acc, nv, part, unroll, last, &at, &asked);
+            long now = i < rows ? 1 : turns;
+            turns -= now;
+            do turn(acc, nv, part, copying, unroll, last, &at, &asked);
+            while (--now);
         }
+    } else {
+        for (long i = 0; !SWAP && i < rows && turns > 0; i++, turns--, c += r->ldc) {
+            UNROLLED for (int j = 0; j < nv; j++) __builtin_prefetch(c + j * VL, 1);
+            turn(acc, nv, part, copying, unroll, last, &at, &asked);
+        }
+        for (; turns > 0; turns--) turn(acc, nv, part, copying, unroll, last, &at, &asked);
     }
-    for (; turns > 0; turns--) turn(acc, nv, part, unroll, last, &at, &asked);
     *later = asked;
-    for (long k = kc % unroll; k > 0; k--) {
-        step(acc, nv, part, last, &at, 0);
-        advance(&at, 1);
+    ROLLED for (long k = kc % unroll; k > 0; k--) {
+        step(acc, nv, part, copying, last, &at, 0);
+        advance(&at, copying, 1);
     }
     result own = tile_at(*r, row, column);  // so that no store to C seems to change it
     put(acc, nv, part, last, rows, cols, &own);
@@ -131,7 +141,7 @@ ALWAYS_INLINE void tile(int nv, int part, int unroll, mask last, long rows, long
                                                const float *b, long ldb, lines *later, const result *r,      \
                                                long row, long column) {                                            \
         place at = start(a, lda, b, PACK_B ? COLS : ldb, 0);                                                        \
-        tile(nv, part, unroll, last, rows, cols, kc, at, later, r, row, column);                                    \
+        tile(nv, part, 0, unroll, last, rows, cols, kc, at, later, r, row, column);                                    \
     }
 #define PART_TILE(nv) TILE(part_tile_##nv, nv, 1, (nv == TAIL ? UNROLL : 1))
 TILE(whole_tile, NR, 0, UNROLL)
@@ -164,7 +174,7 @@ PART_TILE(8)
     __attribute__((noinline)) static void name(mask last, long rows, long cols, long kc, const float *a, long lda, \
                                                const float *b, long ldb, float *copy, lines *later,                 \
                                                const result *r, long row, long column) {                            \
-        tile(nv, part, UNROLL, last, rows, cols, kc, start(a, lda, b, ldb, copy), later, r, row, column);           \
+        tile(nv, part, 1, UNROLL, last, rows, cols, kc, start(a, lda, b, ldb, copy), later, r, row, column);        \
     }
 PACKING_TILE(packing_tile, NR, 0)
 PACKING_TILE(packing_tail, (TAIL ? TAIL : 1), 1)

@@ -14,10 +14,6 @@
 #include <string.h>
 
 #include "x86_call.h"
-#include "x86_curve.h"
-#include "x86_pages.h"
-#include "x86_pool.h"
-#include "x86_offer.h"
 #include "x86_vector.h"
 #include "fma_knobs.h"
 #include "fma_region.h"
@@ -29,6 +25,13 @@ typedef int work;  // nothing that another thread could help with
 #include "fma_later.h"
 #include "fma_tile.h"
 #include "fma_pack.h"
+#endif
+#include "x86_seldom.h"
+#include "x86_curve.h"
+#include "x86_pages.h"
+#include "x86_pool.h"
+#include "x86_offer.h"
+#if !DOT
 #include "fma_blocks.h"
 #endif
 
@@ -102,6 +105,7 @@ static void draw_tasks(void *arg, int thread) {
 #endif
 }
 
+#if PARTITION == 3
 // Adds the slices of K to C and finishes it, a few rows of C at a time.
 static void draw_rows(void *arg, int thread) {
     job *g = arg;
@@ -123,6 +127,7 @@ static void draw_rows(void *arg, int thread) {
         }
     }
 }
+#endif
 
 static void cut(job *g, long tasks) {
     g->parts_m = g->parts_n = g->parts_k = g->parts_batch = 1;
@@ -164,10 +169,12 @@ void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, f
     for (int i = 0; HELP && i < threads; i++) at_work[i] = (work){0};
     g.at_work = at_work, g.threads = threads, g.unfinished = g.parts_m * g.parts_n * g.parts_k * g.parts_batch;
     pool_run(threads, draw_tasks, &g);
+#if PARTITION == 3
     if (g.parts_k > 1) {
         g.next = 0;
         pool_run(threads, draw_rows, &g);
     }
+#endif
 }
 
 // The same with all arguments in one block.
