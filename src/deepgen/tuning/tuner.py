@@ -51,8 +51,7 @@ def tune(
     A time budget counts from `started` on the clock of `time.monotonic`, or from now. `worked_out` is the
     request's plan where somebody has it already.
     """
-    before = None if request.time_budget is None else costs.earlier(request.operator, request.target)
-    clock = Clock(request.time_budget, started, before)
+    clock = Clock(request.time_budget, started, costs.earlier(request.operator, request.target))
     if engine is None or isinstance(engine, LocalEngine):
         check_memory(request)
     with open_journal(request, worked_out or plan(request)) as (planned, journal):
