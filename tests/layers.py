@@ -11,7 +11,7 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -43,16 +43,16 @@ def core() -> tuple[str, ...]:
     return tuple(sorted({path.stem for path in here} - {"__init__"}))
 
 
-def mentioned(tree: ast.Module) -> Iterator[str]:
+def mentioned(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The modules that a module imports or names in a string."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (place := _PLACE.fullmatch(node.value)):
             yield place[1]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and "import_module" in (vars(node.func).get("id"), vars(node.func).get("attr")):
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
@@ -65,7 +65,7 @@ def graph() -> Mapping[str, frozenset[str]]:
         own = layer(module)
         if own is None:
             continue
-        other = {one for name in mentioned(ast.parse(path.read_text())) if (one := layer(name)) is not None}
+        other = {one for name in mentioned(ast.walk(ast.parse(path.read_text()))) if (one := layer(name)) is not None}
         out.setdefault(own, set()).update(other - {own})
     return {name: frozenset(others) for name, others in out.items()}
 

@@ -21,7 +21,8 @@ SCRIPT = """
 import deepgen as dg
 
 try:
-    dg.tune(dg.gemm(256, 256, 256), target="sim:measure_seconds=0.05", trials=1000, progress=True, out="mine")
+    words = {"trials": 1000, "strategy": "random", "progress": True, "out": "mine"}
+    dg.tune(dg.gemm(256, 256, 256), target="sim:measure_seconds=0.05", **words)
 except KeyboardInterrupt as end:
     print(end)
 """

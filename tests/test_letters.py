@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -30,22 +31,37 @@ FIELDS = ("m", "n", "k", "a", "b", "c", "acc")
 ARRAYS = ("array", "tensor")  # whose layout is dense or sparse
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What is looked for in a module. The trees of all of them would fill memory."""
+
+    letters: list[tuple[int, str]]
+    mentioned: set[str]
+    products: bool  # whether it reads the name of GEMM's class
+
+
 @cache
-def modules() -> Mapping[str, ast.Module]:
+def modules() -> Mapping[str, Seen]:
     paths = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
-    return {name.removesuffix(".__init__"): ast.parse(path.read_text()) for name, path in sorted(paths.items())}
+    return {name.removesuffix(".__init__"): seen(path.read_text()) for name, path in sorted(paths.items())}
+
+
+def seen(text: str) -> Seen:
+    nodes = [*ast.walk(ast.parse(text))]
+    read = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return Seen([*letters(nodes, read)], {*layers.mentioned(nodes)}, "Gemm" in read)
 
 
 @cache
 def rooms() -> frozenset[str]:
-    lettered = {name: place for name in OPERATORS.own if [*letters(modules()[place := OPERATORS.place(name)])]}
+    lettered = {name: place for name in OPERATORS.own if modules()[place := OPERATORS.place(name)].letters}
     registered = {*lettered.values(), *map(BASELINES.place, BASELINES.own)}
-    products = {place for place in lettered.values() if "Gemm" in read(modules()[place])}
+    products = {place for place in lettered.values() if modules()[place].products}
     words = {*lettered, *(place.rpartition(".")[2] for place in products)}
     named = {name for name in modules() if words & set(re.split(r"[._]", name)) or name.startswith(SUITES)}
     importers = defaultdict[str, set[str]](set)
-    for name, tree in modules().items():
-        for other in layers.mentioned(tree):
+    for name, module in modules().items():
+        for other in module.mentioned:
             importers[other if other in modules() else other.rpartition(".")[0]].add(name)
     inside = registered | named
     while helpers := {name for name in modules() if importers[name] and importers[name] <= inside} - inside:
@@ -53,10 +69,10 @@ def rooms() -> frozenset[str]:
     return frozenset(inside)
 
 
-def letters(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def letters(nodes: Sequence[ast.AST], read: Collection[str]) -> Iterator[tuple[int, str]]:
     """Lines that know GEMM: by an identifier, a text that is one of its letters, or a field of an operator."""
-    handed = {id(node) for node in ast.walk(tree) for part in handed_on(node, tree) for node in ast.walk(part)}
-    for node in ast.walk(tree):
+    handed = {id(inner) for node in nodes for part in handed_on(node, read) for inner in ast.walk(part)}
+    for node in nodes:
         if id(node) in handed:
             continue
         line = getattr(node, "lineno", 0)
@@ -65,15 +81,15 @@ def letters(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield line, repr(node.value)
         if isinstance(node, ast.Attribute) and of_operator(node.value, node.attr):
             yield line, f".{node.attr}"
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
             field = getattr(node.args[1], "value", None)
             if of_operator(node.args[0], field):
                 yield line, f".{field}"
 
 
-def handed_on(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
+def handed_on(node: ast.AST, read: Collection[str]) -> Iterator[ast.AST]:
     """Names that are imported but not read, those in `__all__`, and those of a table that says where objects are."""
-    if isinstance(node, ast.ImportFrom) and not read(tree) & {alias.asname or alias.name for alias in node.names}:
+    if isinstance(node, ast.ImportFrom) and not any((alias.asname or alias.name) in read for alias in node.names):
         yield node
     if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
         yield node.value
@@ -82,27 +98,24 @@ def handed_on(node: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
         yield from (key for key, place in zip(node.keys, places, strict=True) if key and PLACE.fullmatch(str(place)))
 
 
-@cache
-def read(tree: ast.Module) -> frozenset[str]:
-    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-
-
 def identifiers(node: ast.AST) -> list[str]:
     names = [getattr(node, kind, None) for kind in ("id", "attr", "arg", "name", "module")]
     return [name for name in names if isinstance(name, str)]
 
 
 def of_operator(owner: ast.AST, field: object) -> bool:
+    if field != "layout" and field not in FIELDS:
+        return False
     called = ast.unparse(owner).split(".")[-1]
-    return (field == "layout" and called not in ARRAYS) or (field in FIELDS and called in ("op", "operator"))
+    return called not in ARRAYS if field == "layout" else called in ("op", "operator")
 
 
 def test_no_letters_of_gemm_outside_the_rooms_of_operators() -> None:
     knowing = [
         f"{name}:{line}: {what}"
-        for name, tree in modules().items()
+        for name, module in modules().items()
         if name not in rooms()
-        for line, what in letters(tree)
+        for line, what in module.letters
     ]
     assert not knowing, "these know GEMM: ask the operator's signature, sizes, scalars, work or words\n" + "\n".join(
         knowing
@@ -117,7 +130,7 @@ def test_rooms_are_those_of_operators() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "whats"),
     [
         ("from deepgen.operators import Gemm\nisinstance(operator, Gemm)", ["Gemm", "Gemm"]),
         ("from deepgen.operators.gemm import LAYOUTS\nprint(LAYOUTS)", ["deepgen.operators.gemm"]),
@@ -138,5 +151,5 @@ def test_rooms_are_those_of_operators() -> None:
         ("own = {'gemm': 'deepgen.operators.gemm:Gemm'}", []),
     ],
 )
-def test_what_counts_as_a_letter(text: str, seen: list[str]) -> None:
-    assert sorted(what for _, what in letters(ast.parse(text))) == sorted(seen)
+def test_what_counts_as_a_letter(text: str, whats: list[str]) -> None:
+    assert sorted(what for _, what in seen(text).letters) == sorted(whats)
