@@ -144,7 +144,82 @@ DG_DEVICE f64 fn_rsqrt(f64 x) { return 1 / root(x); }
 DG_DEVICE f64 slope_sqrt(f64 x, f64 v, f64 e) { return minimum(v > 0 ? e / v : INFINITE, root(e)); }
 DG_DEVICE f64 slope_rsqrt(f64 x, f64 v, f64 e) { return e < x ? 1 / root(maximum(x - e, 0)) - v : INFINITE; }
 
-#ifndef __HIP__  // there they need a library of the vendor
+#if defined(__HIP__) || defined(DG_OWN)
+// In HIP these would need a library of the vendor. A few steps of f64 off at most, but for large arguments of powers,
+// sines and cosines.
+DG_DEVICE f64 whole_part(f64 x) { return __builtin_floor(x); }
+DG_DEVICE f64 power_of_two(i64 n) { return real((n + 1023) << 52); }
+DG_DEVICE f64 dg_exp(f64 x) {
+    if (!(x < 709.79)) return x != x ? x : INFINITE;
+    if (x < -745.2) return 0;
+    const f64 k = whole_part(x * 1.4426950408889634 + 0.5);
+    const f64 r = x - k * 0x1.62e42fee00000p-1 - k * 0x1.a39ef35793c76p-33;
+    f64 sum = 1;
+    for (int n = 14; n > 0; --n) sum = 1 + sum * r / n;
+    const i64 half = (i64)k / 2;
+    return sum * power_of_two(half) * power_of_two((i64)k - half);
+}
+DG_DEVICE f64 dg_expm1(f64 x) {
+    if (size(x) > 0.35) return dg_exp(x) - 1;
+    f64 sum = 1;
+    for (int n = 15; n > 1; --n) sum = 1 + sum * x / n;
+    return sum * x;
+}
+DG_DEVICE f64 log_series(f64 s) {  // of (1 + s) / (1 - s)
+    f64 sum = 0;
+    for (int n = 27; n > 0; n -= 2) sum = sum * s * s + 1.0 / n;
+    return 2 * s * sum;
+}
+DG_DEVICE f64 dg_log(f64 x) {
+    if (!(x > 0)) return x == 0 ? -INFINITE : INFINITE - INFINITE;
+    if (x == INFINITE) return x;
+    union { f64 value; i64 bits; } both;
+    both.value = x < 0x1p-1022 ? x * 0x1p54 : x;
+    i64 k = (both.bits >> 52) - 1023 - (x < 0x1p-1022 ? 54 : 0);
+    f64 m = real((both.bits & 0xfffffffffffffll) | 0x3ff0000000000000ll);
+    if (m > 1.4142135623730951) m *= 0.5, k += 1;
+    return k * 0x1.62e42fee00000p-1 + (log_series((m - 1) / (m + 1)) + k * 0x1.a39ef35793c76p-33);
+}
+DG_DEVICE f64 dg_log1p(f64 x) { return size(x) < 0.3 ? log_series(x / (2 + x)) : dg_log(1 + x); }
+DG_DEVICE f64 dg_tanh(f64 x) {
+    const f64 e = dg_expm1(2 * (size(x) < 20 ? size(x) : 20)), t = e / (e + 2);
+    return x != x ? x : x < 0 ? -t : t;
+}
+DG_DEVICE f64 dg_erf(f64 x) {
+    if (x != x) return x;
+    const f64 a = size(x) < 6 ? size(x) : 6;
+    f64 term = a, sum = a;
+    for (int n = 1; n < 140 && term > sum * 0x1p-60; ++n) term *= 2 * a * a / (2 * n + 1), sum += term;
+    const f64 value = 1.1283791670955126 * dg_exp(-a * a) * sum;
+    return x < 0 ? -value : value;
+}
+DG_DEVICE f64 turned_sine(f64 x, int quarters) {
+    const f64 k = whole_part(x * 0.6366197723675814 + 0.5);
+    const f64 r = x - k * 0x1.921fb54400000p0 - k * 0x1.0b4611a600000p-34 - k * 0x1.3198a2e037073p-69;
+    const int quarter = (int)(k - 4 * whole_part(k / 4)) + quarters;
+    f64 sum = 1;
+    for (int n = quarter & 1 ? 20 : 21; n > 1; n -= 2) sum = 1 - sum * r * r / (n * (n - 1));
+    return (quarter & 2 ? -1 : 1) * (quarter & 1 ? sum : sum * r);
+}
+DG_DEVICE f64 dg_sin(f64 x) { return is_finite(x) ? turned_sine(x, 0) : x - x; }
+DG_DEVICE f64 dg_cos(f64 x) { return is_finite(x) ? turned_sine(x, 1) : x - x; }
+DG_DEVICE f64 dg_pow(f64 a, f64 b) {
+    if (b == 0 || a == 1) return 1;
+    const int whole = whole_part(b) == b, odd = whole && whole_part(b / 2) * 2 != b;
+    const f64 of_size = dg_exp(b * dg_log(size(a)));
+    return a < 0 && !whole && is_finite(a) ? INFINITE - INFINITE : a < 0 && odd ? -of_size : of_size;
+}
+#define floor whole_part
+#define exp dg_exp
+#define expm1 dg_expm1
+#define log dg_log
+#define log1p dg_log1p
+#define tanh dg_tanh
+#define erf dg_erf
+#define sin dg_sin
+#define cos dg_cos
+#define pow dg_pow
+#endif
 DG_DEVICE f64 fn_exp(f64 x) { return exp(x); }
 DG_DEVICE f64 fn_log(f64 x) { return log(x); }
 DG_DEVICE f64 fn_tanh(f64 x) { return tanh(x); }
@@ -163,7 +238,6 @@ DG_DEVICE f64 slope_cos(f64 x, f64 v, f64 e) { return size(sin(x)) * e + 0.5 * e
 DG_DEVICE f64 of_power(f64 a, f64 ea, f64 b, f64 eb, f64 v) {
     return size(v) * expm1(size(b) * ea / size(a) + size(log(size(a))) * eb);
 }
-#endif
 
 #ifdef DG_HOST
 // What compare.py does with results: how many of a range are out of tolerance, the first of them, and the largest error

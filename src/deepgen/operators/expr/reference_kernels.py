@@ -14,7 +14,7 @@ from math import prod, sqrt
 
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.interpret import ancestors
-from deepgen.operators.expr.nodes import Expression, Stage, Unary, reads, walk
+from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.operators.expr.reference_loops import THREADS, Reduced, added, decomposed, group_size, lanes
 from deepgen.operators.expr.reference_terms import StageFunction, Term
 from deepgen.operators.expr.rounding import sum_share
@@ -30,7 +30,6 @@ _MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
 _WIDTH = 1 << 14  # in C: elements of a line that are one unit
 _SCALE_LIMITS = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
 _WHOLE = {"sum": ("add", "0"), "prod": ("mul", "1"), "max": ("max", "LEAST"), "min": ("min", "MOST")}
-_HIP_LACKS = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")
 _C_FLAGS = ("-O2", "-ftree-vectorize", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
 
@@ -51,7 +50,7 @@ def reference_kernel(
     `stage_NAME` and `off_NAME`, which numpy computes. `scales`: for outputs whose scale is not what errors add up
     to; no errors are carried along then. None where it cannot be written in that language.
     """
-    if language not in ("c", "cuda", "hip") or (language == "hip" and _needs_library(expression)):
+    if language not in ("c", "cuda", "hip"):
         return None
     # numpy multiplies matrices faster than plain loops in C.
     products = [s.name for s in expression.stages if language == "c" and _is_large(contraction(expression, s))]
@@ -94,13 +93,6 @@ def _is_large(product: Contraction | None) -> bool:
         for one in (product.left, product.right)
     ]
     return prod(extents.values()) > _PRODUCTS * (sum(read) + prod(stage.shape))
-
-
-def _needs_library(expression: Expression) -> bool:
-    nodes = (node for stage in expression.stages for node in walk(stage.value))
-    return any(
-        (isinstance(node, Unary) and node.op in _HIP_LACKS) or getattr(node, "op", "") == "pow" for node in nodes
-    )
 
 
 class _ReferenceWriter:
