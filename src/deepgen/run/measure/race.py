@@ -152,6 +152,7 @@ HOPELESS = 10.0  # times slower than the time to beat: one sample will do
 FAST = 0.7  # a sample below this share of the median is suspect
 SPREAD = 3.0  # times: quartiles further apart than this settle nothing
 BEHIND = 0.25  # of the distance to the time to beat: how wide the interval of a kernel behind it may be
+RESOLUTION = 1e-7  # seconds: clocks tell no less of a single run, some count in steps of 40 ns
 _STEP = 5  # samples between two looks, once there are many
 
 
@@ -186,7 +187,7 @@ def enough(samples: Sequence[float], policy: Policy, beat: float | None = None) 
     low, high = rough_interval(samples)
     # How far behind a kernel is need not be known well.
     behind = 0.0 if beat is None else BEHIND * (low / beat - 1.0)
-    return high - low <= max(policy.precision, behind) * middle
+    return high - low <= max(RESOLUTION, max(policy.precision, behind) * middle)
 
 
 def is_beaten(samples: Sequence[float], policy: Policy, beat: float) -> bool:
