@@ -1,0 +1,74 @@
+"""A worker that starts before the first kernel is there: it is prepared by then, and closing does not wait for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from faulty_kernels import TARGET, build, kernel
+
+from deepgen.frontends.cli.processes import descendants
+from deepgen.operators import gemm
+from deepgen.run.measure.base import Policy, Task
+from deepgen.run.measure.process import WorkerProcess
+from deepgen.run.measure.supervisor import Supervisor
+
+TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=3, max_samples=5))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.3])
+def test_closing_at_once_leaves_nothing_behind(pause: float, tmp_path: Path) -> None:
+    before = set(descendants(os.getpid()))
+    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    time.sleep(pause)
+    runner.close()
+    until = time.monotonic() + 60.0
+    left = {pid for pid, one in descendants(os.getpid()).items() if one.running} - before
+    while left and time.monotonic() < until:
+        time.sleep(0.05)
+        left = {pid for pid, one in descendants(os.getpid()).items() if one.running} - before
+    assert not left
+
+
+def test_the_first_kernel_meets_a_prepared_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask, prepared = WorkerProcess.ask, threading.Event()
+
+    def heard(self: WorkerProcess, message: dict, limit: float) -> dict:  # type: ignore[type-arg]
+        reply = ask(self, message, limit)
+        asked.append(message.get("do", "open"))
+        if asked[-1] == "prepare":
+            prepared.set()
+        return reply
+
+    monkeypatch.setattr(WorkerProcess, "ask", heard)
+    good = kernel()
+    artifact = build(good, tmp_path)
+    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    try:
+        assert prepared.wait(60.0)
+        assert runner.measure(good, artifact).ok
+        assert (runner.starts, asked[:3]) == (1, ["open", "prepare", "measure"])
+    finally:
+        runner.close()
+
+
+def test_what_is_wrong_is_said_to_the_first_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears the thread that prepares."""
+    opened = WorkerProcess.open
+
+    def fails(self: WorkerProcess, opening: dict) -> dict:  # type: ignore[type-arg]
+        return opened(self, {**opening, "threads": None, "folder": "/nowhere/at/all"})
+
+    monkeypatch.setattr(WorkerProcess, "open", fails)
+    good = kernel()
+    artifact = build(good, tmp_path)
+    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    try:
+        with pytest.raises(Exception, match="cannot be started"):
+            runner.measure(good, artifact)
+    finally:
+        runner.close()
