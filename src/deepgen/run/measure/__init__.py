@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,15 +89,19 @@ def peak_gflops(
     again: bool = False,
     cache: Cache | None = None,
     toolchains: Mapping[str, str] | None = None,
+    quiet: Callable[[], AbstractContextManager[object]] | None = nullcontext,
 ) -> float | None:
-    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how."""
+    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how.
+
+    `quiet` is held while it is measured; None: not now, and one that is not kept raises NotMeasured.
+    """
     if target.runner != "cpu":
         from deepgen.run.measure.base import arithmetic
 
         return target.peak(arithmetic(operator))  # the datasheet's
     from deepgen.run.measure.peak import peak_gflops as measured
 
-    return measured(operator, target, again=again, cache=cache, toolchains=toolchains)
+    return measured(operator, target, again=again, cache=cache, toolchains=toolchains, quiet=quiet)
 
 
 def bandwidth(

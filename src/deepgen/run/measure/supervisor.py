@@ -149,15 +149,15 @@ class Supervisor:
                 out[i] = _noted(believed, retaken=retaken)
         return [out[i] for i in range(len(entries))]
 
-    def load(self, baseline: str, turn: Callable[[], AbstractContextManager[object]] = nullcontext) -> Measurement:
-        """Load a baseline and let it run once, verified but not timed; `turn` is held while it uses the device."""
+    def load(self, baseline: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> Measurement:
+        """Load a baseline and let it run once, verified but not timed; `alone` is held while it uses the device."""
         key = f"baseline {baseline}"
         entries = [{"name": baseline}]
         measured = Measurement(Verdict.CORRECT, "")
         try:
             self._ask({"do": "import", "contenders": entries}, [key])
             for shape in range(len(self.task.timed)):
-                with turn():
+                with alone():
                     self._hand_over(self.task.seed, "normal", shape)
                     reply = self._ask({"do": "load", "shape": shape, "contenders": entries}, [key])
                 measured = Measurement.from_json(reply["measurements"][0])

@@ -18,9 +18,9 @@ from deepgen.vocabulary import DeepgenError, Measurement, Verdict
 class BaselineRace:
     """A framework takes seconds to import, and may crash or hang: the search's own worker never waits for that."""
 
-    def __init__(self, task: Task, options: RunnerOptions, turn: Callable[[], AbstractContextManager[object]]) -> None:
-        """`turn`: held while the device is used, which others use too."""
-        self._task, self._options, self._turn = task, options, turn
+    def __init__(self, task: Task, options: RunnerOptions, alone: Callable[[], AbstractContextManager[object]]) -> None:
+        """`alone`: held while the device is used, which others use too."""
+        self._task, self._options, self._alone = task, options, alone
         self._open()
         self._lost: dict[str, Measurement] = {}  # baselines that could not be loaded
         self._names: list[str] = []
@@ -86,9 +86,9 @@ class BaselineRace:
         self._supervisor = Supervisor(self._task, **vars(self._options))
         self._runner = whole(self._supervisor, self._task, self._options.toolchains)
 
-    def _turned(self) -> AbstractContextManager[object]:
+    def _when_begun(self) -> AbstractContextManager[object]:
         self._begin.wait()
-        return self._turn()
+        return self._alone()
 
     def _load(self, at_once: bool) -> None:
         if not at_once:
@@ -96,7 +96,7 @@ class BaselineRace:
         for name in self._names:
             self._at = name
             try:
-                loaded = self._supervisor.load(name, self._turned)
+                loaded = self._supervisor.load(name, self._when_begun)
             except DeviceSetAside as error:  # too many have crashed: each of them did so by itself
                 self._lost[name] = Measurement(Verdict.CRASHED, str(error))
             except DeepgenError:  # of no baseline's doing: the race says what is wrong, if it still is

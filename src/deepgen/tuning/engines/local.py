@@ -16,10 +16,10 @@ from typing import Any
 
 from deepgen import baselines
 from deepgen.baselines import raced
-from deepgen.run.measure import conditions, limits, open_runner, peak_gflops
+from deepgen.run.measure import bandwidth, conditions, limits, open_runner, peak_gflops
 from deepgen.run.measure.base import Contender, Helper, RunnerOptions, Task, least_seconds
 from deepgen.run.measure.helpers import build_helpers, helpers_for
-from deepgen.run.measure.peak import MeasuredBounds, NotMeasured, operator_bounds
+from deepgen.run.measure.peak import NotMeasured
 from deepgen.settings import Settings
 from deepgen.targets import host
 from deepgen.toolchains import (
@@ -83,11 +83,8 @@ class LocalSession:
         self._bandwidth = task.target.bandwidth
         self._settling = threading.Lock()
         self._settled = False  # whether the peak is known, or known not to be
-        if task.target.runner != "cpu":
-            self._peak, self._settled = peak_gflops(task.operator, task.target), True
-        else:
-            with suppress(NotMeasured):  # measuring it would delay the first trial
-                self._settle(quiet=None)
+        with suppress(NotMeasured):  # measuring it would delay the first trial
+            self._settle(None)
         self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._device = threading.Lock()  # one measurement at a time, from any thread
         self._arrays = Scratch("arrays")
@@ -223,14 +220,14 @@ class LocalSession:
         return names
 
     def peak(self, *, again: bool = False) -> float | None:
-        self._settle()
+        self._settle(self._quiet_device)
         if again:
             with self._quiet_device():
                 self._least_again()
         return self._peak
 
     def bandwidth(self) -> float | None:
-        self._settle()
+        self._settle(self._quiet_device)
         return self._bandwidth
 
     def rates(self) -> tuple[float | None, float | None]:
@@ -272,8 +269,8 @@ class LocalSession:
 
     def _open_race(self) -> BaselineRace:
         # A device's own clock times its kernels: there only what runs on it must take turns.
-        turn = nullcontext if self.task.target.shares_cores_with_builds else lambda: self._device
-        return BaselineRace(self.task, self._options, turn)
+        alone = nullcontext if self.task.target.shares_cores_with_builds else lambda: self._device
+        return BaselineRace(self.task, self._options, alone)
 
     def _suspended(self) -> AbstractContextManager[None]:
         """Baselines that are being loaded stand still while a kernel runs on the cores that they use."""
@@ -306,19 +303,20 @@ class LocalSession:
         toolchain = self._toolchains(kernel.language)
         return make(kernel, toolchain, self.task.target, self._cache, self._engine.limits, group)
 
-    def _settle(self, **how: Any) -> None:
-        """Measure the peak where it is not kept from an earlier run. Kernels that were measured before that are judged
-        by it when they race."""
+    def _settle(self, quiet: Callable[[], AbstractContextManager[None]] | None) -> None:
+        """Know the peak. Where it is not kept from an earlier run, it is measured; kernels that were measured before
+        that are judged by it when they race."""
         with self._settling:
             if not self._settled:
-                bounds = self._bounds(**{"quiet": self._quiet_device, **how})
-                if bounds is not None:
-                    self._peak, self._bandwidth = bounds.gflops, bounds.gbytes_per_second
+                self._peak = self._measured_peak(again=False, quiet=quiet)
+                if self._bandwidth is None and self._peak is not None:
+                    task, tools = self.task, self._engine.toolchains
+                    self._bandwidth = bandwidth(task.operator, task.target, cache=self._cache, toolchains=tools)
                 self._settled = True
 
-    def _bounds(self, **how: Any) -> MeasuredBounds | None:
+    def _measured_peak(self, **how: Any) -> float | None:
         task, tools = self.task, self._engine.toolchains
-        return operator_bounds(task.operator, task.target, cache=self._cache, toolchains=tools, **how)
+        return peak_gflops(task.operator, task.target, cache=self._cache, toolchains=tools, **how)
 
     @contextmanager
     def _quiet_device(self) -> Iterator[None]:
@@ -326,8 +324,7 @@ class LocalSession:
             yield
 
     def _least_again(self) -> float | None:
-        bounds = self._bounds(again=True)
-        again = None if bounds is None else bounds.gflops
+        again = self._measured_peak(again=True)
         if self._peak is None or (
             again is not None and again > self._peak
         ):  # with an unwritable cache the better value is lost
