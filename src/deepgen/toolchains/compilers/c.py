@@ -14,9 +14,9 @@ from pathlib import Path
 
 from deepgen.targets import Target
 from deepgen.toolchains import elf, process
-from deepgen.toolchains.base import BuildLimits, Built, Recipe
+from deepgen.toolchains.base import BuildError, BuildLimits, Built, Recipe
 from deepgen.toolchains.compilers import judge
-from deepgen.toolchains.compilers.compiled_once import compiled_header
+from deepgen.toolchains.compilers.compiled_once import short_header
 from deepgen.toolchains.compilers.judge import failed, run_judged, write_sources
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Json, Kernel, digest
@@ -95,10 +95,17 @@ class CCompiler:
             raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
+        header: tuple[str, ...] = ()
         if self.family == "gcc" and self.machine == "x86_64":
             flags = (*self._flags(target.instruction_sets), "-fPIC")
-            argv = (*argv, *compiled_header(self.command, self.identity, flags, kernel, limits, group))
-        return run_judged(self.name, argv, folder, limits, group, self._env(folder))
+            header = short_header(self.command, self.identity, flags, kernel, limits, group)
+        try:
+            return run_judged(self.name, (*argv, *header), folder, limits, group, self._env(folder))
+        except BuildError as error:
+            if not header or not error.lasting:
+                raise
+            # In all likelihood the kernel's own fault; the words are the compiler's on the header as it is.
+            return run_judged(self.name, argv, folder, limits, group, self._env(folder))
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe:
         return Recipe(self._argv(kernel, target, _SHARED, _BINARY))

@@ -1,4 +1,4 @@
-"""What is compiled once and kept, since it takes as long as many a kernel: x86's intrinsics by gcc, zig's C library."""
+"""What is made once and kept: of x86's intrinsics, which gcc reads for 0.3 s, those in use; and zig's C library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fcntl
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,31 +22,37 @@ from deepgen.vocabulary.folders import default_cache_folder
 _INCLUDED = re.compile(r"^(?:#ifndef (\w+)\n)?#include <immintrin\.h>", re.MULTILINE)
 # Macros that decide what headers declare, and so must come before all of them.
 _COMES_FIRST = re.compile(r"^\s*#\s*define\s+(?:_[A-Z]|__STDC)", re.MULTILINE)
-_USUAL = ("-std=", "-pthread", "-O")  # flags; of others there may be as many as a search has values, at 24 MB each
-_NAME = "intrinsics.h"
+_FILE = "intrinsics.h"
+_BEGINS = "int deepgen_begins;\n"
+# Includes the C library, which is left to the end, so that only what gcc itself defines is looked at.
+_LIBRARY = "_MM_MALLOC_H_INCLUDED"
+_FUNCTION = re.compile(r"^([ \t]*)(?:extern|static) __inline.*?^\1}\n", re.MULTILINE | re.DOTALL)
+_ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+_CALLED = re.compile(r"(\w+)\s*\(")
+_DEFINE = re.compile(r"^#define (\w+).*\n", re.MULTILINE)
+_WORD = re.compile(r"\b_\w+")
 
 
-def compiled_header(
+def short_header(
     command: Sequence[str], identity: str, flags: Sequence[str], kernel: Kernel, limits: BuildLimits, group: Group
 ) -> tuple[str, ...]:
-    """Flags by which gcc reads the compiled header first; none where a kernel does not need it or it cannot be kept.
+    """Flags by which gcc reads what a kernel needs of x86's intrinsics, in place of all 40,000 lines of them.
 
-    gcc itself refuses a header that was compiled by another gcc or with other flags, and then reads the text.
+    None where a kernel does not include them or they cannot be kept. A function that were missing is an error.
     """
     if not _includes_it(kernel):
         return ()
     own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
-    if not all(flag.startswith(_USUAL) for flag in own):
-        return ()
-    kept = _place(identity, [*command[1:], *flags, *own])
+    words = sorted({word for source in kernel.sources for word in _WORD.findall(source.text)})
+    kept = _place(identity, [*command[1:], *flags, *own, *words])
     if kept is None:
         return ()
-    if not kept.with_suffix(".h.gch").is_file():
+    if not kept.is_file():
         try:
-            _compile([*command, *flags, *own], kept, limits, group)
+            _shorten([*command, *flags, *own], kept, words, limits, group)
         except (OSError, BuildError):  # such as of a full disk: kernels are compiled without it
             return ()
-    return ("-include", str(kept))
+    return ("-include", str(kept), "-Werror=implicit-function-declaration")
 
 
 def _includes_it(kernel: Kernel) -> bool:
@@ -58,22 +64,58 @@ def _includes_it(kernel: Kernel) -> bool:
 
 def _place(identity: str, flags: Sequence[str]) -> Path | None:
     try:
-        return default_cache_folder() / "headers" / digest([identity, *flags], 16) / _NAME
+        return default_cache_folder() / "headers" / digest([identity, *flags], 16) / _FILE
     except BadInput:  # no folder for it
         return None
 
 
-def _compile(command: Sequence[str], kept: Path, limits: BuildLimits, group: Group) -> None:
+def _shorten(command: Sequence[str], kept: Path, words: Sequence[str], limits: BuildLimits, group: Group) -> None:
     """Into its place, whole or not at all: others may do so at the same time."""
     kept.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=kept.parent.parent, prefix=".new-"))
     try:
-        (work / _NAME).write_text("#include <immintrin.h>\n")
-        run_judged("gcc", [*command, "-x", "c-header", _NAME, "-o", f"{_NAME}.gch"], work, limits, group)
+        (work / "all.c").write_text(f"{_BEGINS}#include <immintrin.h>\n")
+        only = ("-E", "-P", "-dD", f"-D{_LIBRARY}", "all.c", "-o", "all.i")
+        run_judged("gcc", [*command, *only], work, limits, group)
+        text = (work / "all.i").read_text(encoding="utf-8", errors="replace").partition(_BEGINS)[2]
+        shorter = needed_of(text, words)
+        (work / _FILE).write_text(f"#pragma GCC system_header\n{shorter}#include <mm_malloc.h>\n", encoding="utf-8")
+        for file in ("all.c", "all.i"):
+            (work / file).unlink()
         with contextlib.suppress(OSError):  # another one was faster
             work.rename(kept.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def needed_of(text: str, words: Iterable[str]) -> str:
+    """A preprocessed header with only those functions and macros that these words need; all else stays as it is."""
+    bodies: dict[str, list[str]] = {}
+    pieces: list[tuple[str, str]] = []  # a function's name, or none, and a text
+    at = 0
+    for function in _FUNCTION.finditer(text):
+        called = _CALLED.search(_ATTRIBUTE.sub("", function[0], count=1))
+        if called is None:
+            continue
+        pieces += [("", text[at : function.start()]), (called[1], function[0])]
+        bodies.setdefault(called[1], []).append(function[0])
+        at = function.end()
+    pieces.append(("", text[at:]))
+    for macro in _DEFINE.finditer(text):
+        bodies.setdefault(macro[1], []).append(macro[0])
+    todo = [word for word in words if word in bodies]
+    wanted: set[str] = set()
+    while todo:
+        word = todo.pop()
+        if word not in wanted:
+            wanted.add(word)
+            todo += [other for body in bodies[word] for other in _WORD.findall(body) if other in bodies]
+
+    def define(match: re.Match[str]) -> str:
+        # Headers that were read say so by a macro.
+        return match[0] if match[1] in wanted or match[1].endswith("_INCLUDED") else ""
+
+    return "".join(_DEFINE.sub(define, piece) for name, piece in pieces if not name or name in wanted)
 
 
 _SECONDS = 900  # at most: on a core that nothing else uses it takes a minute
