@@ -188,7 +188,8 @@ class _ReferenceWriter:
             loops = ["for (i64 at = first; at < last; ++at) {", *around, *lanes(sums, point, reduced, len(extents))]
             return [*loops, *finish, "}"], prod(stage.shape), 0
         count, points = prod(stage.shape), prod(axis.extent for axis in stage.reduced)
-        group = group_size(count, points)
+        group = group_size(count, points, stage.reduced[-1].extent)
+        *inner, last = (f"i{len(extents) + n}" for n in range(len(reduced)))
         threads, elements = function.number(group), function.number(count)
         loops = [
             f"const int group = (int){threads}, lane = thread_id() & (group - 1);",
@@ -197,11 +198,14 @@ class _ReferenceWriter:
             "const i64 element = live ? at : 0;",
             *decomposed("element", extents, 0),
             *(f"{one.kind} {name} = {one.start};" for one, name in zip(sums, names, strict=True)),
-            f"for (i64 r = lane; live && r < {function.number(points)}; r += group) {{",
-            *decomposed("r", reduced, len(extents)),
+            *(
+                f"for (i64 {i} = 0; live && {i} < {extent}; ++{i}) {{"
+                for i, extent in zip(inner, reduced, strict=False)
+            ),
+            f"for (i64 {last} = lane; live && {last} < {reduced[-1]}; {last} += group) {{",
             *point,
             *(f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)),
-            "}",
+            *("}" for _ in reduced),
             "if (group > 1) {",
             *(f"KEEP({one.kind}, {n}, s{n});" for n, one in enumerate(sums)),
             "barrier();",

@@ -59,12 +59,15 @@ def lanes(sums: Sequence[Reduced], point: Sequence[str], reduced: Sequence[str],
     return lines
 
 
-def group_size(elements: int, points: int) -> int:
-    """How many threads of a GPU share an element: as many as fill it, and for long rows whole warps."""
+def group_size(elements: int, points: int, last: int) -> int:
+    """How many threads of a GPU share an element: as many as fill it, and for long rows whole warps.
+
+    `points` are reduced, `last` of them along the axis that is shared.
+    """
     group = 1
     rows = points >= _LONG and elements < _MANY
     while group < THREADS and (elements * group < _ENOUGH_THREADS or (rows and group < _WARP)):
         group *= 2
-    while group > points:
+    while group > last:
         group //= 2
     return group if points >= _WARP or elements * points < _ENOUGH_THREADS else 1
