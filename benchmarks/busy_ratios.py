@@ -40,7 +40,7 @@ def seconds_by_hand(name: str, folder: str) -> float:
         import torch
 
         call = torch.matmul
-        a, b, out = (torch.from_numpy(array) for array in (a, b, out))  # type: ignore[assignment]
+        a, b, out = (torch.from_numpy(array) for array in (a, b, out))
     taken = []
     for _ in range(BURSTS):
         count, started = 0, time.perf_counter()
