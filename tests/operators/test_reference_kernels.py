@@ -268,6 +268,10 @@ def test_work_is_shared_and_errors_are_not_lost() -> None:
     done: list[int] = []
     in_parts(1000, 3, lambda first, last: done.extend(range(first, last)))
     assert sorted(done) == list(range(1000))
+    with pytest.MonkeyPatch.context() as patch:  # a process that may start no more threads
+        patch.setattr("threading.Thread.start", lambda thread: (_ for _ in ()).throw(RuntimeError("can't start")))
+        in_parts(1000, 3, lambda first, last: done.extend(range(first, last)))
+    assert len(done) == 2000
     with pytest.raises(ZeroDivisionError):
         in_parts(10, 2, lambda first, last: ctypes.c_int(first // 0))
 

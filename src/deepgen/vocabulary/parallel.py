@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _PARTS = 8  # of the work for each thread: the last ones to end do not keep the others waiting
 
@@ -23,13 +24,18 @@ def in_parts(units: int, threads: int, work: Callable[[int, int], None]) -> None
     def run() -> None:
         try:
             for start in starts:  # a range's iterator is one object of C: threads share it safely
+                if failed:
+                    return
                 work(start, min(units, start + size))
         except BaseException as error:
             failed.append(error)
 
-    others = [threading.Thread(target=run) for _ in range(min(threads, -(-units // size)) - 1)]
-    for other in others:
-        other.start()
+    others: list[threading.Thread] = []
+    with suppress(RuntimeError):  # no more threads may be started here: those that there are do the work
+        for _ in range(min(threads, -(-units // size)) - 1):
+            other = threading.Thread(target=run)
+            other.start()
+            others.append(other)
     run()
     for other in others:
         other.join()
