@@ -34,6 +34,11 @@ def start_ahead(argv: list[str]) -> None:
     words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--") else [word])]
     if not words or words[0] not in _MEASURING or any(word in words for word in _NONE_HERE) or sys.platform != "linux":
         return
+    try:
+        for number in range(3):
+            os.fstat(number)
+    except OSError:  # a standard stream is closed: the next file to be opened would get its number
+        return
     if "--target" in words:
         kind = "".join(words[words.index("--target") + 1 :][:1]).partition(":")[0]
     else:

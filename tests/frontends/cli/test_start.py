@@ -135,6 +135,15 @@ def test_other_commands_start_none(words: list[str], monkeypatch: pytest.MonkeyP
     start_ahead(words)
 
 
+def test_nothing_is_opened_in_place_of_a_closed_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(number: int) -> None:
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr("deepgen.run.measure.spawn.start_ahead", lambda threads, meets: pytest.fail("started"))
+    monkeypatch.setattr(os, "fstat", closed)
+    start_ahead(["tune", "gemm", "MNK=64", "--target", "cpu"])
+
+
 def test_a_worker_that_was_started_ahead_is_taken_only_where_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "_waiting", [])
     spawn.start_ahead(2, None)
@@ -143,9 +152,9 @@ def test_a_worker_that_was_started_ahead_is_taken_only_where_it_fits(monkeypatch
     assert taken is ahead
     spawn._waiting.append(taken)
     other = spawn.take(3, None)  # as many threads are part of its environment
-    assert other is not ahead and ahead.keeper.poll() is not None, "nobody waits for it"
-    other.line.close()
-    assert other.keeper.wait(60) == 0
+    assert other is not ahead and ahead.keeper.wait(60) == 0, "nobody has a use for it"
+    other.end()
+    assert other.keeper.poll() == 0
 
 
 def test_counting_a_space_starts_no_threads(project: Path) -> None:

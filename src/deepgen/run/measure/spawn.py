@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,6 +57,13 @@ class Spawned:
             with suppress(Closed):  # whoever opens it says what is wrong
                 self.channel.ask({"do": "meet", "language": meets})
 
+    def end(self) -> None:
+        """Where there is no use for it."""
+        self.line.close()  # by this its keeper knows
+        self.keeper.wait()
+        self.channel.close()
+        os.close(self.output)
+
 
 _waiting: list[Spawned] = []
 
@@ -72,10 +80,7 @@ def take(threads: int, meets: str | None) -> Spawned:
         fits = waiting.surroundings == surroundings(threads) and waiting.met == meets
         if fits and waiting.keeper.poll() is None:
             return waiting
-        waiting.line.close()  # by this its keeper knows
-        waiting.keeper.wait()
-        waiting.channel.close()
-        os.close(waiting.output)
+        threading.Thread(target=waiting.end, daemon=True).start()  # a driver that starts delays that
     return Spawned(threads, meets)
 
 
