@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -52,30 +49,3 @@ class Tree:
         if done.returncode:
             raise SystemExit(f"{' '.join(words)} failed with the modules of {self.root}:\n{done.stderr.strip()}")
         return done.stdout
-
-
-class Worker:
-    """A program of a tree that answers each line with a line of JSON, for as long as it is open."""
-
-    def __init__(self, tree: Tree, program: Path, words: Sequence[str]) -> None:
-        tree.calm()
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), *words],
-            cwd=tree.scratch,
-            env=tree.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, question: str) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(question + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"a worker ended with {self._process.wait()}")
-        return json.loads(answer)
-
-    def close(self) -> None:
-        self._process.communicate()
