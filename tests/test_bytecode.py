@@ -37,11 +37,12 @@ def run(source: Path, **env: str) -> str:
     """The module's value, and how many sources were compiled for it."""
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
     cache = source.parents[1] / "cache"
+    path = os.pathsep.join((str(source.parent), *filter(None, [os.environ.get("PYTHONPATH")])))
     env = {
         **usual,
         "PYTHONDONTWRITEBYTECODE": "1",
         "XDG_CACHE_HOME": str(cache),
-        "PYTHONPATH": str(source.parent),
+        "PYTHONPATH": path,
         **env,
     }
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
