@@ -12,7 +12,7 @@ from typing import NoReturn
 from deepgen.vocabulary import bytecode
 
 _MEASURING = ("tune", "resume")
-_NONE_HERE = ("-h", "--help", "--detach", "O=0", "--engine", "--host", "--threads")
+_NONE_HERE = ("-h", "--help", "--detach", "O=0", "--engine", "--host")
 _CUDA_NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")
 _DEVICES = {"cpu": None, "x86": None, "arm": None, "cuda": "cuda", "hip": "hip"}  # with the language of a driver
 
@@ -40,15 +40,20 @@ def start_ahead(argv: list[str]) -> None:
     except OSError:  # a standard stream is closed: the next file to be opened would get its number
         return
     if "--target" in words:
-        kind = "".join(words[words.index("--target") + 1 :][:1]).partition(":")[0]
+        kind = _after("--target", words).partition(":")[0]
     else:
         kind = "cuda" if any(map(os.path.exists, _CUDA_NODES)) else "cpu"
     if kind in _DEVICES:
         from deepgen.run.measure import spawn
 
-        spawn.start_ahead(len(os.sched_getaffinity(0)), _DEVICES[kind])
+        threads = _after("--threads", words)  # part of its environment
+        spawn.start_ahead(int(threads) if threads.isdecimal() else len(os.sched_getaffinity(0)), _DEVICES[kind])
         if kind == "cuda":  # its facts are asked for as soon as the target is known
             threading.Thread(target=_start_driver, daemon=True).start()
+
+
+def _after(option: str, words: list[str]) -> str:
+    return "".join(words[words.index(option) + 1 :][:1]) if option in words else ""
 
 
 def _start_driver() -> None:

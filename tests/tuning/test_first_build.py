@@ -13,7 +13,7 @@ from deepgen.run.measure import Policy, Task
 from deepgen.toolchains import BuildPool, ahead
 from deepgen.tuning import Request, first_build
 from deepgen.tuning.engines import local_engine
-from deepgen.tuning.request import plan
+from deepgen.tuning.request import on_threads, plan
 from deepgen.vocabulary import Verdict
 
 CPU = targets.resolve("cpu")
@@ -30,8 +30,12 @@ def request_in(folder: Path) -> tuple[Request, settings.Settings]:
     return request, settings.Settings(cache=folder / "cache")
 
 
-def test_a_session_takes_over_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("threads", [None, 1])
+def test_a_session_takes_over_what_was_begun(
+    threads: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request, current = request_in(tmp_path)
+    request = request if threads is None else on_threads(request, threads)
     first_build.begin(request, current)
     begun = ahead._begun[0]
     planned = plan(request)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from deepgen import generators
 from deepgen.settings import Settings
-from deepgen.tuning.request import Request, generator_of, task_of
+from deepgen.tuning.request import Request, generator_of, guesses, task_of
 
 _ON_DEVICE = ("cpu", "gpu")
 
@@ -14,12 +13,11 @@ _ON_DEVICE = ("cpu", "gpu")
 def begin(request: Request, settings: Settings) -> None:
     """Build the family's best guess in the background, and our own code that runs beside it. Where the study begins
     with another kernel, or has it built already, that costs little; those that plan the study say what is wrong."""
-    if request.target.runner not in _ON_DEVICE or request.domains or not isinstance(request.strategy, str):
+    if request.target.runner not in _ON_DEVICE or not isinstance(request.strategy, str):
         return
     with suppress(Exception):
         family, operator, target = generator_of(request), request.operator, request.target
-        guess = next(iter(generators.best_guesses(family, operator, target.limited_to(request.policy.threads))))
-        kernel = family.emit(operator, target, guess)
+        kernel = family.emit(operator, target, guesses(family, operator, target, request.domains, request.policy)[0])
         from deepgen.run.measure.helpers import helpers_for
         from deepgen.toolchains import ahead
 

@@ -267,13 +267,19 @@ def first_configs(
     domains: Mapping[str, Sequence[Any]],
     policy: Policy,
 ) -> tuple[Mapping[str, Any], ...]:
-    """What a search begins with: the best guess of each family, on no more threads than allowed and with the knobs
-    that are given. The first is the default."""
-    firsts = []
+    """What a search begins with. The first is the default."""
+    return tuple(first for first in guesses(generator, operator, target, domains, policy) if space.contains(first))
+
+
+def guesses(
+    generator: Generator, operator: Operator, target: Target, domains: Mapping[str, Sequence[Any]], policy: Policy
+) -> list[Mapping[str, Any]]:
+    """The best guess of each family, on no more threads than allowed and with the knobs that are given."""
+    firsts: list[Mapping[str, Any]] = []
     for guess in generators.best_guesses(generator, operator, target.limited_to(policy.threads)):
         narrowed = {name: v[0] for name, v in _values(domains).items() if name in guess and guess[name] not in v}
         firsts.append({**guess, **narrowed})
-    return tuple(first for first in firsts if space.contains(first))
+    return firsts
 
 
 def generator_of(request: Request) -> Generator:

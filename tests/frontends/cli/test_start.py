@@ -108,21 +108,23 @@ def test_what_starts_a_worker_ahead_of_all_else_imports_nothing_large() -> None:
     assert not modules & {*HEAVY, "typer", "rich", "hashlib", "deepgen.operators", "deepgen.targets"}
 
 
+ALL = len(os.sched_getaffinity(0))
 STARTS = [
-    (["tune", "gemm", "MNK=64", "--target", "cpu"], None),
-    (["tune", "gemm", "--target=cuda:native"], "cuda"),
-    (["resume", "a-study", "--target", "x86:avx2"], None),
+    (["tune", "gemm", "MNK=64", "--target", "cpu"], ALL, None),
+    (["tune", "gemm", "--target=cuda:native"], ALL, "cuda"),
+    (["tune", "gemm", "--threads", "3", "--target", "x86:avx2"], 3, None),
+    (["resume", "a-study", "--target", "x86:avx2"], ALL, None),
 ]
 
 
-@pytest.mark.parametrize(("argv", "meets"), STARTS)
+@pytest.mark.parametrize(("argv", "threads", "meets"), STARTS)
 def test_a_run_starts_its_worker_before_all_else(
-    argv: list[str], meets: str | None, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], threads: int, meets: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("deepgen.run.measure.spawn.start_ahead", lambda threads, meets: started.append(meets))
+    monkeypatch.setattr("deepgen.run.measure.spawn.start_ahead", lambda *words: started.append(words))
     start_ahead(argv)
-    assert started == [meets]
+    assert started == [(threads, meets)]
 
 
 @pytest.mark.parametrize(
