@@ -96,6 +96,14 @@ class EngineSuite:
         assert session.slots >= 1
         peak = session.peak()
         assert peak is None or peak > 0
+        assert session.rates() == (peak, session.bandwidth()), "what was measured is known from then on"
+        assert session.measuring is False and session.loaded(0.0) is None
+
+    def test_a_trial_that_comes_first_ends_like_the_others(self, session: Session) -> None:
+        emitted = kernels(6)
+        for number, (_, kernel) in enumerate(emitted):
+            session.submit(number, kernel, first=number == 0)
+        assert sorted(collect(session, len(emitted))) == [*range(len(emitted))]
 
     def test_closing_with_work_under_way_ends_quickly_and_may_be_repeated(self, engine: Engine) -> None:
         opened = engine.open(Task(OPERATOR, targets.resolve("sim:build_seconds=0.2,measure_seconds=0.2")))
