@@ -98,9 +98,9 @@ def test_a_budget_keeps_some_of_itself_for_the_finals(monkeypatch: pytest.Monkey
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     ours = Clock(20.0)
     assert not ours.search_over
-    now += 15.0
-    assert ours.search_over and ours.left == 5.0
-    now += 6.0
+    now += 16.0
+    assert ours.search_over and ours.left == 4.0
+    now += 5.0
     assert ours.left == 0.0
 
 

@@ -67,6 +67,10 @@ class StepCosts:
             return fmean(recent)
         return min(recent) if step == SAMPLE else median(recent)
 
+    def knows(self, step: str) -> bool:
+        """Whether it was measured, now or earlier."""
+        return step in self._measured or step in self._earlier
+
     def kept(self) -> dict[str, float]:
         """What the next run is to know."""
         out = dict(self._earlier)

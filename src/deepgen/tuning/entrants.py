@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from math import inf
 
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import TIE, paired_ratio
@@ -17,9 +18,15 @@ _HEATED, _HEAT_SECONDS = 8, 3.0  # trials in the heat per finalist, and the seco
 _HEAT_ROUNDS, _HEAT_RUNS = 3, 5  # of each trial in the heat; with those that verify it
 
 
-def entrants(trials: Iterable[Trial], keep: int) -> tuple[list[Trial], int]:
-    """The candidates, best first, and how many of them shall race: the first `keep`, and those that were disturbed."""
+def entrants(trials: Iterable[Trial], keep: int, within: float = inf) -> tuple[list[Trial], int]:
+    """The candidates, best first, and how many of them shall race: the first `keep`, and those that were disturbed.
+
+    Of the first ones only those that took at most `within` times as long as the best, if that is given.
+    """
     right = _by_time(trials)
+    if within < inf and right:
+        most = within * (right[0].seconds or 0.0)
+        keep = min(keep, sum(1 for trial in right if (trial.seconds or 0.0) <= most))
     doubtful = [t for t in _disturbed(right) if t not in right[:keep]]
     reserves = [t for t in right[keep : RESERVES * keep] if t not in doubtful]
     return [*right[:keep], *doubtful, *reserves], keep + len(doubtful)

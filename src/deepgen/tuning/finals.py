@@ -36,6 +36,7 @@ from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
+_NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
 _PATIENCE = 0.5  # of the time that the race leaves may be waited for baselines
 _BURSTS = 0.3  # of it, for bursts
 
@@ -135,7 +136,8 @@ class _Course:
         arena, task, clock, say = self._arena, self._task, self._clock, self._say
         # The default before all others, and after it the fastest trial: with little time, these two race.
         leading = [] if default is None else [default]
-        candidates, keep = _before(leading, *entrants(trials, keep))
+        within = inf if clock.left == inf else _NEAR  # others would only cost time
+        candidates, keep = _before(leading, *entrants(trials, keep, within))
         sets = self._wanted.sets
         self._wanted = replace(self._wanted, finalists=keep)
         if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there

@@ -19,7 +19,7 @@ CHUNK = 10  # rounds between two checks of the intervals
 LEAST_FINALISTS = 2  # the default and the fastest trial
 STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
 _LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
-_NARROW_SECONDS = 1.0  # of a race are worth it for narrower intervals
+_NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # at most: what a race is worth for narrower intervals
 _MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
 _MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
 
@@ -62,7 +62,8 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
         finalists += 1
     racing = (finalists + baselines) * entry
     rounds = 0
-    for more in ((finalists + baselines) * (CHUNK - FIRST) * sample, _NARROW_SECONDS):
+    round_seconds = (finalists + baselines) * sample
+    for more in ((CHUNK - FIRST) * round_seconds, min(_NARROW_SECONDS, _NARROW_ROUNDS * round_seconds)):
         if fits(more):
             racing, rounds = racing + more, rounds + 1
     if wanted.strided and fits(STRIDED_SHAPES * fresh):
@@ -88,10 +89,13 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
 
 
 def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
-    """Seconds that a search leaves to its finals: what they take, but not too large a share of the budget."""
+    """Seconds that a search leaves to its finals: what they take, but not too large a share of the budget; that share
+    where nothing is known of references."""
     if budget == inf:
         return 0.0
     all_of_it = plan_finals(1e9, costs, wanted).seconds
     least = plan_finals(0.0, costs, wanted).seconds
     share = min(FINALS_SECONDS, FINALS_SHARE * budget)
+    if not costs.knows(REFERENCE):
+        return max(share, min(_MARGIN * least, _MOST * budget))
     return min(_MARGIN * all_of_it, max(share, min(_MARGIN * least, _MOST * budget)))

@@ -42,7 +42,7 @@ class Progress:
 
 
 PARTS = ("building", "measuring", "verifying", "waiting", "search")
-FINALS_SHARE = 0.3  # of the budget, kept for the finals at most
+FINALS_SHARE = 0.25  # of the budget, kept for the finals at most
 FINALS_SECONDS = 60.0  # and no more than this
 _NEEDLESS = 0.2  # of the time that is left may go to what no result needs
 _RUNNING = 0.05  # of the budget at most is kept for the trial that runs when the search ends

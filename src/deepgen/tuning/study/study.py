@@ -358,7 +358,8 @@ class Study:
 
     def summary(self) -> JsonObject:
         """What `deepgen tune --json` prints."""
-        return self.read().summary()
+        with foreign.shaped(str(self.folder), STRANGE):
+            return self.read().summary()
 
     def read(self) -> Reading:
         """Everything in the journal, read once: what rows, a summary and a report are made of."""
