@@ -74,6 +74,9 @@ ALWAYS_INLINE void finish_until(finishing *pending, long rows) {
 #endif
 }
 
+// All that are left.
+static __attribute__((noinline)) void finish_rest(finishing *pending) { finish_until(pending, C_ROWS); }
+
 // Lines that are fetched into L2 before they are needed, row after row.
 typedef struct {
     const char *at;

@@ -90,14 +90,14 @@ static void last_product(product *p, course *g, long rows, long columns, long ro
     p->sums_out = sums;
     g->aside.finish_each = ceil_div(g->aside.finish.rows, steps);
     multiply(rows, columns, p);
-    finish_until(&g->aside.finish, C_ROWS);
+    finish_rest(&g->aside.finish);
     if (!SIMPLE || !whole) {
         finish(g, sums, rows, least(columns, COLS), row, column);
         return;
     }
     g->aside.finish = (finishing){sums, c, g->r->ldc, C_ROWS};
     g->s.turn ^= 1;
-    if (!ASIDE) finish_until(&g->aside.finish, C_ROWS);
+    if (!ASIDE) finish_rest(&g->aside.finish);
 }
 
 #include "x86_seldom.h"
@@ -235,7 +235,7 @@ static void draw_tasks(void *arg, int thread) {
     long tasks = g->of.p * g->of.q * g->of.batch * (SLICED ? g->slices : 1);
     begin_thread(g->P);
     for (long t; (t = atomic_fetch_add(&g->next, 1)) < tasks;) one_task(g, &c, t);
-    finish_until(&c.aside.finish, C_ROWS);
+    finish_rest(&c.aside.finish);
     if (STORE == 2) _mm_sfence();  // stores past the caches are not ordered before what tells that this is done
     end_thread();
 }

@@ -21,18 +21,16 @@ ALWAYS_INLINE line line_along(const char *from, long n) {
 #endif
 }
 
-// 16 rows along K of a whole LINE each, turned.
+// 16 rows along K of a whole LINE each, turned; groups lie as floats do, which are turned while they are loaded.
 ALWAYS_INLINE void lines_turned(line t[16], const char *from, long ld) {
-#if !WIDENED
-    if (ld % 4 == 0) {  // then groups can be read as floats, which are turned while they are loaded
-        vec v[16];
-        load_turned(v, (const float *)from, ld / 4);
-        UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
-        return;
-    }
-#endif
+#if WIDENED
     UNROLLED for (int i = 0; i < 16; i++) t[i] = line_along(from + i * ld, LINE);
     turn(t);
+#else
+    vec v[16];
+    load_turned(v, (const float *)from, ld / 4);
+    UNROLLED for (int i = 0; i < 16; i++) t[i] = _mm512_castps_si512(v[i]);
+#endif
 }
 
 // The groups of GROUP times 16 columns, of which `columns` are there, at `k` numbers along K.

@@ -24,6 +24,15 @@ static void pack_left(char *to, matrix x, long row, long rows, long k, long dept
 
 ALWAYS_INLINE line shifted(line x) { return SHIFTED ? line_shifted(x) : x; }
 
+// 16 columns of the right operand over a LINE of K, some of which may be missing, or whose groups lie as no floats do.
+static __attribute__((noinline)) void other_square(char *to, const char *from, long ld, long columns, long depth) {
+    line t[16];
+    UNROLLED for (int i = 0; i < 16; i++) t[i] = i < columns ? line_along(from + i * ld, depth) : line_zero();
+    turn(t);
+    UNROLLED for (int g = 0; g < 16; g++)
+        if (g * GROUP < depth) line_put(to + g * GROUP_BYTES, shifted(t[g]));
+}
+
 // Columns of the right operand into panels: group after group of COLS columns. Missing columns are whatever gives sums
 // that nobody stores; missing numbers along K are 0 where the left operand's are.
 static void pack_right(char *to, long panel_bytes, matrix x, long column, long columns, long k, long depth) {
@@ -50,16 +59,13 @@ static void pack_right(char *to, long panel_bytes, matrix x, long column, long c
             const char *first = from + j * x.ld + d * ES;
             if (PACK_AHEAD)
                 UNROLLED for (int i = 0; i < 16; i++) __builtin_prefetch(first + i * x.ld + PACK_AHEAD * 64, 0, 3);
-            line t[16];
-            if (columns - j >= 16 && depth - d >= LINE) {
-                lines_turned(t, first, x.ld);
-            } else {
-                UNROLLED for (int i = 0; i < 16; i++)
-                    t[i] = j + i < columns ? line_along(first + i * x.ld, depth - d) : line_zero();
-                turn(t);
-            }
             char *at = to + j / COLS * panel_bytes + d / GROUP * GROUP_BYTES + j % COLS * 4;
-            UNROLLED for (int g = 0; g < 16; g++)
-                if (d + g * GROUP < depth) line_put(at + g * GROUP_BYTES, shifted(t[g]));
+            if (columns - j < 16 || depth - d < LINE || (!WIDENED && x.ld % 4)) {
+                other_square(at, first, x.ld, columns - j, depth - d);
+                continue;
+            }
+            line t[16];
+            lines_turned(t, first, x.ld);
+            UNROLLED for (int g = 0; g < 16; g++) line_put(at + g * GROUP_BYTES, shifted(t[g]));
         }
 }
