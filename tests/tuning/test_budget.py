@@ -40,6 +40,12 @@ def tune(out: Path, **words: Any) -> dg.Study:
     return dg.tune(OPERATOR, **{**usual, **words})
 
 
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests leave what their runs took."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+
+
 class Timed:
     """How long something took, and that it was no longer than it may be."""
 

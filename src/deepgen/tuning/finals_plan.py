@@ -20,6 +20,7 @@ LEAST_FINALISTS = 2  # the default and the fastest trial
 STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
 _LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
 _NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # at most: what a race is worth for narrower intervals
+_LEAST = 0.12  # of a budget is left to finals in any case
 _MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
 _MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
 
@@ -98,4 +99,5 @@ def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
     share = min(FINALS_SECONDS, FINALS_SHARE * budget)
     if not costs.knows(REFERENCE):
         return max(share, min(_MARGIN * least, _MOST * budget))
-    return min(_MARGIN * all_of_it, max(share, min(_MARGIN * least, _MOST * budget)))
+    needed = max(_MARGIN * all_of_it, _LEAST * budget)  # a machine may be busier than it was
+    return min(needed, max(share, min(_MARGIN * least, _MOST * budget)))
