@@ -18,7 +18,7 @@ from deepgen.frontends.cli.processes import foreground
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import holder
 
-SLOW = ("gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--trials", "500")
+SLOW = ("gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--strategy", "random", "--trials", "500")
 
 
 @pytest.fixture(autouse=True)

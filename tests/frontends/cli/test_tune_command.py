@@ -19,7 +19,7 @@ import pytest
 from deepgen.tuning import Study
 
 SMALL = ("tune", "gemm", "MNK=64", "--target", "sim", "--trials", "12")
-SLOW = ("tune", "gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--trials", "500")
+SLOW = ("tune", "gemm", "MNK=64", "--target", "sim:measure_seconds=0.1", "--strategy", "random", "--trials", "500")
 
 
 def _only_study(project: Path) -> Study:
