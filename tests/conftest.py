@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions
 from deepgen.targets.host import usable_cores
 from deepgen.tuning import bursts
@@ -24,6 +25,9 @@ TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
+# Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
+ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
+            "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
          "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
@@ -168,6 +172,21 @@ def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ratios that a busy machine makes up are noticed, as they are where users tune."""
     for (module, name), value in NOISE.items():
         monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No baseline, here and in processes that are started: it is one wherever it is installed, and a worker takes ten
+    times as long to start with it.
+    """
+    monkeypatch.setattr(torch_cpu, "find_spec", lambda name: None)
+    monkeypatch.setenv("TESTS_WITHOUT", "torch")
+
+
+@pytest.fixture(autouse=True)
+def on_numpy(request: pytest.FixtureRequest) -> None:
+    if _among(ON_NUMPY, request.node.nodeid):
+        request.getfixturevalue("without_torch")
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,12 @@ def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page(page: Path, tmp_path: Path, preloaded_command: Path) -> None:
+def test_commands_of_a_page(
+    page: Path, tmp_path: Path, preloaded_command: Path, request: pytest.FixtureRequest
+) -> None:
+    # The first page is for all that is installed.
+    if page.name != "README.md" and not any("torch" in block.text for block in blocks(page)):
+        request.getfixturevalue("without_torch")
     if page.name == "riscv.md":
         needs.qemu()
         pytest.importorskip("triton")

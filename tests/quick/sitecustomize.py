@@ -2,6 +2,9 @@
 
 Half of the time that importing deepgen takes, Python compiles the methods of dataclasses, whose text it makes anew in
 each process. Here the code of a text is kept beside the bytecode of modules, and taken from there.
+
+Where $TESTS_WITHOUT names modules, nobody who looks finds them: a worker that races torch, as all do where it is found,
+takes ten times as long to start.
 """
 
 # pathlib takes as long to import as all that is here.
@@ -83,6 +86,12 @@ def _read() -> dict[str, bytes]:
     except (OSError, EOFError, ValueError, TypeError):
         return {}
 
+
+if _hidden := os.environ.get("TESTS_WITHOUT", "").split():
+    import importlib.util
+
+    _find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *package: None if name in _hidden else _find(name, *package)
 
 if "dataclasses" in sys.modules:
     Methods().install(sys.modules["dataclasses"])
