@@ -56,7 +56,8 @@ def device_bytes(operator: Operator) -> int:
     for tensor in operator.tensors():
         count = prod(tensor.shape)  # of Python's integers, which do not overflow
         total += 3 * count * tensor.dtype.bytes
-        total += 0 if tensor.role == "input" else 2 * 12 * count  # numbers in f64, scales in f32
+        each = 8 if tensor.dtype.integer else 12  # numbers in f64 or i64, and scales of floats in f32
+        total += 0 if tensor.role == "input" else 2 * each * count
     return total
 
 
