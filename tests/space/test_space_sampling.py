@@ -187,3 +187,8 @@ def test_recorded_points_of_some_size_keep_their_ranks() -> None:
     assert space.count() == len({frozenset(c.items()) for c in configs})
     assert all(space.at(space.rank(c)) == c for c in configs[:200])
     assert space.restrict({"free": "a"}).count() == len({frozenset(c.items()) for c in configs if c["free"] == "a"})
+
+
+def test_points_of_a_damaged_file_are_refused_in_a_sentence() -> None:
+    with pytest.raises(BadInput, match="of type dict cannot be a value"):
+        Space.from_points("recorded", [{"TILE": 8}, {"TILE": {"of": 8}}])  # type: ignore[dict-item]

@@ -200,7 +200,7 @@ class Declared:
     @classmethod
     def from_points(cls, name: str, configs: Iterable[Mapping[str, Value]]) -> Self:
         """A space that is a list of points: a recorded space, or winners."""
-        listed = [dict(c) for c in configs]
+        listed = [{knob: check_value(value) for knob, value in c.items()} for c in configs]
         names = list(dict.fromkeys(n for c in listed for n in c))
         if not names:
             raise BadInput(f"space {name!r} needs at least one point", allowed="at least one config")
