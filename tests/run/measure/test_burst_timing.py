@@ -46,6 +46,15 @@ def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor, cach
     assert measured.verdict is Verdict.WRONG and "C[0, 0]" in measured.detail
 
 
+def test_a_kernel_that_reads_past_its_end_later_on_is_caught_by_the_last_look(
+    supervisor: Supervisor, cache: Path
+) -> None:
+    """While runs are timed, libraries may prefetch there, and so may others read."""
+    faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 3) *(volatile float *)C = C[0] + 0 * A[M * K + 64];")
+    measured = supervisor.measure(faulty, build(faulty, cache))
+    assert measured.verdict is Verdict.CRASHED and "past the end of A" in measured.detail
+
+
 def test_the_waits_of_this_process() -> None:
     before = Threads().waits()
     sum(range(1_000_000))

@@ -43,11 +43,21 @@ def test_a_byte_on_either_side_is_noticed_once(size: int) -> None:
         "ctypes.memset(b.start - 1, 0, 1)",
         "ctypes.string_at(b.start + b.bytes + (1 << 20), 1)",
         "b.protect(read_only=True); ctypes.memset(b.start, 0, 1)",
+        "b.allow_reads(True); ctypes.memset(b.start + b.bytes, 0, 1)",
+        "b.allow_reads(True); b.allow_reads(False); ctypes.string_at(b.start + b.bytes, 1)",
     ],
 )
 def test_guards_trap(act: str) -> None:
     script = f"import ctypes; from deepgen.run.measure.bench import Guarded; b = Guarded('C', 4096); {act}"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -11
+
+
+def test_what_lies_around_a_buffer_can_be_read_while_others_are_timed() -> None:
+    buffer = Guarded("A", 4096)
+    buffer.allow_reads(True)
+    assert ctypes.string_at(buffer.start + buffer.bytes, 4096) == bytes(4096)
+    assert ctypes.string_at(buffer.start - 4096, 4096) == bytes(4096)
+    buffer.close()
 
 
 def test_a_read_only_buffer_can_still_be_read() -> None:

@@ -45,6 +45,7 @@ class CpuEntrant(Entrant):
         super().__init__(bench, who, run_limit)
         self.around = around
         self.baseline = False
+        self._timing: bool | None = None  # whether guards are as timed runs find them
         self.waits = Waits(0.0, 0.0)  # of all bursts
         self._keep: Callable[[Any], object] | None = None
         self._workspaces: dict[str, Guarded] = {}  # by the names that the launch plan gives them
@@ -80,15 +81,22 @@ class CpuEntrant(Entrant):
 
     def answer(self) -> None:
         self._tell_places()
+        self._guard(timing=False)
         super().answer()
 
     def first(self) -> None:
         self._tell_places()
+        self._guard(timing=False)
         super().first()
+
+    def last(self) -> None:
+        self._guard(timing=False)
+        super().last()
 
     def timed(self) -> float:
         """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
         what rewriting left in the caches is not what is timed."""
+        self._guard(timing=True)
         self._ready()
         run = self._run
         with self._stage(WorkerStage.TIME):
@@ -102,6 +110,7 @@ class CpuEntrant(Entrant):
     def burst(self) -> float:
         """As users call it: threads are awake and caches warm, whatever the policy asks for in turns."""
         around, run = self.around, self._run
+        self._guard(timing=True)
         self._next_inputs()
         self.bench.reset()
         around.threads.settle()
@@ -196,6 +205,13 @@ class CpuEntrant(Entrant):
     @cached_property
     def _intact(self) -> Steps:
         return Steps(step for buffer in self._buffers() for step in buffer.intact())
+
+    def _guard(self, *, timing: bool) -> None:
+        """When a kernel is verified, not one byte outside may be read."""
+        if timing is not self._timing:
+            self._timing = timing
+            for buffer in self._buffers():
+                buffer.allow_reads(timing)
 
     def _buffers(self) -> list[Guarded]:
         return [*self.bench.buffers.values(), *self._workspaces.values()]
