@@ -161,7 +161,7 @@ def test_a_command_s_budget_counts_from_the_start_of_its_process(tmp_path: Path)
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         took = time.monotonic() - timed.started
     summary = json.loads(done.stdout)
-    assert 0.0 < took - summary["time"]["total"] < 2.0 * SLACK and took > 2.0
+    assert 0.0 < took - summary["time"]["total"] < 2.0 * SLACK and took > 1.5, "at least half of it is used"
     assert 0.1 < summary["default_measured_after"] <= summary["improved"][-1][0] < summary["time"]["total"]
 
 
