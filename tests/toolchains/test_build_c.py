@@ -182,6 +182,9 @@ def test_an_old_compiler_is_not_asked_for_what_it_does_not_know() -> None:
     assert "-mavx512f" in flags
     assert "-mamx-tile" not in flags
     assert "-mtune=skylake-avx512" in flags
+    newer = gcc_or_clang("gcc", "/usr/bin/gcc-13", says.replace("9.4", "13.3"), "x86_64-linux-gnu\n")
+    flags = newer._flags(("sse2", "avx2", "avx512f", "avx512_vnni", "amx_tile"))
+    assert "-mamx-tile" in flags and "-mtune=skylake-avx512" in flags, "with another gcc schedules for seconds"
     arm = gcc_or_clang("gcc", "/usr/bin/gcc-9", says, "aarch64-linux-gnu\n")
     assert "-march=armv8.2-a+lse+dotprod" in arm._flags(("asimd", "atomics", "asimddp", "bf16", "sve2"))
 
