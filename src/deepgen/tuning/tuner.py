@@ -33,7 +33,6 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
-_LAST = 0.6  # of the time of finals: when that is left, they begin, though a trial has the device
 _NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
 
@@ -185,8 +184,8 @@ class _Run:
             session.beat(self.best.seconds)
 
     def _end_last(self, session: Session, baselines: int) -> None:
-        """The trial that has the device may end: finals would wait for it in any case."""
-        while session.measuring and self.clock.spare > _LAST * self.clock.for_finals:
+        """The trial that has the device may end: finals would wait for it in any case, and take it for their cost."""
+        while session.measuring and self.clock.spare > 0.0:
             self._collect(session, baselines, 0.05)
         self._collect(session, baselines, 0.0)
 
