@@ -354,9 +354,9 @@ class LocalSession:
             return
         except Exception as error:  # an internal error must reach the tuner, not vanish in a pool thread
             self._ended.put(error)
-        self._built.put((trial_id, kernel, artifact))
-        with self._lock:
+        with self._lock:  # before the device gets it: once it is measured, no trial leads any more
             behind, self._behind = (self._behind, None) if trial_id == self._leading else (None, self._behind)
+        self._built.put((trial_id, kernel, artifact))
         for one in behind or ():
             self._begin(*one)
 
