@@ -140,10 +140,10 @@ def test_every_build_takes_longer_than_the_time(tmp_path: Path) -> None:
 
 def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
     """It sleeps before it compiles: one kernel fits, the default, and what is built then is tried on resume."""
-    wrapper = tmp_path / "cc"
-    wrapper.write_text('#!/bin/sh\ncase "$*" in *gemm*) sleep 2 ;; esac\nexec cc "$@"\n')
+    wrapper = tmp_path / "gcc"
+    wrapper.write_text('#!/bin/sh\ncase "$*" in *.c*) sleep 1 ;; esac\nexec gcc "$@"\n')
     wrapper.chmod(0o755)
-    engine = LocalEngine(jobs=2, cache=tmp_path / "cache", toolchains={"cc": str(wrapper)})
+    engine = LocalEngine(jobs=2, cache=tmp_path / "cache", toolchains={"gcc": str(wrapper)})
     words: dict[str, Any] = {"target": "cpu", "engine": engine, "baselines": False, "family": "c_gemm"}
     operator = dg.gemm(32, 32, 32)
     dg.tune(operator, trials=1, seed=7, out=tmp_path / "warm", **words)  # the machine's peak is measured once
