@@ -155,6 +155,12 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return (base / str(number) for number in itertools.count())
 
 
+@pytest.fixture(scope="session")
+def settings_text() -> str:
+    """Of processes in tests, for users that a test makes up."""
+    return SETTINGS
+
+
 @pytest.fixture(autouse=True)
 def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Settings, studies and references of the user stay out of tests, and theirs out of the user's folders."""

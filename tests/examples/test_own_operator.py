@@ -47,8 +47,10 @@ def deepgen(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tuned(tmp_path_factory: pytest.TempPathFactory, settings_text: str) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
+    (folder / "config" / "deepgen").mkdir(mode=0o700, parents=True)
+    (folder / "config" / "deepgen" / "deepgen.toml").write_text(settings_text)
     assert run(str(EXAMPLE), cwd=folder, env={"XDG_CONFIG_HOME": str(folder / "config")})
     return folder
 
