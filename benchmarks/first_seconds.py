@@ -157,12 +157,15 @@ def plot(picture: Path, files: Sequence[Path]) -> None:
 
     figure, every = pyplot.subplots(1, len(files), figsize=(4.6 * len(files), 4.4), sharey=True, squeeze=False)
     for axes, file in zip(every[0], files, strict=True):
+        about = json.loads(file.read_text())["conditions"]
+        title = about["gpu"]["name"] if about["target"] != "cpu" else about["hardware"].partition(": ")[2]
+        axes.set_prop_cycle(color=pyplot.get_cmap("tab20").colors)
         for outcome in read(file):
             if outcome["curve"]:
                 at, best = zip(*outcome["curve"], strict=True)
                 share = [best[-1] / seconds for seconds in best]
                 axes.step([*at, outcome["wall"]], [*share, 1.0], where="post", label=outcome["name"], linewidth=1.3)
-        axes.set(xlabel="seconds from the start of the command", xlim=(0, 12), ylim=(0, 1.02), title=file.stem)
+        axes.set(xlabel="seconds from the start of the command", xlim=(0, 12), ylim=(0, 1.02), title=title)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=6)
     every[0][0].set_ylabel("best time at the end / best time so far")
