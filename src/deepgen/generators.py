@@ -69,14 +69,17 @@ class Families:
 
     def spaces(self, operator: Operator, target: Target) -> dict[str, Space]:
         """The space of each that serves, but for one whose knobs have values of another kind than those before it."""
+        from deepgen.space.rows import join_kinds, kind_of_value
+
         if (operator, target) not in self._spaces:
-            kinds: dict[str, set[type]] = {}
+            kinds: dict[str, str] = {}
             spaces: dict[str, Space] = {}
             for name, member in self.members.items():
                 if member.refuses(operator, target) is None:
                     space = member.space(operator, target)
-                    own = {knob.name: {type(value) for value in knob.values} for knob in space.knobs}
-                    if all(kinds.setdefault(knob, of) == of for knob, of in own.items()):
+                    own = {knob.name: join_kinds([kind_of_value(v) for v in knob.values]) for knob in space.knobs}
+                    if all(kinds.get(knob, kind) == kind for knob, kind in own.items()):
+                        kinds |= own
                         spaces[name] = space
             self._spaces[operator, target] = spaces
         return self._spaces[operator, target]
@@ -112,8 +115,10 @@ def named_member(generator: str, config: Mapping[str, Any]) -> tuple[str, dict[s
     """The name of the family whose config this is, and the config as that family knows it."""
     if _JOIN not in generator:
         return generator, dict(config)
-    if config.get(FAMILY) not in names_in(generator):
-        raise BadInput(f"{FAMILY} is {config.get(FAMILY)!r:.60}", allowed="one of " + ", ".join(names_in(generator)))
+    if config.get(FAMILY) not in family_names(generator):
+        raise BadInput(
+            f"{FAMILY} is {config.get(FAMILY)!r:.60}", allowed="one of " + ", ".join(family_names(generator))
+        )
     return config[FAMILY], {name: value for name, value in config.items() if name != FAMILY}
 
 
@@ -180,22 +185,25 @@ def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -
     One that is surpassed here does not take part, nor one that is only taken by name.
     """
     able = [one for one in serving(operator, target) if rank_of(one, operator, target) < Rank.SURPASSED]
-    spaces = Families(able).spaces(operator, target) if len(able) > 1 else {}
-    able = [one for one in able if one.name in spaces and {*knobs} <= {knob.name for knob in spaces[one.name].knobs}]
-    if len(able) > 1:
-        return Families(able)
-    return able[0] if able else find(operator, target)
+    if len(able) < 2:
+        return find(operator, target)
+    united = Families(able)
+    spaces = united.spaces(operator, target)
+    fitting = [one for one in able if one.name in spaces and {*knobs} <= {k.name for k in spaces[one.name].knobs}]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else able[0]
+    return united if len(fitting) == len(able) else Families(fitting)
 
 
 def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
     if recipe is not None and name in RECIPES:
         return RECIPES.get(name)(recipe)
-    parts = names_in(name)
+    parts = family_names(name)
     return FAMILIES.get(name)() if len(parts) == 1 else Families([by_name(part) for part in parts])
 
 
-def names_in(name: str) -> list[str]:
+def family_names(name: str) -> list[str]:
     """The families that a study's generator has, by their names."""
     return list(dict.fromkeys(name.split(_JOIN)))
 
@@ -210,10 +218,10 @@ __all__ = [
     "by_name",
     "competing",
     "families",
+    "family_names",
     "find",
     "member_of",
     "named_member",
-    "names_in",
     "on_threads",
     "serves",
     "serving",

@@ -67,7 +67,7 @@ def test_what_takes_inputs_to_be_constant_competes_only_by_name() -> None:
 
 
 def names(operator: dg.Operator, target: str) -> list[str]:
-    return generators.names_in(generators.competing(operator, resolve(target)).name)
+    return generators.family_names(generators.competing(operator, resolve(target)).name)
 
 
 def test_a_knob_of_one_family_leaves_only_those_that_have_it() -> None:

@@ -7,6 +7,7 @@ file asks for is a `TuningFile`, whichever format it is in.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,15 +99,15 @@ class MeasuredConfig:
         }
 
 
-class FileFormat:
+class FileFormat(ABC):
     """A format of files. What it cannot give it leaves to these methods, which give None."""
 
     space_file = ""  # what a message calls such a file where a space is wanted
     holds_kernel = False  # whether `tuning` gives a kernel, so that the file's name stands for an operator
 
+    @abstractmethod
     def claims(self, data: Mapping[str, Any]) -> bool:
         """Whether a parsed file is of this format. Whatever is wrong with it otherwise, the format reports."""
-        raise NotImplementedError
 
     def tuning(self, document: Document, space_strategy: int) -> TuningFile | None:
         """What the file asks to be tuned."""

@@ -154,6 +154,7 @@ def _activate(x: Array, activation: str) -> Array:
 
 
 _FILE = "gemm_reference.cu"
+_DEVICE_HEADER = "reference_device.h"  # what references on devices are written with
 _FORMATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "i16", "i32", "i64")
 _ACTIVATIONS = ("none", "relu", "gelu", "silu")
 _SCALES = ("none", "tensor", "row", "column")
@@ -196,9 +197,10 @@ def reference_kernel(gemm: Gemm, language: str) -> Kernel | None:
         block=(_THREADS, 1, 1),
         shared_bytes=2 * _DEPTH * (_TILE + 1) * 8,
     )
-    text = (resources.files("deepgen.operators") / _FILE).read_text()
+    room = resources.files("deepgen.operators")
+    sources = tuple(Source(name, (room / name).read_text()) for name in (_FILE, _DEVICE_HEADER))
     defined = tuple(f"-D{name}={value}" for name, value in flags.items())
-    return Kernel("gemm_reference", language, (Source(_FILE, text),), defined, LaunchPlan((step,)))
+    return Kernel("gemm_reference", language, sources, defined, LaunchPlan((step,)))
 
 
 _CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once

@@ -263,7 +263,7 @@ def _neighbours(planned: StudyPlan) -> Iterator[Study]:
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether both have a family in common; kernels of the user's own are one each."""
     kernels = [definition["operator"].get("kernel") for definition in (one, other)]
-    names = [set(generators.names_in(definition["generator"])) for definition in (one, other)]
+    names = [set(generators.family_names(definition["generator"])) for definition in (one, other)]
     return bool(names[0] & names[1]) and kernels[0] == kernels[1]
 
 

@@ -24,6 +24,7 @@ from deepgen.vocabulary.json import digest
 from deepgen.vocabulary.kernel import Arg, Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg
 
 _HEADER = "reference.h"
+_DEVICE_HEADER = "reference_device.h"  # which it includes on devices; GEMM's own reference does too
 _PRODUCTS = 4  # in C, of each number that is read or written
 _GRID = 2**31 - 1
 _MOST_ARGUMENTS = 400  # of eight bytes: CUDA passes 4096 bytes
@@ -63,12 +64,14 @@ def reference_kernel(
     steps = tuple(step for _, step in functions)
     if any(len(step.args) > _MOST_ARGUMENTS or int(step.grid[0]) > _GRID for step in steps):
         return None
-    header = (resources.files("deepgen.operators.expr") / _HEADER).read_text()
+    headers = [Source(_HEADER, (resources.files("deepgen.operators.expr") / _HEADER).read_text())]
+    if language != "c":
+        headers.append(Source(_DEVICE_HEADER, (resources.files("deepgen.operators") / _DEVICE_HEADER).read_text()))
     host = "#define DG_HOST 1\n" if language == "c" else ""
     text = f'{host}#include "{_HEADER}"\n\n' + "\n".join(body for body, _ in functions)
     flags = _C_FLAGS if language == "c" else ()
-    sources = (Source("reference.c" if language == "c" else "reference.cu", text), Source(_HEADER, header))
-    name = f"reference_{digest([text, header, *flags], 12)}"
+    sources = (Source("reference.c" if language == "c" else "reference.cu", text), *headers)
+    name = f"reference_{digest([*(source.text for source in sources), *flags], 12)}"
     return Kernel(name, language, sources, flags, LaunchPlan(steps))
 
 
