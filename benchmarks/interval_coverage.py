@@ -24,7 +24,7 @@ import numpy as np
 
 from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import paired_ratio
-from deepgen.tuning.finals_race import run_race
+from deepgen.tuning.finals.race import run_race
 from deepgen.vocabulary import Measurement, Verdict
 from harness import parser, run_main, save, table
 

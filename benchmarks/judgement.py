@@ -19,7 +19,7 @@ import numpy as np
 from deepgen.operators import Array, Gemm, gemm
 from deepgen.operators.compare import compare
 from deepgen.run.measure import handed
-from deepgen.tuning.qualifying import OTHER_SEEDS
+from deepgen.tuning.finals.qualifying import OTHER_SEEDS
 from deepgen.vocabulary.dtypes import DType, narrow, widen
 from harness import parser, run_main, save, table
 from tolerance import cut, in_blocks, in_pairs, in_turn, rounded

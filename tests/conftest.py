@@ -18,7 +18,7 @@ from hypothesis import settings
 from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions
 from deepgen.targets.host import usable_cores
-from deepgen.tuning import bursts
+from deepgen.tuning.finals import bursts
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 
 TESTS = Path(__file__).parent

@@ -11,7 +11,7 @@ import numpy as np
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cpu, Target
-from deepgen.tuning.qualifying import OTHER_SEEDS
+from deepgen.tuning.finals.qualifying import OTHER_SEEDS
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
 from deepgen.vocabulary.dtypes import narrow, widen
 

@@ -22,12 +22,13 @@ from deepgen.frontends.cli.result import print_result
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import Ratio
 from deepgen.run.measure.sim import SimRunner
-from deepgen.tuning import finals_race, reuse
-from deepgen.tuning.entrants import entrants
-from deepgen.tuning.finals import run_finals
-from deepgen.tuning.finals_race import Race, choose
+from deepgen.tuning import reuse
+from deepgen.tuning.finals import race as finals_race
+from deepgen.tuning.finals.entrants import entrants
+from deepgen.tuning.finals.finals import run_finals
+from deepgen.tuning.finals.qualifying import Finalist
+from deepgen.tuning.finals.race import Race, choose
 from deepgen.tuning.progress import Clock
-from deepgen.tuning.qualifying import Finalist
 from deepgen.tuning.study.text import lost_baselines
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
 

@@ -20,7 +20,7 @@ from deepgen.toolchains import build_once
 from deepgen.toolchains.flags import require_plain
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
-from deepgen.tuning.finals import run_finals
+from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256

@@ -15,7 +15,7 @@ from deepgen.run.measure import conditions, open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import RaceResult, paired_ratio, race
 from deepgen.run.measure.supervisor import Supervisor
-from deepgen.tuning.qualifying import finals_inputs
+from deepgen.tuning.finals.qualifying import finals_inputs
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement
 
 _FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0

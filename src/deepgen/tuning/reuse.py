@@ -95,7 +95,7 @@ def retest(
     `policy`: the study's own, with other limits of finals.
     """
     from deepgen.tuning.engines import LocalEngine
-    from deepgen.tuning.finals import run_finals
+    from deepgen.tuning.finals.finals import run_finals
     from deepgen.tuning.request import first_configs
 
     task = study.task() if policy is None else replace(study.task(), policy=policy)

@@ -15,8 +15,8 @@ from deepgen.tuning import costs
 from deepgen.tuning.bounded import Bounded, OutOfTime, within
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
-from deepgen.tuning.finals import asked_for, run_finals, wanted_plan
-from deepgen.tuning.finals_plan import for_finals
+from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
+from deepgen.tuning.finals.plan import for_finals
 from deepgen.tuning.progress import Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook

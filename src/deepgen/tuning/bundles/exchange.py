@@ -21,8 +21,8 @@ from deepgen.tuning.bundles.results import Results, TrialResult
 from deepgen.tuning.bundles.runner import UNMEASURED
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.entrants import entrants
-from deepgen.tuning.qualifying import finals_inputs
+from deepgen.tuning.finals.entrants import entrants
+from deepgen.tuning.finals.qualifying import finals_inputs
 from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor

@@ -13,14 +13,14 @@ from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.bounded import Bounded, OutOfTime
-from deepgen.tuning.bursts import OURS, BurstTimes, noise, run_bursts
 from deepgen.tuning.costs import LOAD
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.entrants import entrants, overlooked
-from deepgen.tuning.finals_plan import CHUNK, FIRST, LEAST_FINALISTS, FinalsPlan, plan_finals
-from deepgen.tuning.finals_race import Race, choose, run_race
+from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise, run_bursts
+from deepgen.tuning.finals.entrants import entrants, overlooked
+from deepgen.tuning.finals.plan import CHUNK, FIRST, LEAST_FINALISTS, FinalsPlan, plan_finals
+from deepgen.tuning.finals.qualifying import Finalist, Qualified, Qualifying, finals_inputs, tried_at_neighbours
+from deepgen.tuning.finals.race import Race, choose, run_race
 from deepgen.tuning.progress import Clock
-from deepgen.tuning.qualifying import Finalist, Qualified, Qualifying, finals_inputs, tried_at_neighbours
 from deepgen.tuning.study.finals import (
     DroppedTrial,
     Finals,
@@ -59,7 +59,7 @@ def run_finals(
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
     not right): among many trials some look faster than they are, and a search must not end with a slower kernel than
-    it began with. With a time budget, what does not fit is left out (`finals_plan.py` says in which order), and named;
+    it began with. With a time budget, what does not fit is left out (`plan.py` says in which order), and named;
     `loaded` waits so many seconds for baselines that are being loaded, and gives those that are.
     """
     clock = clock or Clock()

@@ -10,8 +10,8 @@ from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, race
 from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals_plan import CHUNK
-from deepgen.tuning.qualifying import Finalist
+from deepgen.tuning.finals.plan import CHUNK
+from deepgen.tuning.finals.qualifying import Finalist
 from deepgen.vocabulary import Measurement, Verdict
 
 ROUNDS = 60  # at most, where the noise is small enough

@@ -12,7 +12,7 @@ from deepgen.run.measure.base import STRIDED, Task
 from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.costs import REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals_plan import LEAST_FINALISTS, STRIDED_SHAPES
+from deepgen.tuning.finals.plan import LEAST_FINALISTS, STRIDED_SHAPES
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.tuning.study.text import counted
