@@ -50,6 +50,15 @@ def test_all_that_was_changed_is_told_in_one_sentence() -> None:
     )
 
 
+def test_a_process_that_ends_later_is_no_fault_of_the_next_kernel() -> None:
+    """What built the way that calls take from Python was still ending when the next contender's turn began."""
+    ending = replace(STATE, orphans=frozenset({7}), children=True)
+    assert difference(ending, replace(STATE, orphans=frozenset(), children=False), USUAL) is None
+    left = "left a process behind that it had started"
+    assert difference(ending, replace(ending, orphans=frozenset({8})), USUAL) == left
+    assert difference(replace(STATE, children=False), replace(STATE, children=True), USUAL) == left
+
+
 def test_what_a_baseline_changes_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, before = Watch(lambda: USUAL), read()
     monkeypatch.setenv("SET_BY_A_BASELINE", "1")

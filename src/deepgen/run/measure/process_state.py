@@ -118,7 +118,8 @@ def difference(before: ProcessState, after: ProcessState, arithmetic: FloatingMo
         listed = f"{', '.join(first)} and {last}" if first else last
         sentences.append(f"changed {listed} of its process and did not restore {'them' if first else 'it'}")
     sentences += _file_changes(before.files, after.files)
-    if (before.children, before.orphans) != (after.children, after.orphans):
+    # One that has ended since was none of its doing: a compiler that a call from Python was built with.
+    if after.orphans - before.orphans or (after.children and not before.children):
         sentences.append("left a process behind that it had started")
     return "; ".join(sentences) or None
 
