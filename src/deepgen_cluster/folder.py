@@ -10,6 +10,7 @@ import getpass
 import json
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -158,11 +159,19 @@ class RunFolder:
         """The process that is driving this run, if any."""
         return lock.holder(self.path / _LOCK)
 
+    def end_driver(self) -> int | None:
+        """Ask the driver to end, and give its number. Raises DeepgenError where that is a process elsewhere."""
+        held = lock.proven(self.path / _LOCK)
+        if held is None:
+            return None
+        held.signal(signal.SIGTERM)
+        return held.pid
+
     def take(self) -> IO[str]:
         """Take the driver's lock; held as long as the file is open."""
         file = lock.take(self.path / _LOCK)
         if file is None:
-            raise DeepgenError(f"{self.path} is driven by process {self.driver()} already")
+            raise DeepgenError(f"{self.path} is driven by {lock.who(self.path / _LOCK)} already")
         return file
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -94,7 +93,7 @@ def follow(folder: RunFolder, *, as_json: bool, stops: bool) -> None:
                     2,
                 )
             if asked.event.is_set() and not announced and pid:
-                os.kill(pid, signal.SIGTERM)
+                folder.end_driver()
                 announced = True
         progress = folder.progress()
         show(progress)
@@ -156,10 +155,9 @@ def ask_passwords(cluster: Cluster) -> dict[Host, Secret]:
 
 def stop(folder: RunFolder) -> None:
     """Ask the driver to end; it takes down what it brought up."""
-    pid = folder.driver()
-    if not pid:
+    pid = folder.end_driver()
+    if pid is None:
         raise DeepgenError(f"{shown(folder.path)} is not running")
-    os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE
     while folder.driver() == pid:
         if time.monotonic() > deadline:

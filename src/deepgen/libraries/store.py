@@ -75,8 +75,7 @@ class LibraryStore:
         ends = time.monotonic() + wait
         while (held := lock.take(self.folder / LOCK)) is None:
             if time.monotonic() > ends:
-                by = lock.holder(self.folder / LOCK)
-                what = f"{self.folder} is being changed by process {by or 'of another name'}"
+                what = f"{self.folder} is being changed by {lock.who(self.folder / LOCK) or 'another process'}"
                 raise DeepgenError(f"{what}: try again later")
             time.sleep(_GLANCE_SECONDS)
         with held:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deepgen.frontends.cli.output import print_json, shown
-from deepgen.tuning.study.journal import holder
+from deepgen.tuning.study.journal import holder, writer
+from deepgen.tuning.study.lock import signal_process
 from deepgen.vocabulary.errors import DeepgenError
 
 _GLANCE = 0.05
@@ -52,7 +52,7 @@ class Process:
     def signal(self, signum: signal.Signals) -> None:
         if self.running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signum)
+                signal_process(self.pid, self.started, signum)
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,13 @@ class TreeEnd:
     left: int  # that even SIGKILL did not end
 
 
-def end(pid: int, grace: float) -> TreeEnd:
-    """Ask a process to end; after the grace, kill it; in any case leave nothing of what it had started."""
+def end(pid: int, grace: float, started: str | None = None) -> TreeEnd:
+    """Ask a process to end; after the grace, kill it; in any case leave nothing of what it had started.
+
+    `started`: when the process that is meant did; another one of that number is left alone.
+    """
     first = look(pid)
-    if first is None:
+    if first is None or started not in (None, first.started):
         return TreeEnd(True, 0, 0)
     family = {first.pid: first, **descendants(pid)}
     first.signal(signal.SIGTERM)
@@ -146,9 +149,9 @@ _PATIENCE = 30.0  # seconds until the background process must have taken the stu
 def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> None:
     """Start the same command in a session of its own, writing to the first study's log, and say how to follow it."""
     folder = folders[0]
-    if (pid := holder(folder)) is not None:
+    if (held := writer(folder)) is not None:
         raise DeepgenError(
-            f"{shown(folder)} is already running as process {pid}; stop it with: deepgen stop {shown(folder)}"
+            f"{shown(folder)} is already running as {held}; stop it with: deepgen stop {shown(folder)}"
         )
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG

@@ -16,7 +16,8 @@ from deepgen.report.view.text import text_width
 from deepgen.settings import Settings
 from deepgen.toolchains import Cache
 from deepgen.tuning.study.glance import glance
-from deepgen.tuning.study.journal import holder
+from deepgen.tuning.study import lock
+from deepgen.tuning.study.journal import LOCK, writer
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 from deepgen.vocabulary import bytecode
 from deepgen.vocabulary.errors import DeepgenError
@@ -48,7 +49,7 @@ def _print_status(row: dict[str, Any], width: int) -> None:
     if "why" in row:
         labelled("  state", f"{row['state']}: {row['why']}", width=width)
         return
-    pid = f" as process {row['pid']}" if row["pid"] is not None else ""
+    pid = f" as process {row['pid']} {row.get('elsewhere', '')}".rstrip() if row["pid"] is not None else ""
     proxy = f" ({row['proxy']})" if "proxy" in row else ""
     labelled("  what", f"{row['operator']} on {row['target']}{proxy}", width=width)
     labelled("  state", row["state"] + pid, width=width)
@@ -81,18 +82,18 @@ def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson
 
 def end_study(folder: Path, grace: float = GRACE) -> tuple[int, TreeEnd]:
     """End the process that writes a study, and all that it started; gives its number, and how it ended."""
-    pid = holder(folder)
-    if pid is None:
+    held = lock.proven(folder / LOCK)
+    if held is None:
         raise DeepgenError(f"{shown(folder)} is not running")
     try:
-        ended = processes.end(pid, grace)
+        ended = processes.end(held.pid, grace, held.started)
     except PermissionError as error:
-        raise DeepgenError(f"process {pid} belongs to another user; only that user can stop it") from error
+        raise DeepgenError(f"{held} belongs to another user; only that user can stop it") from error
     if ended.left:
         raise DeepgenError(
             f"{ended.left} processes of {shown(folder)} could not be killed; they are blocked in the kernel"
         )
-    return pid, ended
+    return held.pid, ended
 
 
 Doomed = Annotated[
@@ -135,9 +136,9 @@ def _items(names: list[str], cache: bool, all_studies: bool, current: Settings) 
     if all_studies:
         folders += [folder for folder in studies.studies_in(current.studies) if folder not in folders]
     for folder in folders:
-        if (pid := holder(folder)) is not None:
+        if (held := writer(folder)) is not None:
             hint = f"stop it first with: deepgen stop {shown(folder)}"
-            raise DeepgenError(f"{shown(folder)} is being tuned by process {pid}; {hint}")
+            raise DeepgenError(f"{shown(folder)} is being tuned by {held}; {hint}")
     items = [{"kind": "study", "path": str(folder), "bytes": _size(folder)} for folder in folders]
     anything = not (names or cache or all_studies)
     if (cache or anything) and (size := Cache(current.cache).size()):

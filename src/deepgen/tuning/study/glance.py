@@ -12,7 +12,7 @@ from deepgen.operators import Operator, Recorded
 from deepgen.targets import Target
 from deepgen.tuning.speed import speed
 from deepgen.tuning.study.definition import STRANGE, check
-from deepgen.tuning.study.journal import Journal, holder
+from deepgen.tuning.study.journal import Journal, holder, writer
 from deepgen.tuning.study.rows import Tally
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import DeepgenError, Json, JsonObject, foreign
@@ -48,6 +48,8 @@ def _glance(folder: Path, *, whole: bool) -> JsonObject:
         "budget": budget.get("trials"),
         "best": winner(shapes, target, tally),
     }
+    if pid is not None and (held := writer(folder)) is not None and held.elsewhere:
+        row["elsewhere"] = held.elsewhere
     return {**row, "damage": damage} if damage else row
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from deepgen.tuning.study.finals import Finals
-from deepgen.tuning.study.journal_file import EMPTY, FILE, JournalError, JournalFile, holder
+from deepgen.tuning.study.journal_file import EMPTY, FILE, LOCK, JournalError, JournalFile, holder, writer
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     RESTART,
@@ -272,4 +272,4 @@ class Journal(JournalFile):
         return [(at, text) for _, at, text, _ in self._table("notes")]
 
 
-__all__ = ["FILE", "Journal", "JournalError", "Proposal", "Restart", "holder"]
+__all__ = ["FILE", "LOCK", "Journal", "JournalError", "Proposal", "Restart", "holder", "writer"]

@@ -305,6 +305,11 @@ def holder(folder: Path) -> int | None:
     return lock.holder(folder / LOCK) or None
 
 
+def writer(folder: Path) -> lock.Holder | None:
+    """The same, with where it runs."""
+    return lock.who(folder / LOCK)
+
+
 def _take_lock(folder: Path) -> IO[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -314,7 +319,7 @@ def _take_lock(folder: Path) -> IO[str]:
         raise JournalError(f"cannot write in {folder}: {reason}; choose another folder with --out") from error
     if file is None:
         raise JournalError(
-            f"{folder} is being written by process {holder(folder) or 'unknown'}; watch it with `deepgen status`, "
+            f"{folder} is being written by {writer(folder) or 'another process'}; watch it with `deepgen status`, "
             f"or stop it with `deepgen stop {folder}`"
         )
     return file

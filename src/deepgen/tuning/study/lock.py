@@ -1,19 +1,67 @@
-"""A lock file that names its holder: one process at a time, released when that process ends in any way."""
+"""A lock file that names its holder: one process at a time, released when that process ends in any way.
+
+What the file says is a hint: anybody who can write it can write any number, and the same number is another process on
+another machine or in another container. So before a signal it is checked that this very process holds the lock.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal as signals
+import socket
 import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
+from deepgen.vocabulary.errors import DeepgenError
+
 _GLANCES, _GLANCE_SECONDS = 10, 0.02
-_DIGITS = 20  # of a process id, at most
+_MOST = 500  # bytes that are read of a lock
+_DIGITS = 10  # of a process id, at most
+_START_FIELD = 19  # of /proc/PID/stat, after the name
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that a lock names. What an older deepgen did not write is empty."""
+
+    pid: int = 0  # 0 where it has not written it
+    started: str = ""  # by the clock of that machine's kernel
+    namespace: str = ""  # of process ids
+    boot: str = ""
+    host: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """Where it runs, if that is not here."""
+        here = _here()
+        if self.boot != here.boot and self.boot:
+            return f"on {self.host}, another machine that shares this folder"
+        if self.namespace != here.namespace and self.namespace:
+            return f"in another container (or namespace of processes) of this machine, {self.host}"
+        return ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"process {self.pid or 'of an unknown number'}", self.elsewhere)))
+
+    def signal(self, number: signals.Signals) -> None:
+        """Send a signal to this process and to no later one of the same number."""
+        with suppress(ProcessLookupError):
+            signal_process(self.pid, self.started, number)
 
 
 def holder(path: Path) -> int | None:
     """The id of the process that holds the lock, if any; 0 if it has not written its id."""
+    held = who(path)
+    return None if held is None else held.pid
+
+
+def who(path: Path) -> Holder | None:
+    """The process that holds the lock, as the file names it."""
     if not os.path.isfile(path):  # noqa: PTH113  a pipe in somebody's folder would be waited for
         return None
     try:
@@ -25,8 +73,8 @@ def holder(path: Path) -> int | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                if (text := os.pread(file, _DIGITS, 0).strip()).isdigit():
-                    return int(text)
+                if (held := _read(os.pread(file, _MOST, 0))) is not None:
+                    return held
                 time.sleep(_GLANCE_SECONDS)  # it has the lock and writes its id next
             else:
                 return None
@@ -34,7 +82,33 @@ def holder(path: Path) -> int | None:
         return None
     finally:
         os.close(file)
-    return 0
+    return Holder()
+
+
+def proven(path: Path) -> Holder | None:
+    """The process that holds the lock, for who will send it a signal; None if there is none.
+
+    Raises DeepgenError where it runs elsewhere, or where the process of that number is another one.
+    """
+    held = who(path)
+    if held is None:
+        return None
+    if held.elsewhere:
+        raise DeepgenError(f"{path.parent} is in use by {held}: stop it there")
+    started = start_of(held.pid)
+    try:
+        ours = bool(held.pid and started) and held.started in ("", started) and _locks(held.pid, path)
+    except PermissionError as error:
+        raise DeepgenError(f"process {held.pid} belongs to another user; only that user can stop it") from error
+    if not ours:
+        again = who(path)
+        if again is None:
+            return None  # it ended meanwhile
+        raise DeepgenError(
+            f"{path} names process {held.pid}, which does not hold this lock, so no signal was sent: another process "
+            f"holds it (`fuser {path.name}` in that folder may find it), perhaps in a container or on another machine"
+        )
+    return replace(held, started=started)
 
 
 def take(path: Path) -> IO[str] | None:
@@ -49,8 +123,78 @@ def take(path: Path) -> IO[str] | None:
         else:
             file.seek(0)
             file.truncate()
-            file.write(str(os.getpid()))
+            here = _here()
+            pid = os.getpid()
+            file.write(" ".join((str(pid), start_of(pid) or "-", here.namespace or "-", here.boot or "-", here.host)))
+            file.write("\n")
             file.flush()
             return file
     file.close()
     return None
+
+
+def start_of(pid: int) -> str:
+    """When a process started, in the kernel's ticks; empty where there is none of that number."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:  # noqa: PTH123  of every lock
+            return stat.read().rpartition(")")[2].split()[_START_FIELD]
+    except (OSError, IndexError):
+        return ""
+
+
+def signal_process(pid: int, started: str, number: signals.Signals) -> None:
+    """Send a signal to the process that started then. Raises ProcessLookupError where it is gone."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:  # a kernel without such handles
+        if start_of(pid) == started:
+            os.kill(pid, number)
+        return
+    try:
+        if start_of(pid) == started:  # the handle is of this process, whatever takes its number from now on
+            signals.pidfd_send_signal(handle, number)
+    finally:
+        os.close(handle)
+
+
+def _read(text: bytes) -> Holder | None:
+    words = ["" if word == "-" else word for word in text.decode(errors="replace").split()]
+    if not words or not words[0].isascii() or not words[0].isdigit() or len(words[0]) > _DIGITS:
+        return None
+    if len(words) == 1:
+        return Holder(int(words[0]))  # of an older deepgen
+    started, namespace, boot, host = (*words[1:5], "", "", "", "")[:4]
+    return Holder(int(words[0]), started, namespace, boot, host if host.isprintable() else "")
+
+
+@lru_cache(maxsize=1)
+def _here() -> Holder:
+    """This machine and this namespace."""
+    namespace = boot = ""
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Holder(0, "", namespace, boot, "".join(socket.gethostname().split()) or "-")
+
+
+def _locks(pid: int, path: Path) -> bool:
+    """Whether a process has this file open with the exclusive lock on it."""
+    wanted = os.stat(path)
+    tells = os.path.exists("/proc/locks")  # noqa: PTH110  else this kernel does not say who holds which lock
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            opened = os.stat(f"/proc/{pid}/fd/{name}")
+            if (opened.st_dev, opened.st_ino) != (wanted.st_dev, wanted.st_ino):
+                continue
+            facts = Path(f"/proc/{pid}/fdinfo/{name}").read_text().splitlines()
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in facts):
+            return True
+        flags = [int(line.split()[1], 8) for line in facts if line.startswith("flags:")]
+        if not tells and any(flag & (os.O_WRONLY | os.O_RDWR) for flag in flags):
+            return True
+    return False
