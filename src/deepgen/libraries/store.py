@@ -21,6 +21,7 @@ from deepgen.libraries.entry import Entry, Times
 from deepgen.tuning.study import lock, trust
 from deepgen.tuning.study.winner import ABOUT, Stored, stored_winner, write_winner
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, foreign
+from deepgen.vocabulary.folders import remove_tree
 
 FORMAT, ENTRIES, TIMES, LOCK = "format", "entries", "times", "lock"
 _KIND, _VERSION = "deepgen library", 1
@@ -79,6 +80,9 @@ class LibraryStore:
                 raise DeepgenError(f"{what}: try again later")
             time.sleep(_GLANCE_SECONDS)
         with held:
+            for name in (ENTRIES, TIMES):
+                if (self.folder / name).is_symlink():  # what is removed there would be somebody else's
+                    raise BadInput("is a link", where=str(self.folder / name), allowed="a folder of the library's own")
             (self.folder / ENTRIES).mkdir(exist_ok=True)
             self._mend()
             yield
@@ -120,7 +124,7 @@ class LibraryStore:
     def copy(self, name: str, other: LibraryStore) -> None:
         """An entry of another library as it is; its signature holds for whoever wrote it."""
         fresh = self.folder / ENTRIES / f"{name}{_NEW}"
-        shutil.rmtree(fresh, ignore_errors=True)
+        remove_tree(fresh)
         shutil.copytree(other.folder / ENTRIES / name, fresh, ignore=_links)
         self._put(name)
 
@@ -133,10 +137,7 @@ class LibraryStore:
 
     def remove(self, name: str) -> None:
         path = self.folder / (name if name.startswith(f"{TIMES}/") else f"{ENTRIES}/{name}")
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove_tree(path)
 
     def _put(self, name: str) -> None:
         """The new entry in its place. At every moment the old one or the new one is whole, under some name."""
@@ -145,7 +146,7 @@ class LibraryStore:
         if folder.exists():
             folder.replace(old)
         folder.with_name(f"{name}{_NEW}").replace(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_tree(old)
 
     def _mend(self) -> None:
         """What a killed writer left: an entry that was being replaced is put back, the rest is removed."""
@@ -154,7 +155,7 @@ class LibraryStore:
             if path.name.endswith(_OLD) and not place.exists():
                 path.replace(place)
             else:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     def _inside(self, name: str) -> list[Path]:
         folder = self.folder / name

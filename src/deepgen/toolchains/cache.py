@@ -151,7 +151,7 @@ class Cache:
     def _keep(self, key: str, entry: JsonObject, work: Path, kept: set[Path]) -> None:
         """Make the work folder an entry, with these of its files."""
         for file in work.iterdir():
-            if file.is_dir():
+            if file.is_dir() and not file.is_symlink():
                 shutil.rmtree(file)
             elif file not in kept:
                 file.unlink()
@@ -184,7 +184,10 @@ class Cache:
             self.trim()
 
     def _uses(self) -> Iterator[_Use]:
-        for place in self.folder.glob("??/*"):
+        # The folder is the user's choice, and may hold other things; a link in it leads to what is not ours.
+        for place in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            if not place.name.startswith(place.parent.name) or place.parent.is_symlink():
+                continue
             with contextlib.suppress(OSError):
                 entry = place / _ENTRY
                 last = (entry if entry.exists() else place).stat().st_mtime
@@ -192,6 +195,8 @@ class Cache:
 
     def _sweep(self) -> None:
         latest = time.time() - _ABANDONED_SECONDS
+        if (self.folder / _WORK).is_symlink():
+            return
         for left in (self.folder / _WORK).iterdir():
             if not folders.remove(left) and not folders.owned(left) and left.stat().st_mtime <= latest:
                 shutil.rmtree(left, ignore_errors=True)
@@ -212,8 +217,9 @@ def _remove_all(uses: Iterable[_Use]) -> int:
 def _remove(place: Path) -> None:
     # The entry first: from now on a reader finds nothing, rather than half an entry.
     with contextlib.suppress(OSError):
-        (place / _ENTRY).unlink(missing_ok=True)
-    shutil.rmtree(place, ignore_errors=True)
+        if not place.is_symlink():
+            (place / _ENTRY).unlink(missing_ok=True)
+        folders.remove_tree(place)
 
 
 def _read(folder: Path) -> Artifact | BuildError:
@@ -239,4 +245,6 @@ def _valid(folder: Path) -> bool:
 
 
 def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
+    if folder.is_symlink():
+        return folder.lstat().st_size
+    return sum(file.lstat().st_size for file in folder.iterdir())

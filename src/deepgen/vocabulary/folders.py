@@ -50,6 +50,16 @@ def write_whole(path: Path, text: str) -> None:
     Path(fresh).replace(path)
 
 
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it. A link goes alone, and what it leads to stays."""
+    import shutil
+
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 _PREFIX = "deepgen-"
 _OWNER = "owner"  # the file with the lock
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +21,7 @@ from deepgen.space import Space
 from deepgen.tuning import Study
 from deepgen.tuning.study.journal import FILE
 from deepgen.tuning.study.rows import keep
-from deepgen.vocabulary import DeepgenError
+from deepgen.vocabulary import DeepgenError, folders
 
 
 @pytest.fixture
@@ -201,11 +203,44 @@ def test_clean_deletes_studies_by_name_or_all(deepgen: Callable, project: Path, 
     assert deepgen("clean", "--studies").out == "there is nothing to delete\n"
 
 
-def test_clean_follows_a_link_to_a_study(deepgen: Callable, project: Path, study: Study) -> None:
-    link = project / "link"
-    link.symlink_to(study.folder)
-    assert deepgen("clean", "link", "--yes").code == 0
-    assert not link.is_symlink() and not study.folder.exists()
+def test_clean_removes_a_link_and_not_what_it_leads_to(deepgen: Callable, project: Path, study: Study) -> None:
+    mine = project.parent / "mine"
+    shutil.copytree(study.folder, mine)
+    links = [project / "link", project / "deepgen-studies" / "link"]
+    for link, arguments in zip(links, (["link"], ["--studies"]), strict=True):
+        link.symlink_to(mine)
+        plan = deepgen("clean", *arguments, "--json").json()
+        assert all(item["bytes"] < 1000 for item in plan["items"] if item["path"].endswith("link")), "the link's own"
+        assert deepgen("clean", *arguments, "--yes").code == 0
+        assert not link.is_symlink() and (mine / FILE).exists()
+    assert not study.folder.exists()
+
+
+def test_clean_follows_no_link_in_a_cache(deepgen: Callable, project: Path) -> None:
+    mine, cache, key = project.parent / "mine", project / "cache", "ab" + 30 * "0"
+    for name in (key, "work/old", "go/src"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "entry.json").write_text("{}")
+    cache.mkdir()
+    os.utime(mine / "work" / "old", (0, 0))
+    (project / "deepgen.toml").write_text('cache = "cache"\n')
+    (cache / "ab").symlink_to(mine)
+    (cache / "cd").mkdir()
+    (cache / "cd" / key.replace("ab", "cd")).symlink_to(mine / key)
+    (cache / "work").symlink_to(mine / "work")
+    (cache / "go").mkdir()
+    (cache / "go" / "mine").mkdir()  # a folder that was there before it became a cache
+    assert deepgen("clean", "--cache", "--yes").code == 0
+    assert len(list(mine.rglob("entry.json"))) == 3
+    assert (cache / "go" / "mine").exists() and not list((cache / "cd").iterdir())
+
+
+def test_a_winner_that_is_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("")
+    (tmp_path / "winner").symlink_to(tmp_path / "mine")
+    folders.remove_tree(tmp_path / "winner")
+    assert (tmp_path / "mine" / "file").exists() and not (tmp_path / "winner").is_symlink()
 
 
 def test_a_study_of_another_machine_is_not_gone_on_with(project: Path) -> None:

@@ -150,9 +150,7 @@ def start(argv: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> Non
     """Start the same command in a session of its own, writing to the first study's log, and say how to follow it."""
     folder = folders[0]
     if (held := writer(folder)) is not None:
-        raise DeepgenError(
-            f"{shown(folder)} is already running as {held}; stop it with: deepgen stop {shown(folder)}"
-        )
+        raise DeepgenError(f"{shown(folder)} is already running as {held}; stop it with: deepgen stop {shown(folder)}")
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
     with log.open("ab") as sink:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +14,13 @@ from deepgen.frontends.cli.processes import TreeEnd
 from deepgen.report.view.text import text_width
 from deepgen.settings import Settings
 from deepgen.toolchains import Cache
-from deepgen.tuning.study.glance import glance
 from deepgen.tuning.study import lock
+from deepgen.tuning.study.glance import glance
 from deepgen.tuning.study.journal import LOCK, writer
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 from deepgen.vocabulary import bytecode
 from deepgen.vocabulary.errors import DeepgenError
-from deepgen.vocabulary.folders import left_behind, remove
+from deepgen.vocabulary.folders import left_behind, remove, remove_tree
 
 Names = Annotated[
     list[str] | None,
@@ -157,10 +156,10 @@ def _delete(item: dict[str, Any]) -> None:
         # Entry by entry: whatever else lies in the folder that the user named stays.
         Cache(item["path"]).clear()
     else:
-        folder = Path(item["path"])
-        shutil.rmtree(folder.resolve())
-        folder.unlink(missing_ok=True)  # where it was a link
+        remove_tree(Path(item["path"]))
 
 
 def _size(folder: Path) -> int:
+    if folder.is_symlink():
+        return folder.lstat().st_size  # only the link is deleted
     return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())

@@ -174,7 +174,7 @@ def _here() -> Holder:
     """This machine and this namespace."""
     namespace = boot = ""
     with suppress(OSError):
-        namespace = os.readlink("/proc/self/ns/pid")
+        namespace = str(Path("/proc/self/ns/pid").readlink())
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return Holder(0, "", namespace, boot, "".join(socket.gethostname().split()) or "-")
@@ -182,14 +182,14 @@ def _here() -> Holder:
 
 def _locks(pid: int, path: Path) -> bool:
     """Whether a process has this file open with the exclusive lock on it."""
-    wanted = os.stat(path)
+    wanted = path.stat()
     tells = os.path.exists("/proc/locks")  # noqa: PTH110  else this kernel does not say who holds which lock
-    for name in os.listdir(f"/proc/{pid}/fd"):
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            opened = os.stat(f"/proc/{pid}/fd/{name}")
+            opened = entry.stat()
             if (opened.st_dev, opened.st_ino) != (wanted.st_dev, wanted.st_ino):
                 continue
-            facts = Path(f"/proc/{pid}/fdinfo/{name}").read_text().splitlines()
+            facts = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text().splitlines()
         except FileNotFoundError:  # closed meanwhile
             continue
         if any(line.startswith("lock:") and "FLOCK" in line and "WRITE" in line for line in facts):

@@ -12,6 +12,7 @@ from typing import Any
 
 from deepgen.tuning.study import trust
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, LaunchPlan, foreign
+from deepgen.vocabulary.folders import remove_tree
 
 WINNER = "winner"  # the folder in a study
 ABOUT = "about.json"
@@ -45,7 +46,7 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
 
     # A fixed name: only the holder of the study's lock writes, and it removes what a killed writer left.
     fresh = folder.with_name(f"{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    remove_tree(fresh)
     fresh.mkdir(parents=True)
     write_sources(kernel, fresh)
     binary = fresh / f"kernel.{artifact.format}"
@@ -57,7 +58,7 @@ def write_winner(folder: Path, kernel: Kernel, artifact: Artifact, about: str) -
     if artifact.plan is not None:
         (fresh / _PLAN).write_text(json.dumps(artifact.plan.to_json()))
     (fresh / ABOUT).write_text(about)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     fresh.replace(folder)
 
 
