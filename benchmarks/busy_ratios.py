@@ -3,8 +3,8 @@
     python benchmarks/busy_ratios.py [--burners] [--runs 30] [--json benchmarks/results/busy_ratios.json]
 
 Each run tunes a small GEMM anew with a few trials. Where the result has a ratio, each side is called by hand in a
-process of its own, in bursts, and the ratio must be the same: within 25% with a burner process on every core, where
-"too noisy to tell" is right as well; within 10% on a quiet machine, where 27 of 30 must have one.
+process of its own, in bursts that alternate, and the ratio must be the same: within 25% with a burner process on every
+core, where "too noisy to tell" is right as well; within 10% on a quiet machine, where 27 of 30 must have one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,11 @@ from deepgen.targets.host import usable_cores
 from harness import parser, run_main, save
 
 SHAPES = ((200, 200, 200), (16, 19, 35), (128, 256, 96), (454, 1296, 238))
-BURST_SECONDS, BURSTS = 10e-3, 40
+BURST_SECONDS, BURSTS, ROUNDS = 10e-3, 12, 9
 
 
-def seconds_by_hand(name: str, folder: str) -> float:
-    """Of a call as a program makes it: the median of bursts, the first of them left out."""
+def bursts_by_hand(name: str, folder: str) -> None:
+    """Calls as a program makes them: for every line of input a series of bursts, whose median is printed."""
     study = dg.Study.open(folder)
     a, b = study.operator.inputs(0).values()
     out, call = np.empty((a.shape[0], b.shape[1]), a.dtype), np.matmul
@@ -42,21 +43,38 @@ def seconds_by_hand(name: str, folder: str) -> float:
 
         call = torch.mm  # as the baseline does: matmul looks it up, which takes 3 us more
         a, b, out = (torch.from_numpy(array).clone() for array in (a, b, out))
-    taken, count = [], 1
-    for _ in range(BURSTS):
-        started = time.perf_counter()
-        for _ in range(count):
-            call(a, b, out=out)
-        taken.append((time.perf_counter() - started) / count)
-        count = max(1, round(BURST_SECONDS / min(taken)))
-    return median(taken[BURSTS // 4 :])
+    count = 1
+    for _ in sys.stdin:
+        taken = []
+        for _ in range(BURSTS):
+            started = time.perf_counter()
+            for _ in range(count):
+                call(a, b, out=out)
+            taken.append((time.perf_counter() - started) / count)
+            count = max(1, round(BURST_SECONDS / min(taken)))
+        print(median(taken[BURSTS // 4 :]), flush=True)
 
 
-def by_hand(name: str, folder: Path) -> float:
-    argv = [sys.executable, __file__, "--hand", name, str(folder)]
+def by_hand(names: tuple[str, str], folder: Path) -> list[float]:
+    """Ratios of the first's time to the second's: the lower quartile, the median, the upper quartile.
+
+    Each side has a process of its own, and they alternate: cores of a shared machine change their speed by a third
+    within seconds, and two timings one after the other would differ by that.
+    """
     threads = {f"{library}_NUM_THREADS": str(usable_cores()) for library in ("OMP", "MKL", "OPENBLAS")}
-    done = subprocess.run(argv, env={**os.environ, **threads}, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    argv = [[sys.executable, __file__, "--hand", name, str(folder)] for name in names]
+    words: dict[str, Any] = {"env": {**os.environ, **threads}, "text": True, "stdin": PIPE, "stdout": PIPE}
+    ratios = []
+    with subprocess.Popen(argv[0], **words) as first, subprocess.Popen(argv[1], **words) as second:
+        for _ in range(1 + ROUNDS):
+            seconds = []
+            for side in (first, second):
+                print(file=side.stdin, flush=True)
+                seconds.append(float(side.stdout.readline()))
+            ratios.append(seconds[0] / seconds[1])
+        for side in (first, second):
+            side.stdin.close()
+    return [float(ratio) for ratio in np.quantile(ratios[1:], (0.25, 0.5, 0.75))]  # the first round warms up
 
 
 def run(number: int, out: Path, allowed: float) -> list[dict[str, Any]]:
@@ -70,17 +88,16 @@ def run(number: int, out: Path, allowed: float) -> list[dict[str, Any]]:
         if not rows[-1]["noisy"]:
             bursts: dict[str, Any] = row["bursts"]  # type: ignore[index, call-overload, assignment]
             ratio = bursts["call" if bursts["kernel"]["seconds"] < SMALL else "kernel"]["ratio"]
-            seconds = [by_hand(side, study.folder) for side in (rows[-1]["name"], "ours")]
-            wrong = abs(ratio * seconds[1] / seconds[0] - 1.0) > allowed
-            rows[-1] |= {"ratio": ratio, "by_hand": seconds[0] / seconds[1], "wrong": wrong}
-            rows[-1] |= {"seconds": seconds, "bursts": bursts}
+            hand = by_hand((rows[-1]["name"], "ours"), study.folder)
+            wrong = abs(ratio / hand[1] - 1.0) > allowed
+            rows[-1] |= {"ratio": ratio, "by_hand": hand, "wrong": wrong, "bursts": bursts}
         print(rows[-1], flush=True)
     return rows
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--hand"]:
-        print(seconds_by_hand(*sys.argv[2:4]))
+        bursts_by_hand(*sys.argv[2:4])
         return
     words = parser(__doc__)
     words.add_argument("--burners", action="store_true", help="beside a process that computes on every core")
