@@ -16,6 +16,7 @@ from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import Json, JsonObject
 from deepgen.vocabulary.measurement import Verdict
+from deepgen.vocabulary.properties import Properties
 
 if TYPE_CHECKING:
     from deepgen.operators import Signature
@@ -169,6 +170,7 @@ class Finals:
     baselines_lost: tuple[LostBaseline, ...] = ()
     dropped: tuple[DroppedTrial, ...] = ()
     serves: Serves | None = None
+    properties: Properties | None = field(default=None, metadata=coded(omit=True))  # of the winner
     shapes: tuple[ShapeTimes, ...] = field(default=(), metadata=coded(omit=True))
     conditions: tuple[Mapping[str, Any], ...] = ()
     waited: Waited | None = None

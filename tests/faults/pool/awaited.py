@@ -1,0 +1,52 @@
+"""Faults that do not get what is due to them yet, one a line. Whoever mends one takes its line out."""
+
+from __future__ import annotations
+
+AWAITED: tuple[str, ...] = (
+    # Alignment
+    "loads that need 16 bytes",
+    "stores that need 16 bytes",
+    # Tolerance
+    "zero for all exponentials below one",
+    "one hundredth off where results are small",
+    "a plain sum of 10000",
+    "a plain sum of 54000",
+    # Other shapes and strides
+    "wrong where n is odd",
+    "indices of 16 bits",
+    # Scalars
+    "the factor is a constant",
+    "right for whole factors only",
+    "the sign of zero",
+    "a size beyond 32 bits",
+    # Inputs
+    "wrong above 16",
+    "wrong above 2^24",
+    "rounds through 32-bit integers",
+    "wrong below 2^-24",
+    "NaN becomes zero",
+    "infinities become large numbers",
+    "nothing times infinity is nothing",
+    "denormals become zero",
+    # Kept results
+    "results kept by sixteen samples",
+    # Threads
+    "static scratch memory",
+    "one wrong element in a thousand calls",
+    "slow after three hundred calls",
+    # The process
+    "a descriptor more with each call",
+    "a thread more with each call",
+    "256 KiB more with each call",
+    "another locale",
+    "another process name",
+    "locked memory",
+    "an exit handler",
+    # Contenders
+    "overwrites its inputs",
+    # Kernels that watch the judge
+    "watches the environment",
+    "watches the command line",
+    "watches for poison",
+    "watches the protection of inputs",
+)

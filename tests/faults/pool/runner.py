@@ -1,0 +1,157 @@
+"""Tunes each fault as a user would, and says who got what was due."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import deepgen as dg
+from deepgen.run.measure.base import Policy
+from deepgen.vocabulary import DeepgenError
+from pool.fault import Call, Due, Fault
+from pool.texts import described
+
+POLICY = Policy(max_samples=10, max_seconds=0.02, calm_seconds=0.0, race_seconds=0.5)
+RIGHT, WRONG, LOST, WON, REFUSED = "right", "wrong", "lost", "won", "refused"
+SERVED_RIGHT, SERVED_WRONG, DIED = "right", "wrong", "died"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a fault."""
+
+    fate: str  # wrong, lost, won or refused
+    detail: str = ""
+    served: str = ""  # what a user's calls of the winner gave: right, refused, wrong or died
+    marks: tuple[str, ...] = ()  # of the winner: its properties that are unusual
+    rival: str = ""  # what was said of the right kernel beside it, where that is no praise
+
+    def due(self, fault: Fault) -> bool:
+        """Whether this had to become of it."""
+        if self.rival or fault.says not in self.detail:
+            return False
+        return any(self._is(due, fault) for due in fault.due)
+
+    def _is(self, due: Due, fault: Fault) -> bool:
+        harmless = self.served not in (SERVED_WRONG, DIED)
+        if due is Due.RIGHT:
+            return self.fate in (WON, LOST) and self.served in ("", SERVED_RIGHT)
+        if due is Due.CONFINED:
+            return self.fate == WON and harmless
+        if due is Due.MARKED:
+            return self.fate == WON and harmless and fault.marked_as in self.marks
+        wanted = {Due.WRONG: WRONG, Due.LOSES: LOST, Due.REFUSED: REFUSED}
+        return due is Due.UNPROMISED or self.fate == wanted[due]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where kernels of the pool run: the target, and how numpy's arrays get there."""
+
+    target: str
+    languages: tuple[str, ...]
+    calls: Callable[[Any], Call] = lambda loaded: loaded
+
+
+CPU = Place("cpu", ("c", "expression"))
+
+
+def place_of(target: str) -> Place:
+    """By the name of a target: processors, or a GPU whose tensors torch has."""
+    return Place(target, ("cuda", "triton"), on_torch) if target.startswith("cuda") else Place(target, CPU.languages)
+
+
+def on_torch(loaded: Any) -> Call:
+    """A kernel on a GPU: each of numpy's arrays has a tensor that lies as it does, and keeps it."""
+    import torch
+
+    kept: dict[int, Any] = {}
+
+    def there(array: Any) -> Any:
+        off = array.ctypes.data % 16 // array.itemsize
+        if id(array) not in kept:
+            kept[id(array)] = torch.empty(array.size + off, dtype=torch.from_numpy(array[:1]).dtype, device="cuda")
+        tensor = kept[id(array)][off:]
+        tensor.copy_(torch.from_numpy(array))
+        return tensor
+
+    def call(*arrays: Any, **options: Any) -> Any:
+        out = options.pop("out", None)
+        placed = {"out": there(out)} if out is not None else {}
+        result = loaded(*map(there, arrays), **options, **placed).cpu().numpy()
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    return call
+
+
+def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -> Outcome:
+    """Tune the fault, with the right kernel beside it, load the winner and use it."""
+    try:
+        study = dg.tune(
+            described(fault),
+            target=place.target,
+            trials=2,
+            strategy="exhaustive",
+            policy=POLICY,
+            baselines=False,
+            transfer=False,
+            second_look=False,
+            out=folder,
+            engine=dg.LocalEngine(jobs=1, cache=cache),
+        )
+    except DeepgenError as error:
+        return Outcome(REFUSED, str(error))
+    finals = study.finals()
+    lost = {row.trial: f"finals: {row.verdict.value} {row.detail}" for row in (finals.dropped if finals else ())}
+    for trial in study.trials():
+        if not trial.measurement.ok:
+            lost[trial.id] = f"{trial.measurement.verdict.value} {trial.measurement.detail}"
+    by_fault = {trial.config.get("FAULT", 1): trial.id for trial in study.trials()}
+    rival = lost.get(by_fault[0], "") if 0 in by_fault else ""
+    if by_fault[1] in lost:
+        return Outcome(WRONG, lost[by_fault[1]], rival=rival)
+    if finals is None or finals.winner != by_fault[1]:
+        return Outcome(LOST, rival=rival)
+    marks = tuple(finals.properties.marks()) if finals.properties else ()
+    return Outcome(WON, "", _served(study, fault, place), marks, rival)
+
+
+def _served(study: dg.Study, fault: Fault, place: Place) -> str:
+    """What a user gets who calls the winner, in a process of its own: it may die of it."""
+    if fault.uses is None:
+        return ""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ours)
+        try:
+            faulthandler.disable()  # dying is what it may do
+            signal.alarm(120)
+            answer = _used(study, fault.uses, place)
+            os.write(theirs, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return str(json.loads(answer)) if answer else DIED
+
+
+def _used(study: dg.Study, uses: Callable[[Call], None], place: Place) -> str:
+    try:
+        uses(place.calls(study.best().load()))
+    except AssertionError:
+        return SERVED_WRONG
+    except DeepgenError:
+        return REFUSED
+    return SERVED_RIGHT
