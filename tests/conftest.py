@@ -19,6 +19,7 @@ from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions
 from deepgen.targets.host import usable_cores
 from deepgen.tuning.finals import bursts
+from deepgen.tuning.study import connections
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 
 TESTS = Path(__file__).parent
@@ -41,6 +42,10 @@ NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER"
 for module, name in NOISE:
     setattr(module, name, 0.0 if name == "QUICKER" else inf)
 SETTINGS = f"[limits]\ncalm_seconds = {base.CALM_SECONDS}\nrace_seconds = {base.RACE_SECONDS}\n"
+
+# Journals of studies in this process: thousands of commits would each wait for the disk, while nothing computes. What
+# was committed outlives a killed process all the same, and no test cuts the power.
+connections.SYNCHRONOUS = "OFF"
 
 # The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
 # time to fit. Said before numpy is imported; measuring workers set their own numbers.
@@ -96,10 +101,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: that whose tests are on Ray waits for processes most of the time. Each collects
-    all tests, so that more of them would cost more than they gain.
+    """Twice as many as there are cores and one more, as tests wait for half of their time: for processes, disks, and
+    for what is timed. Each collects all tests, six seconds of a processor, and takes up to a gigabyte.
     """
-    return usable_cores() + 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(2 * usable_cores() + 1, memory >> 30))
 
 
 @pytest.hookimpl(optionalhook=True)

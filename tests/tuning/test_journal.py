@@ -33,6 +33,16 @@ def fill(journal: Journal, count: int) -> None:
     journal.ask(0, count, [Proposal(i, i, {"A": i}) for i in range(count)])
 
 
+def test_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    """In a process of its own: tests do not wait for it."""
+    program = (
+        "import sys, pathlib; from deepgen.tuning.study.connections import connect_to_write;"
+        "print(*connect_to_write(pathlib.Path(sys.argv[1])).execute('PRAGMA synchronous').fetchone())"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / FILE)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "2\n", "FULL"
+
+
 def test_what_was_finished_is_read_back(tmp_path: Path) -> None:
     with Journal(tmp_path, write=True) as journal:
         fill(journal, 4)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from deepgen.tuning.study.pages import PAGE
 
+SYNCHRONOUS = "FULL"  # a commit has reached the disk when it returns, also when the machine loses power
 _GUARD = threading.Lock()
 Key = tuple[int, int]  # of a journal
 _HELD: Counter[Key] = Counter()  # how often this process has them open
@@ -72,8 +73,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
     db.text_factory = _decoded
     db.execute(f"PRAGMA page_size = {PAGE}")
     db.execute("PRAGMA journal_mode = WAL")
-    # FULL: a commit has reached the disk when it returns, also when the machine loses power.
-    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     return db
 
 
