@@ -131,3 +131,31 @@ def test_what_is_needed_brings_what_it_needs_itself() -> None:
     assert "_mm_unused" not in short and "_MM_OTHER" not in short
     assert short.count("{") == short.count("}") == 3
     assert needed_of(HEADER, []) == "".join(HEADER.splitlines(keepends=True)[:2])
+
+
+GUARDED = """#pragma GCC push_options
+#pragma GCC target("outer")
+#define _OUTER_INCLUDED
+#pragma GCC push_options
+#pragma GCC target ("inner")
+extern __inline int
+_mm_inner (int __a)
+{
+  return __a;
+}
+#undef __DISABLE_INNER__
+#pragma GCC pop_options
+#pragma GCC pop_options
+"""
+
+
+def test_instruction_sets_that_no_function_is_left_of_are_not_switched_to() -> None:
+    assert needed_of(GUARDED, ["_mm_inner"]) == GUARDED
+    assert needed_of(GUARDED, []) == "#define _OUTER_INCLUDED\n#undef __DISABLE_INNER__\n"
+
+
+def test_what_comes_of_the_c_library_with_the_header_is_still_there(
+    gcc: CCompiler, target: Cpu, headers: Path, said: list[tuple[str, ...]], tmp_path: Path
+) -> None:
+    _built(gcc, c_kernel(INCLUDED + "void f(float *a) { free(a); }\n", *FLAGS), target, tmp_path / "work")
+    assert "mm_malloc" in next(headers.rglob("intrinsics.h")).read_text()

@@ -31,6 +31,13 @@ _ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _CALLED = re.compile(r"(\w+)\s*\(")
 _DEFINE = re.compile(r"^#define (\w+).*\n", re.MULTILINE)
 _WORD = re.compile(r"\b_\w+")
+# Of an instruction set that no function is left of: gcc takes half a millisecond for each, and there are 70.
+_EMPTY = re.compile(
+    r"^#pragma GCC push_options\n#pragma GCC target ?\(.*\n((?:#(?:define|undef) .*\n)*)#pragma GCC pop_options\n",
+    re.MULTILINE,
+)
+# What a kernel may have of the C library through these headers alone; one that needs more is built without short ones.
+_OF_LIBRARY = re.compile(r"\b(?:_mm_malloc|_mm_free|[cm]alloc|realloc|free|abs|exit|abort|errno|NULL)\b")
 
 
 def short_header(
@@ -44,12 +51,13 @@ def short_header(
         return ()
     own = [flag for flag in kernel.flags if not flag.startswith(("-D", "-l"))]
     words = sorted({word for source in kernel.sources for word in _WORD.findall(source.text)})
-    kept = _place(identity, [*command[1:], *flags, *own, *words])
+    library = any(_OF_LIBRARY.search(source.text) for source in kernel.sources)
+    kept = _place(identity, [*command[1:], *flags, *own, *words, f"library {library}"])
     if kept is None:
         return ()
     if not kept.is_file():
         try:
-            _shorten([*command, *flags, *own], kept, words, limits, group)
+            _shorten([*command, *flags, *own], kept, words, library, limits, group)
         except (OSError, BuildError):  # such as of a full disk: kernels are compiled without it
             return ()
     return ("-include", str(kept), "-Werror=implicit-function-declaration")
@@ -69,7 +77,9 @@ def _place(identity: str, flags: Sequence[str]) -> Path | None:
         return None
 
 
-def _shorten(command: Sequence[str], kept: Path, words: Sequence[str], limits: BuildLimits, group: Group) -> None:
+def _shorten(
+    command: Sequence[str], kept: Path, words: Sequence[str], library: bool, limits: BuildLimits, group: Group
+) -> None:
     """Into its place, whole or not at all: others may do so at the same time."""
     kept.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=kept.parent.parent, prefix=".new-"))
@@ -79,7 +89,8 @@ def _shorten(command: Sequence[str], kept: Path, words: Sequence[str], limits: B
         run_judged("gcc", [*command, *only], work, limits, group)
         text = (work / "all.i").read_text(encoding="utf-8", errors="replace").partition(_BEGINS)[2]
         shorter = needed_of(text, words)
-        (work / _FILE).write_text(f"#pragma GCC system_header\n{shorter}#include <mm_malloc.h>\n", encoding="utf-8")
+        rest = "#include <mm_malloc.h>\n" if library else ""
+        (work / _FILE).write_text(f"#pragma GCC system_header\n{shorter}{rest}", encoding="utf-8")
         for file in ("all.c", "all.i"):
             (work / file).unlink()
         with contextlib.suppress(OSError):  # another one was faster
@@ -115,7 +126,10 @@ def needed_of(text: str, words: Iterable[str]) -> str:
         # Headers that were read say so by a macro.
         return match[0] if match[1] in wanted or match[1].endswith("_INCLUDED") else ""
 
-    return "".join(_DEFINE.sub(define, piece) for name, piece in pieces if not name or name in wanted)
+    short = "".join(_DEFINE.sub(define, piece) for name, piece in pieces if not name or name in wanted)
+    while (emptied := _EMPTY.sub(r"\1", short)) != short:
+        short = emptied
+    return short
 
 
 _SECONDS = 900  # at most: on a core that nothing else uses it takes a minute
