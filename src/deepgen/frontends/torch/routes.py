@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from math import inf
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +25,7 @@ from deepgen.operators import Operator
 from deepgen.run.call.arrays import torch_maker
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.firing import Fire
+from deepgen.run.call.locks import renewed_lock
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -242,7 +243,7 @@ class Router:
         self._targets: dict[str, Target | None] = {}
         self._winners: dict[Any, Won | None] = {}
         self._routes: Table = {}
-        self._lock = Lock()
+        self._lock = renewed_lock()
         self._decider: int | None = None
         self.met: list[Met] = []
 

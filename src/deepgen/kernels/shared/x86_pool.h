@@ -129,7 +129,7 @@ static void pool_run(int threads, pool_work work, void *job) {
     uint32_t wanted = threads - 1 < POOL_MAX_HELPERS ? (uint32_t)threads - 1 : POOL_MAX_HELPERS;
     pool.work = work;
     pool.job = job;
-    pool.owner = getpid();
+    if (pool.helpers < wanted) pool.owner = getpid();
     while (pool.helpers < wanted && !pthread_create(&pool.helper[pool.helpers], 0, pool_helper, 0)) pool.helpers++;
     pool_open(wanted);
     work(job, 0);
@@ -137,6 +137,16 @@ static void pool_run(int threads, pool_work work, void *job) {
     for (int spins = 0; atomic_load(&pool.finished) != joined; spins++) pool_wait(spins);
     pthread_mutex_unlock(&pool.one_caller);
 }
+
+// A child has one thread, the one that forked. Whoever was in a call or helped does not exist there: the lock is free,
+// and helpers are started anew. Calls pay nothing for this.
+static void pool_forked(void) {
+    pool.one_caller = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    atomic_store(&pool.state, 0);
+    atomic_store(&pool.sleeping, 0);
+    pool.helpers = 0;
+}
+__attribute__((constructor)) static void pool_start(void) { pthread_atfork(0, 0, pool_forked); }
 
 // Unloading the library must not leave threads behind that run its code. A forked child has no helpers to wait for.
 __attribute__((destructor)) static void pool_stop(void) {

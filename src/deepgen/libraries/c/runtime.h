@@ -102,6 +102,9 @@ static inline int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline size_t aligned(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+// In the child of a fork no other thread is loading.
+static void loading_forked(void) { loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
+__attribute__((constructor)) static void loading_start(void) { pthread_atfork(0, 0, loading_forked); }
 
 // The words of the first line of /proc/cpuinfo that lists instruction sets, with a space on both sides.
 static const char *processor_features(void) {

@@ -8,7 +8,7 @@ nothing, so it can be captured in a graph; the first one, which makes the worksp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, TypeAlias, TypeVar
 
 from deepgen.operators import Operator
@@ -17,6 +17,7 @@ from deepgen.run.call.arguments import Admitted, Arguments, admit
 from deepgen.run.call.arrays import Maker, allocator, glance, view
 from deepgen.run.call.devices import Device
 from deepgen.run.call.firing import Apart, Fire, firing
+from deepgen.run.call.locks import renewed_lock
 from deepgen.targets.gpu_driver import DriverError
 from deepgen.vocabulary import BadInput, Kernel, dtype, html
 
@@ -49,7 +50,7 @@ class Loaded:
             for p in self._signature.tensors
         }
         self._ready: dict[Any, Ready] = {}
-        self._lock = Lock()
+        self._lock = renewed_lock()
 
     def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         """What the operator gives: an array, or a tuple of several.

@@ -19,6 +19,7 @@ import numpy as np
 
 from deepgen.operators import Array
 from deepgen.run.call import plans
+from deepgen.run.call.locks import renewed_lock
 from deepgen.run.call.plans import RawStep, Scalars, address_of, cells, places
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
@@ -61,7 +62,7 @@ class NativeKernel:
         # An entry may have a twin, `<entry>_block`, that takes all its arguments in one array, eight bytes each.
         self._blocks = {name: self._twin(name) for name in self._entries}
         self._local = threading.local()
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time = renewed_lock()
 
     def bind(
         self, tensors: Mapping[str, Array | None], scalars: Scalars, allocate: Allocate | None = None

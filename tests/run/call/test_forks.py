@@ -1,0 +1,81 @@
+"""A process that forks while another of its threads is in a kernel: the child can call kernels too."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from plain_operators import CPU, Ones
+from test_lent_threads import pieces
+
+from deepgen.run.call.loaded import load
+from deepgen.run.call.locks import renewed_lock
+
+FORKS, SECONDS = 72, 20
+
+
+def children(work: Callable[[], bool]) -> list[int]:
+    """How each of the children ended that was forked while this process was at work: 0 where its own work was right."""
+    pids = []
+    for _ in range(FORKS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are threads
+            pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(SECONDS)
+            right = False
+            try:
+                right = work()
+            finally:
+                os._exit(0 if right else 1)
+        pids.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def beside(busy: Callable[[], object], work: Callable[[], bool]) -> list[int]:
+    ended = threading.Event()
+
+    def loop() -> None:
+        while not ended.is_set():
+            busy()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        return children(work)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_children_of_a_busy_process_call_kernels_on_threads_of_their_own() -> None:
+    call = load(pieces("forks"), Ones(), CPU)
+    large = np.zeros(200_000, np.float32)
+    call(out=large)
+
+    def work() -> bool:
+        y = call(out=np.zeros(1000, np.float32))
+        return bool((y[:-1] == 1).all()) and len([*Path("/proc/self/task").iterdir()]) > 1
+
+    assert beside(lambda: call(out=large), work) == [0] * FORKS
+
+
+def test_a_lock_that_another_thread_held_is_free_in_the_child() -> None:
+    lock = renewed_lock()
+
+    def busy() -> None:
+        with lock:
+            ctypes.CDLL(None).usleep(1000)
+
+    def work() -> bool:
+        with lock:
+            return True
+
+    assert beside(busy, work) == [0] * FORKS
