@@ -16,7 +16,7 @@ from deepgen.kernels.gemm.sm90_gemm import Sm90Gemm
 from deepgen.kernels.gemm.sm90_gemm.lower import ATOM_BYTES, lower, result_line
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import EXACT_SUMS
-from deepgen.run.call.plans import check_shape
+from deepgen.run.call.plans import check_shape, evaluate, workspaces
 from deepgen.space import compile as compiler
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
@@ -46,8 +46,6 @@ SHAPES = [
         (SQUARE, "cuda:sm_80", "sm_90a"),
         (SQUARE, "cuda:sm_90", "sm_90a"),
         (gemm(64, 64, 64), "cuda:sm_90a", "f32 sums"),
-        (gemm(64, 64, 60, dtype="bf16", layout="nt"), "cuda:sm_90a", "16 bytes"),
-        (gemm(60, 64, 64, dtype="bf16", layout="tn"), "cuda:sm_90a", "16 bytes"),
         (gemm(64, 64, 64, dtype="i8"), "cuda:sm_90a", "layout nt"),
         (gemm(64, 64, 64, dtype="i8", layout="nt", alpha=0.5), "cuda:sm_90a", "whole"),
     ],
@@ -57,10 +55,35 @@ def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: str, why:
 
 
 def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
-    unaligned = gemm(64, 64, 60, dtype="bf16", layout="nt")
     assert generators.find(SQUARE, HOPPER).name == "sm90_gemm"
-    assert generators.find(unaligned, HOPPER).name == "mma_gemm"
+    assert generators.find(gemm(64, 64, 64, dtype="i8"), HOPPER).name == "mma_gemm"
     assert generators.find(SQUARE, targets.resolve("cuda:sm_80")).name == "mma_gemm"
+
+
+@pytest.mark.parametrize(
+    ("operator", "copied"),
+    [
+        (gemm(64, 72, 60, dtype="bf16", layout="nt"), {"A", "B"}),
+        (gemm(60, 72, 64, dtype="bf16", layout="tn"), {"A"}),
+        (gemm(64, 77, 64, dtype="f16", layout="nn"), {"B"}),
+        (gemm(64, 77, 65, dtype="f8e4m3", layout="nt"), {"A", "B"}),
+        (gemm(3, 5, 8, dtype="bf16", layout="nt", batch=3), set()),
+        (gemm(3, 5, 8, dtype="bf16", layout="tt", batch=3), {"A"}),
+    ],
+    ids=lambda value: value.slug() if isinstance(value, Gemm) else "",
+)
+def test_operands_whose_lines_are_not_aligned_are_copied_first(operator: Gemm, copied: set[str]) -> None:
+    plan = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER)).plan
+    assert [step.entry for step in plan.steps] == (["realign", "gemm"] if copied else ["gemm"])
+    assert plan.steps[-1].overlaps == bool(copied)
+    maps = [arg for arg in plan.steps[-1].args if isinstance(arg, DescriptorArg) and arg.tensor != "C"]
+    assert {arg.tensor for arg in maps if arg.copy} == copied
+    spaces = workspaces(plan, operator.scalars())
+    for arg in maps:
+        pitch, matrix = (evaluate(size, operator.scalars()) for size in arg.spec.strides or ())
+        assert pitch % 16 == 0 and matrix % 16 == 0
+        if arg.copy:
+            assert spaces[arg.copy][1] == operator.batch * matrix
 
 
 @pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)

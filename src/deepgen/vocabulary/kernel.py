@@ -76,11 +76,15 @@ class TensorMapSpec(Serializable):
 
 @dataclass(frozen=True)
 class DescriptorArg:
-    """A descriptor of a tensor in a hardware's own form, passed by value and made from its spec at run time."""
+    """A descriptor of a tensor in a hardware's own form, passed by value and made from its spec at run time.
+
+    Or of a copy of it, by the name of the workspace in which an earlier step has made one.
+    """
 
     json_kind: ClassVar[str] = "tensor_map"
     tensor: str
     spec: TensorMapSpec
+    copy: str | None = field(default=None, metadata=_OMITTED)
 
 
 Arg: TypeAlias = "TensorArg | ScalarArg | WorkspaceArg | DescriptorArg"

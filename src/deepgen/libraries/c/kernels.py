@@ -205,7 +205,8 @@ def _descriptor(function: ExportedFunction, arg: DescriptorArg, name: str) -> li
     strides = dense if spec.strides is None else [in_c(size, function.scalars) for size in spec.strides]
     box = [in_c(size, function.scalars) for size in spec.box]
     values = f"(uint64_t[]){{{', '.join(sizes)}}}, (uint64_t[]){{{', '.join(strides) or '0'}}}"
-    call = f"encode(k, &{name}, {codes.element}, {len(sizes)}, t[{place}], {values}, (uint32_t[]){{{', '.join(box)}}}"
+    where = f"w_{arg.copy}" if arg.copy else f"t[{place}]"
+    call = f"encode(k, &{name}, {codes.element}, {len(sizes)}, {where}, {values}, (uint32_t[]){{{', '.join(box)}}}"
     return [f"tensor_map {name};", f"if ((status = {call}, {codes.swizzle}, {codes.l2}))) return status;"]
 
 

@@ -211,7 +211,7 @@ class GpuKernel:
             elif isinstance(arg, ScalarArg):
                 value = plans.scalar(arg, scalars)
             else:
-                value = self._descriptor(step, arg, tensors, scalars, shapes, slots)
+                value = self._descriptor(step, arg, tensors, workspaces, scalars, shapes, slots)
             values.append(value)
         shared = int(evaluate(step.shared_bytes, scalars))
         function = self._functions[step.entry]
@@ -221,16 +221,23 @@ class GpuKernel:
         return DriverLaunch(self.driver, function, shape, values, step.overlaps)
 
     def _descriptor(
-        self, step: Step, arg: DescriptorArg, tensors: Mapping[str, int], scalars: Scalars, shapes: Shapes, slots: Slots
+        self,
+        step: Step,
+        arg: DescriptorArg,
+        tensors: Mapping[str, int],
+        workspaces: Mapping[str, int],
+        scalars: Scalars,
+        shapes: Shapes,
+        slots: Slots,
     ) -> Any:
         if arg.tensor not in shapes:
             raise BadInput(
                 f"{step.entry} takes a descriptor of {arg.tensor!r}", allowed="a tensor whose shape is known"
             )
-        descriptor = _ENCODERS[type(arg.spec)](
-            self.driver, arg, _address(step, arg.tensor, tensors), *shapes[arg.tensor], scalars
-        )
-        slots.setdefault(arg.tensor, []).append(descriptor.slot)
+        place = workspaces[arg.copy] if arg.copy else _address(step, arg.tensor, tensors)
+        descriptor = _ENCODERS[type(arg.spec)](self.driver, arg, place, *shapes[arg.tensor], scalars)
+        if not arg.copy:  # scratch memory stays where it is
+            slots.setdefault(arg.tensor, []).append(descriptor.slot)
         return descriptor.storage
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, seconds, various, way_of
-from deepgen.kernels.gemm.sm90_gemm.lower import LINE_BYTES, lower, plan, products_header
+from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
+from deepgen.kernels.gemm.sm90_gemm.realign import realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Gemm, Operator
@@ -15,6 +16,7 @@ from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, Source, dtype
 
 _SOURCES = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
+_COPYING = ("realign.h",)  # where lines of A or B are not multiples of 16 bytes
 _FLOATS = ("bf16", "f16", "f32")
 _SERVED = {  # (A and B, sums): C
     ("f16", "f32"): ("f16", "f32"),
@@ -45,7 +47,7 @@ class Sm90Gemm:
                 return "alpha and beta of integers must be whole"
             if operator.bias or operator.activation != "none" or operator.scales != "none":
                 return "it has no bias, activation or scales of integers"
-        return _unaligned(operator)
+        return None
 
     def space(self, operator: Operator, target: Target) -> Space:
         return sm90_space(self.name, *served(operator, target, Gemm, Cuda))
@@ -54,10 +56,11 @@ class Sm90Gemm:
         gemm, gpu = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
+        files = (*_SOURCES, *(_COPYING if realigned(gemm) else ()))
         return Kernel(
             name=self.name,
             language="cuda",
-            sources=(*sources(__name__, _SOURCES), products),
+            sources=(*sources(__name__, files), products),
             flags=("-std=c++17", *defines(lowered.macros)),
             plan=plan(gemm, config, lowered, gpu.multiprocessors),
         )
@@ -70,13 +73,3 @@ class Sm90Gemm:
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         return seconds(*served(operator, target, Gemm, Cuda), way_of(config))
-
-
-def _unaligned(gemm: Gemm) -> str | None:
-    """The copy engine takes lines of memory that begin at multiples of 16 bytes."""
-    whole = LINE_BYTES // dtype(gemm.a).bytes
-    scalars = gemm.scalars()
-    for name, line in (("A", scalars["lda"]), ("B", scalars["ldb"])):
-        if int(line) % whole:
-            return f"a line of {name} has {line} numbers, which is not a multiple of 16 bytes"
-    return None

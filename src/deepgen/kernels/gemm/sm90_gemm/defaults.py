@@ -11,11 +11,11 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
-    LINE_BYTES,
     operand_rows,
     promotes,
     result_line,
 )
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
@@ -154,13 +154,16 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     if promotes(gemm):
         moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
     store = "straight"
-    if gemm.n * size % LINE_BYTES == 0 and splits == 1:
+    if splits == 1 and gemm.n * size % LINE_BYTES:
+        store = "lines"
+    elif splits == 1:
         store = "late" if staying and moved and _late(gemm, way) else "copy" if staying else "reuse"
     stage = ATOM_BYTES * (way.bm + operand_rows(gemm, way.bn))
     line = way.consumers * 4 * BUFFER_ROWS * result_line(gemm, way.bn)
     buffers = 0 if store not in ("copy", "late") else 2 if line <= 16384 * way.consumers // 2 else 1
+    held = buffers + (store == "lines")
     steps = _steps(gemm) // splits if not staying else 12
-    most = min(max(steps, 2), (_ROOM - line * buffers) // stage)
+    most = min(max(steps, 2), (_ROOM - line * held) // stage)
     if most < 1:
         return None
     # Where twelve stages leave room, longer ones ask memory for more at once: 7 % in the mean of 59 pairs that were

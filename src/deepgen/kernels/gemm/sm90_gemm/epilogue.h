@@ -112,9 +112,10 @@ DG_DEVICE void store_straight(const Problem& p, const Piece& w, int row, const a
     }
 }
 
-#if STORE_TMA
+#if STORE_TMA || STORE_LINES
 // The copy engine takes sixteen rows of C_LINE bytes at a time, which a warp has written to a buffer: swizzled, unless
-// lines are an odd number of 16 bytes, which fall on different banks as they are.
+// lines are an odd number of 16 bytes, which fall on different banks as they are. Where rows of C begin anywhere, the
+// warp itself stores them from there, a row at a time.
 constexpr int PIECE = C_LINE / (8 * (int)sizeof(TYPE_C));     // chunks
 constexpr int PIECES = CHUNKS / PIECE;                        // of a warp
 constexpr int PIECE_BYTES = 16 * C_LINE;
@@ -140,13 +141,9 @@ DG_DEVICE void pack(const Problem& p, const Piece& w, int row, int s, const acc_
 
 DG_DEVICE u32 swizzled(u32 offset) { return C_LINE / 16 % 2 ? offset : offset ^ (offset >> 3 & (C_LINE - 16)); }
 
-// Sends piece `s` on its way, through the buffer whose turn it is.
-DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const u32* words, u32 buffers, int& turn) {
-    int lane = threadIdx.x % 32, chunk = s * PIECE;
-    u32 buffer = buffers + (REUSE ? s : turn) * PIECE_BYTES;
-    turn = turn + 1 == SLOTS ? 0 : turn + 1;
-    if (!REUSE && lane == 0) puts_read<SLOTS - 1>();
-    __syncwarp();
+// A warp's piece to a buffer.
+DG_DEVICE void fill(u32 buffer, const u32* words) {
+    int lane = threadIdx.x % 32;
 #pragma unroll
     for (int q = 0; q < C_LINE / 32; ++q) {
 #if C_BYTES == 2
@@ -160,6 +157,18 @@ DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const 
 #endif
     }
     if (C_LINE % 32) store_matrices(buffer + lane % 16 * C_LINE + C_LINE - 16, words[WORDS - 2], words[WORDS - 1]);
+}
+#endif
+
+#if STORE_TMA
+// Sends piece `s` on its way, through the buffer whose turn it is.
+DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const u32* words, u32 buffers, int& turn) {
+    int lane = threadIdx.x % 32, chunk = s * PIECE;
+    u32 buffer = buffers + (REUSE ? s : turn) * PIECE_BYTES;
+    turn = turn + 1 == SLOTS ? 0 : turn + 1;
+    if (!REUSE && lane == 0) puts_read<SLOTS - 1>();
+    __syncwarp();
+    fill(buffer, words);
     writes_ready();
     __syncwarp();
     if (lane == 0)
@@ -175,6 +184,48 @@ DG_DEVICE void store_copied(
         u32 words[WORDS];
         pack(p, w, row, s, sums, words);
         send(map, w, row, s, words, buffers, turn);
+    }
+}
+#endif
+
+#if STORE_LINES
+// The first `count` numbers of a buffered row to memory, in words of four bytes: a warp's lie side by side.
+DG_DEVICE void store_row(TYPE_C* to, int count, u32 buffer, int r) {
+    int lane = threadIdx.x % 32;
+    auto word = [&](int j) { return load_shared(buffer + swizzled(r * C_LINE + j * 4)); };
+#if C_BYTES == 4
+    for (int j = lane; j < count; j += 32) reinterpret_cast<u32*>(to)[j] = word(j);
+#else
+    typedef unsigned short u16;
+    int odd = (u64)to >> 1 & 1;  // then a word of memory has a number of two neighbouring words
+    u16* out = reinterpret_cast<u16*>(to) - odd;
+    for (int j = lane; j * 2 < count + odd; j += 32) {
+        u32 now = word(j * 2 < count ? j : j - 1);
+        if (odd) now = __byte_perm(word(j > 0 ? j - 1 : 0), now, 0x5432);
+        bool low = j * 2 >= odd, high = j * 2 + 1 < count + odd;
+        if (low && high)
+            *reinterpret_cast<u32*>(out + j * 2) = now;
+        else if (low)
+            out[j * 2] = (u16)now;
+        else if (high)
+            out[j * 2 + 1] = (u16)(now >> 16);
+    }
+#endif
+}
+
+DG_DEVICE void store_lines(const Problem& p, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffer) {
+#pragma unroll
+    for (int s = 0; s < PIECES; ++s) {
+        u32 words[WORDS];
+        int first = w.m + row + s * PIECE / (BN / 8) * 64, column = w.n + s * PIECE % (BN / 8) * 8;
+        pack(p, w, row, s, sums, words);
+        __syncwarp();  // all have read what was there
+        fill(buffer, words);
+        __syncwarp();
+        TYPE_C* to = p.c + w.batch * p.stride_c + (i64)first * p.ldc + column;
+        int rows = min(p.m - first, 16), count = min(p.n - column, PIECE * 8);
+#pragma unroll 4
+        for (int r = 0; r < rows; ++r) store_row(to + (i64)r * p.ldc, count, buffer, r);
     }
 }
 #endif

@@ -36,6 +36,9 @@
 // its `empty` barrier that all have used them. The knobs are macros; `lower.py` gives them all.
 #include "epilogue.h"
 #include "products.h"
+#if REALIGN
+#include "realign.h"
+#endif
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
 // the swizzle has them: if the tile does not divide into such shares, neighbours fetch some lines both.
@@ -49,7 +52,7 @@ constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
 // Of a matrix that is lower than a tile only A_ROWS are fetched: to fill the others with zeros takes as long as to
 // fetch them. Whatever lies there adds to rows of C that do not exist.
 constexpr int FETCHED_BYTES = ATOMS * 128 * (A_ROWS + CLUSTER_M * share_of_tile(B_ROWS, CLUSTER_M, B_K_MAJOR));
-constexpr int BUFFER_BYTES = STORE_TMA && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
+constexpr int BUFFER_BYTES = (STORE_TMA || STORE_LINES) && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
 constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
@@ -119,6 +122,7 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
 #pragma unroll
     for (int i = 0; i < CLUSTER_N; ++i) along_n |= 1u << (rank_m + i * CLUSTER_M);
     u64 use_a = policy<CACHE_A>(), use_b = policy<CACHE_B>();
+    if (REALIGN) wait_for_launch_before();
     while (schedule.next(p, w)) {
         int k = w.first * BK;
 #pragma unroll 1
@@ -273,7 +277,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     int team = PING_PONG ? 0 : group, row = team * TILE_M + threadIdx.x / 32 % 4 * 16;
     u64 a = operand<128>(s.stages + team * (TILE_M * 128), A_K_MAJOR ? 16 : 8192, 1024);
     u64 b = operand<B_LINE>(s.stages + ATOMS * A_BYTES, B_K_MAJOR ? 16 : B_LINE * 64, B_LINE * 8);
-#if STORE_TMA
+#if STORE_TMA || STORE_LINES
     u32 buffers = (REUSE ? s.stages : s.buffers) + threadIdx.x / 32 * (SLOTS * PIECE_BYTES);
     [[maybe_unused]] int turn = 0;
 #endif
@@ -325,6 +329,8 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 #elif STORE_TMA
         if (REUSE) meet(ORDER, WORKERS);  // results go where all have read their tiles
         store_copied(p, c, w, row, sums, buffers, turn);
+#elif STORE_LINES
+        store_lines(p, w, row, sums, buffers);
 #else
         store_straight<CHUNKS>(p, w, row, sums, 0);
 #endif

@@ -170,6 +170,11 @@ DG_DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
 DG_DEVICE void store_matrices(u32 address, u32 a, u32 b) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
+DG_DEVICE u32 load_shared(u32 address) {
+    u32 word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+    return word;
+}
 DG_DEVICE void store_shared(u32 address, u32 a, u32 b) {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
@@ -182,6 +187,11 @@ template <int N>
 DG_DEVICE void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
+
+// Launches that overlap ------------------------------------------------------------------------------------------------
+
+DG_DEVICE void next_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DG_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Memory that blocks share -------------------------------------------------------------------------------------------
 

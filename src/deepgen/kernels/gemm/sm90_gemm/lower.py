@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, along_k, copy_name, copying_step, lines, pitch, realigned
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.vocabulary import (
@@ -22,7 +23,6 @@ from deepgen.vocabulary import (
 )
 
 ATOM_BYTES = 128  # along K, or along rows where these are contiguous: as wide as the swizzle
-LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of
 _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
 _FILE = 65536  # registers of a multiprocessor
@@ -51,7 +51,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     ping_pong = c["SCHEDULE"] == "ping-pong"
     tile_m = 64 * c["TILES_M"]
     bm = tile_m * (1 if ping_pong else c["CONSUMERS"])
-    by_copy = c["STORE"] != "straight"
+    by_copy = c["STORE"] not in ("straight", "lines")
     uses = dict(zip("ABC", _CACHES[c["CACHE"]], strict=True))
     line = result_line(gemm, c["BN"])
     cluster = {"M": c["CLUSTER_M"], "N": c["CLUSTER_N"], "K": c.get("CLUSTER_K", 1)}
@@ -89,11 +89,13 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "A_ROWS": _rows(gemm, bm, c["CLUSTER_N"]),
         "B_LINE": operand_line(gemm, c["BN"]),
         "STORE_TMA": int(by_copy),
+        "STORE_LINES": int(c["STORE"] == "lines"),
         "LATE": int(c["STORE"] == "late"),
         "REUSE": int(c["STORE"] == "reuse"),
         "C_BYTES": dtype(gemm.c).bytes,
         "C_LINE": line,
         "EPILOGUE_BUFFERS": c.get("BUFFERS", 1),
+        "REALIGN": sum(1 << "ab".index(letter) for letter in realigned(gemm)),
         **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
@@ -101,7 +103,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         int(macros["REGISTERS"]) or _FILE // threads // c["MIN_BLOCKS"], c["TILES_M"] * c["BN"] // 2
     )
     stage = c["ATOMS"] * ATOM_BYTES * (bm + operand_rows(gemm, c["BN"]))
-    buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", 0) * BUFFER_ROWS * line
+    buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS * line
     shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
     return LoweredSm90(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
 
@@ -216,7 +218,10 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
         ScalarArg("i32", streamed),
     )
-    step = Step("gemm", args, (grid, 1, 1), (lowered.threads, 1, 1), (cluster, 1, 1), lowered.shared_bytes)
+    copied = realigned(gemm)
+    block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
+    step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copied))
+    steps = (copying_step(gemm, copied), step) if copied else (step,)
     requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
     if m["FIXED"]:
         requires += [
@@ -226,7 +231,7 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         ]
     if m["A_ROWS"] != bm:
         requires.append((f"M <= {m['A_ROWS']}", f"at most {m['A_ROWS']} rows: no more are fetched"))
-    return LaunchPlan(steps=(step,), requires=tuple(requires))
+    return LaunchPlan(steps=steps, requires=tuple(requires))
 
 
 _NOTHING = ScalarArg("i64", 0)
@@ -244,12 +249,16 @@ def _operand_map(gemm: Gemm, name: str, rows: int) -> DescriptorArg:
     """Lines of K, or of rows where K is the outer dimension; then the batch."""
     letter, size = name.lower(), dtype(gemm.a).bytes
     outer = "M" if name == "A" else "N"
-    k_inside = gemm.layout[0] == "n" if name == "A" else gemm.layout[1] == "t"
-    lines = outer if k_inside else "K"
+    k_inside = along_k(gemm, letter)
     sizes = ("K", outer, "batch") if k_inside else (outer, "K", "batch")
     line = ATOM_BYTES if name == "A" else operand_line(gemm, rows)
     box = (ATOM_BYTES // size, rows, 1) if k_inside else (line // size, ATOM_BYTES // size, 1)
-    return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, _strides(letter, lines, size)))
+    if letter in realigned(gemm):
+        each = pitch(gemm, letter)
+        apart = (each, f"{each} * {lines(gemm, letter)}")
+        return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, apart), copy_name(letter))
+    apart = _strides(letter, lines(gemm, letter), size)
+    return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, apart))
 
 
 def _result_map(gemm: Gemm, line: int) -> DescriptorArg:
@@ -267,8 +276,10 @@ def _strides(letter: str, lines: str, size: int) -> tuple[str, str]:
 
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the copy engine asks of tensors in memory."""
-    by_copy = "abc" if c["STORE"] != "straight" else "ab"
-    copied = [(letter, dtype(getattr(gemm, letter)).bytes) for letter in by_copy]
+    engine = [letter for letter in "ab" if letter not in realigned(gemm)] + ["c"] * (
+        c["STORE"] not in ("straight", "lines")
+    )
+    copied = [(letter, dtype(getattr(gemm, letter)).bytes) for letter in engine]
     for letter, size in copied:
         whole, name = LINE_BYTES // size, letter.upper()
         yield f"ld{letter} % {whole} == 0", f"lines of {name} that are multiples of 16 bytes"

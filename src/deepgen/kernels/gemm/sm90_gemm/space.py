@@ -8,11 +8,11 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
-    LINE_BYTES,
     matrix_rows,
     promotes,
     result_line,
 )
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
@@ -56,7 +56,8 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
             line = where(bn == n, result_line(gemm, n), line)
     copied = (store == "copy") | (store == "late")
     s.require(implies(store != "straight", line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
-    way_out = where(copied, consumers * 4 * BUFFER_ROWS * buffers * line, 0)
+    kept = where(store == "lines", 1, where(copied, buffers, 0))
+    way_out = consumers * 4 * BUFFER_ROWS * kept * line
     shared = s.derive("shared_bytes", stage * stages + way_out)
     room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
     s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
@@ -122,6 +123,8 @@ def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
     if gemm.n * size % LINE_BYTES == 0:
         # Registers hold results beside sums, or two sets of sums.
         ways += ["copy", "reuse", *(["late"] if size == 2 and not promotes(gemm) else [])]
+    else:
+        ways.append("lines")
     store = s.knob("STORE", ways)
     buffers = s.knob("BUFFERS", [1, 2, 3, 4, 6, 8], when=(store == "copy") | (store == "late"))
     return store, buffers
@@ -159,6 +162,7 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
         when=split | exchange | tail,
     )
     s.require(implies(split | exchange, store == "straight"), "sums of parts are stored straight")
+    s.require(implies(store == "lines", stays | ping_pong), "whole tiles are stored by lines")
     splits = where(split, cluster_k * parts, parts)
     divided = split | exchange | tail
     s.require(

@@ -1,0 +1,76 @@
+"""Operands whose lines the copy engine cannot take are copied first: which, and how the copying step is launched."""
+
+from __future__ import annotations
+
+from deepgen.operators import Gemm
+from deepgen.vocabulary import Arg, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
+
+LINE_BYTES = 16  # what the copy engine asks lines of memory to be multiples of
+PITCH_BYTES = 64  # lines of a copy begin at multiples of them, so that fetches are not split
+_THREADS, _CHUNKS = 256, 1024  # of a block, as in realign.h; chunks of 16 bytes
+_NOTHING = ScalarArg("i64", 0)
+
+
+def realigned(gemm: Gemm) -> str:
+    """Letters of the operands whose lines, or matrices, do not lie multiples of 16 bytes apart."""
+    scalars, whole = gemm.scalars(), LINE_BYTES // dtype(gemm.a).bytes
+    apart = {letter: [scalars[f"ld{letter}"], *([scalars[f"stride_{letter}"]] * (gemm.batch > 1))] for letter in "ab"}
+    return "".join(letter for letter, distances in apart.items() if any(int(n) % whole for n in distances))
+
+
+def copy_name(letter: str) -> str:
+    """The name of the workspace that holds the copy."""
+    return f"aligned_{letter}"
+
+
+def along_k(gemm: Gemm, letter: str) -> bool:
+    return gemm.layout[0] == "n" if letter == "a" else gemm.layout[1] == "t"
+
+
+def pitch(gemm: Gemm, letter: str) -> str:
+    """Bytes from line to line of a copy."""
+    return f"ceil_div({_line(gemm, letter)}, {PITCH_BYTES}) * {PITCH_BYTES}"
+
+
+def lines(gemm: Gemm, letter: str) -> str:
+    return _outer(letter) if along_k(gemm, letter) else "K"
+
+
+def copying_step(gemm: Gemm, letters: str) -> Step:
+    blocks, args = [], []
+    for letter in "ab":
+        if letter not in letters:
+            args += _absent()
+            continue
+        args += _arguments(gemm, letter)
+        blocks.append(
+            f"ceil_div(ceil_div({_line(gemm, letter)}, {LINE_BYTES}) * {lines(gemm, letter)} * batch, {_CHUNKS})"
+        )
+    return Step("realign", (*args, ScalarArg("i32", "batch")), (" + ".join(blocks), 1, 1), (_THREADS, 1, 1))
+
+
+def _arguments(gemm: Gemm, letter: str) -> list[Arg]:
+    size, each = dtype(gemm.a).bytes, pitch(gemm, letter)
+    return [
+        TensorArg(letter.upper()),
+        WorkspaceArg(copy_name(letter), f"{each} * {lines(gemm, letter)} * batch", align=128),
+        ScalarArg("i32", _line(gemm, letter)),
+        ScalarArg("i32", lines(gemm, letter)),
+        ScalarArg("i64", f"ld{letter} * {size}"),
+        ScalarArg("i64", f"stride_{letter} * {size}"),
+        ScalarArg("i32", each),
+    ]
+
+
+def _absent() -> list[Arg]:
+    whole = ScalarArg("i32", 0)
+    return [_NOTHING, _NOTHING, whole, whole, _NOTHING, _NOTHING, whole]
+
+
+def _line(gemm: Gemm, letter: str) -> str:
+    """Bytes of a line."""
+    return f"({'K' if along_k(gemm, letter) else _outer(letter)} * {dtype(gemm.a).bytes})"
+
+
+def _outer(letter: str) -> str:
+    return "M" if letter == "a" else "N"
