@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -36,6 +35,7 @@ from deepgen.toolchains import (
 from deepgen.toolchains.ahead import BegunBuild
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.tuning.engines.baseline_race import BaselineRace
+from deepgen.tuning.engines.first_gate import FirstGate
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 from deepgen.vocabulary.folders import Scratch
 
@@ -103,14 +103,11 @@ class LocalSession:
         self._race: BaselineRace | None = None  # once there are baselines to race
         self._gave_up = False  # loading them there: what was loaded soon races in the search's own worker
         self._measured = threading.Event()  # a first trial was
-        self._built: SimpleQueue[tuple[int, Kernel, Artifact | None] | None] = SimpleQueue()
+        self._built: SimpleQueue[tuple[int, Kernel, Artifact] | None] = SimpleQueue()
         self._ended: SimpleQueue[Outcome | Exception] = SimpleQueue()
         self._beat: float | None = None
         self._closing = self._dropped = self._measuring = False
-        self._leading: int | None = None  # the trial that the device waits for
-        self._beside = 0  # other builds that were begun before that of the leading trial has ended
-        self._behind: list[tuple[int, Kernel]] | None = None  # trials whose builds wait for it; None: none does
-        self._lock = threading.Lock()
+        self._gate: FirstGate[tuple[int, Kernel], tuple[int, Kernel, Artifact]] = FirstGate(self.jobs)
         self._thread = threading.Thread(target=self._measure_all, name="deepgen-measure", daemon=True)
         self._thread.start()
 
@@ -128,16 +125,8 @@ class LocalSession:
         return self._measuring
 
     def submit(self, trial_id: int, kernel: Kernel, *, first: bool = False) -> None:
-        with self._lock:
-            if first:
-                self._leading, self._behind, self._beside = trial_id, [], 0
-            elif self._behind is not None:
-                # Half of the cores may only be threads of the others, and this process and its worker start meanwhile.
-                if self._beside >= (self.jobs - 2) // 2:
-                    self._behind.append((trial_id, kernel))
-                    return
-                self._beside += 1
-        self._begin(trial_id, kernel)
+        for one in self._gate.submit(trial_id, (trial_id, kernel), first=first):
+            self._begin(*one)
 
     def _begin(self, trial_id: int, kernel: Kernel) -> None:
         begun = self._taken(kernel)
@@ -237,6 +226,7 @@ class LocalSession:
         if self._closing:
             return
         self._closing = True
+        self._gate.close()
         for group in (self._helping, *(begun.group for begun in self._begun)):
             group.close()
         self._pool.close(cancel=True)
@@ -345,43 +335,35 @@ class LocalSession:
             yield
 
     def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
-        artifact = None
+        built = None
         try:
-            artifact = future.result()
+            built = trial_id, kernel, future.result()
         except BuildError as error:
             self._ended.put(Outcome(trial_id, None, Measurement(error.verdict, error.detail)))
         except CancelledError:
-            return
+            pass
         except Exception as error:  # an internal error must reach the tuner, not vanish in a pool thread
             self._ended.put(error)
-        with self._lock:  # before the device gets it: once it is measured, no trial leads any more
-            behind, self._behind = (self._behind, None) if trial_id == self._leading else (None, self._behind)
-        self._built.put((trial_id, kernel, artifact))
-        for one in behind or ():
-            self._begin(*one)
+        ready, begin = self._gate.built(trial_id, built)
+        for item in ready:
+            self._built.put(item)
+        for one in begin:
+            with suppress(RuntimeError) if self._closing else nullcontext():  # the pool may be closed by now
+                self._begin(*one)
 
     def _measure_all(self) -> None:
-        early: deque[tuple[int, Kernel, Artifact | None]] = deque()  # built before the leading trial was measured
-        while not self._closing:
-            item = early.popleft() if early and self._leading is None else self._built.get()
-            if item is None:
-                return
-            trial_id, kernel, artifact = item
-            if self._leading not in (None, trial_id):
-                early.append(item)
-                continue
-            self._leading = None if artifact is None else self._leading
-            if self._dropped or artifact is None:
-                continue
-            self._measuring = True
-            try:
-                outcome: Outcome | Exception = self._outcome(trial_id, kernel, artifact)
-            except Exception as error:  # passed to the tuner, which stops with it
-                outcome = error
-            self._leading = None
-            if not self._closing:
-                self._ended.put(outcome)
-            self._measuring = False
+        while (item := self._built.get()) is not None and not self._closing:
+            if not self._dropped:
+                self._measuring = True
+                try:
+                    outcome: Outcome | Exception = self._outcome(*item)
+                except Exception as error:  # passed to the tuner, which stops with it
+                    outcome = error
+                if not self._closing:
+                    self._ended.put(outcome)
+                self._measuring = False
+            for early in self._gate.ended(item[0]):
+                self._built.put(early)
 
     def _outcome(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Outcome:
         if self._look is not None and not self._look(trial_id, artifact):
