@@ -313,6 +313,17 @@ class Posterior:
         self._explained = self._explained + np.einsum("ij,ij->j", rows, rows)
         self.size = end
 
+    def widen(self, pool: Joined, observed: Sequence[int]) -> None:
+        """Its pool has grown at the end; these places were observed so far."""
+        n, before = self.size, self._rows.shape[1]
+        fresh = pool.part(np.arange(before, pool.columns.shape[1]))
+        self._pool, self._tables = pool, self._kernel.over(pool)
+        tables = [t.take(g[2][observed], 1) for t, g in zip(self._tables, pool.groups, strict=True)]
+        rows = np.empty((len(self._rows), fresh.columns.shape[1]))
+        rows[:n] = self._half[:n, :n] @ _looked_up(tables, fresh, n).T
+        self._rows = np.hstack([self._rows, rows])
+        self._explained = np.concatenate([self._explained, np.einsum("ij,ij->j", rows[:n], rows[:n])])
+
     def part(self, places: Ints) -> Posterior:
         """The same of some places only, which then count from 0; it goes its own way from here."""
         part = Posterior(self._kernel, self._pool.part(places), self._noise)

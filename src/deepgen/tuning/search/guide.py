@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -46,6 +47,14 @@ class Guide(Protocol):
 
     def hear(self, lessons: Sequence[Lesson]) -> None:
         """Some trials more; their configs are in the pool. This must be quick."""
+        ...
+
+    def heir(self) -> Guide:
+        """Another one that knows the same of the knobs in general, to be renewed while this one goes on."""
+        ...
+
+    def widen(self) -> None:
+        """Its pool has grown at the end."""
         ...
 
     def ahead(self, count: int, pending: Sequence[int]) -> list[int]:
@@ -167,6 +176,11 @@ class GaussianGuide:
         self.kernel.recall(general)
         self._fitted = True
 
+    def heir(self) -> GaussianGuide:
+        heir = copy(self)
+        heir.kernel = copy(self.kernel)  # a fit replaces what it holds, and changes none of it
+        return heir
+
     def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
         """All, or when they are many the fastest and some of the others."""
         if len(lessons) <= _MOST:
@@ -190,6 +204,11 @@ class GaussianGuide:
         if len(self._right) < len(self._tried):
             self._learn_failures()
         self._train()
+
+    def widen(self) -> None:
+        for posterior, lessons in ((self._time, self._right), (self._works, self._tried)):
+            if posterior is not None:
+                posterior.widen(self._pool.joined, [self._pool.place[t.rank] for t in lessons])
 
     def hear(self, lessons: Sequence[Lesson]) -> None:
         if self._trees is None or len(self._tried) >= _MOST:

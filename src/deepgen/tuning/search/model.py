@@ -7,9 +7,10 @@ Where earlier studies have something to say, the first configs are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from deepgen.tuning.search.encoding import Encoding
 from deepgen.tuning.search.guide import GaussianGuide, Guide, Lesson, Lessons
 from deepgen.tuning.search.pool import Design, Pool, draw_pool
 from deepgen.tuning.search.regressors import LIBRARIES, check_library, make_regressor
+from deepgen.tuning.search.renewal import Renewal, in_background, lag
 from deepgen.tuning.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
 from deepgen.vocabulary.codec import Serializable
@@ -104,6 +106,7 @@ class Model:
         self._next_renewal = 0
         self._next_fit = 0
         self._planned: list[int] = []
+        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # under way
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -142,7 +145,8 @@ class Model:
     def _take_first(self, ranks: list[int]) -> bool:
         """Take a config that is far from all before it: one that earlier studies like, or any."""
         if self._corners is None or self._favourites is None:
-            self._pool = self._next_pool(self._learned)
+            self._drawn = len(self._learned)
+            self._pool = self._drawing(self._learned, self._drawn, self._pending)()
             self._corners = Design(self._encoding, self._pool, np.arange(min(CORNERS, len(self._pool.ranks))))
             self._favourites = Design(self._encoding, self._pool, self._most_expected(self._pool))
             for codes in self._encoding.codes(list(self._fresh.taken)).tolist():
@@ -194,43 +198,76 @@ class Model:
     def _learn(self) -> Pool:
         """Bring the guide up to date: a little for each trial, and from the ground up ever more rarely."""
         self._corners = self._favourites = None
-        if self._pool is None or self._is_outdated(self._pool):
-            n = len(self._learned)
-            fit = n <= LATE or n >= self._next_fit
-            chosen = self._guide.choose(self._learned)
-            self._pool = self._next_pool(chosen)
-            self._guide.renew(self._pool, chosen, fit=fit)
-            self._renewed_with, self._heard = list(self._pending), [n]
+        n, stuck = len(self._learned), self._is_stuck()
+        if self._renewal is None and (stuck or n >= self._next_renewal):
+            # Where trials are under way, there is time. Trees are not renewed aside: they are not made for it.
+            later = 0 if stuck or not self._pending or self._library != "numpy" else lag(n)
+            fit, reuses = n <= LATE or n >= self._next_fit, self._reuses_pool(n)
             self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
             self._next_renewal = min(self._next_fit, n + LATE_DRAW)
+            self._renew(Renewal(n, n + later, self._drawn if reuses else n, fit, tuple(self._pending)))
+        if self._renewal is not None and (stuck or n >= self._renewal[0].due):
+            self._take_over(*self._renewal)
         else:
             self._guide.hear(self._learned[self._heard[-1] :])
-            self._heard.append(len(self._learned))
+            self._heard.append(n)
+        assert self._pool is not None, "a guide has a pool"
         return self._pool
 
-    def _is_outdated(self, pool: Pool) -> bool:
-        """Whether it is time, nothing is left, or trials were told that nobody asked for."""
-        if len(self._learned) >= self._next_renewal or not pool.open.any():
+    def _is_stuck(self) -> bool:
+        """Whether the guide cannot go on: there is none yet, nothing is left, or trials were told that nobody asked
+        for."""
+        if self._pool is None or not self._heard or not self._pool.open.any():
             return True
-        return any(t.rank not in pool.place for t in self._learned[self._heard[-1] :])
+        place = self._pool.place
+        return any(t.rank not in place for t in self._learned[self._heard[-1] :])
 
-    def _next_pool(self, lessons: Sequence[Lesson]) -> Pool:
-        """The configs to look at from now on, those told among them."""
-        if self._pool is not None and self._fresh.count <= self._limit(len(self._learned)):
-            return self._pool
-        self._drawn = len(self._learned)
-        return self._draw(lessons, self._drawn, self._pending)
+    def _renew(self, renewal: Renewal) -> None:
+        """Learn from the ground up; aside where there is time, while the guide that there is goes on."""
+        chosen = self._guide.choose(self._learned[: renewal.after])
+        pool = self._pool if self._reuses_pool(renewal.after) else None
+        drawing = self._drawing(chosen, renewal.drawn, renewal.pending) if pool is None else None
+        aside = renewal.due > renewal.after
+        guide = self._guide.heir() if aside else self._guide
+
+        def work() -> tuple[Pool, Guide]:
+            own = drawing() if drawing is not None else pool
+            assert own is not None, "it is drawn where there is none"
+            guide.renew(own, chosen, fit=renewal.fit)
+            return own, guide
+
+        self._renewal = renewal, in_background(work) if aside else _of(work())
+
+    def _take_over(self, renewal: Renewal, made: Future[tuple[Pool, Guide]]) -> None:
+        """Go on with the renewed guide, which then hears of what was told meanwhile."""
+        self._pool, self._guide = made.result()
+        self._renewal, self._drawn = None, renewal.drawn
+        meanwhile = self._learned[renewal.after :]
+        asked = [r for r in (*(t.rank for t in meanwhile), *self._pending) if r not in self._pool.place]
+        if asked:
+            self._pool.add(self._encoding, asked)
+            self._guide.widen()
+        for rank in self._fresh.taken:
+            self._pool.close(rank)
+        self._renewed_with, self._heard = [*renewal.pending, *asked], [renewal.after]
+        if meanwhile:
+            self._guide.hear(meanwhile)
+            self._heard.append(len(self._learned))
+
+    def _reuses_pool(self, trials: int) -> bool:
+        """Whether the pool there is holds the whole space, and that is still looked at whole."""
+        return self._pool is not None and self._fresh.count <= self._limit(trials)
 
     def _limit(self, trials: int) -> int:
         return LATE_DRAWN if trials > LATE else WHOLE if self._fresh.count <= WHOLE else DRAWN
 
-    def _draw(self, lessons: Sequence[Lesson], drawn: int, pending: Iterable[int]) -> Pool:
-        """The pool that is drawn after that many trials; one that holds a whole space depends on that alone."""
+    def _drawing(self, lessons: Sequence[Lesson], drawn: int, pending: Iterable[int]) -> Callable[[], Pool]:
+        """Draws the pool after that many trials; one that holds a whole space depends on that alone."""
         right = [t for t in lessons if t.seconds is not None]
         best = sorted(right, key=lambda t: (t.seconds, t.rank))[:AROUND]
         needed = [*pending, *(t.rank for t in lessons)]
         limit, seed = self._limit(drawn), self._seed + drawn
-        return draw_pool(self._encoding, self._fresh.taken, needed, [t.rank for t in best], limit, seed)
+        return partial(draw_pool, self._encoding, set(self._fresh.taken), needed, [t.rank for t in best], limit, seed)
 
     # Going on from a state -----------------------------------------------------------------------------------------
 
@@ -251,6 +288,7 @@ class Model:
             self._next_renewal,
             self._next_fit,
             tuple(self._planned),
+            None if self._renewal is None else self._renewal[0],
         ).to_json()
 
     def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
@@ -272,12 +310,14 @@ class Model:
         self._next_renewal, self._next_fit = kept.next_renewal, kept.next_fit
         self._planned, self._renewed_with, self._heard = list(kept.planned), list(kept.pending), list(kept.heard)
         chosen = self._guide.choose(learned[: kept.heard[0]])
-        self._pool = self._draw(chosen, kept.drawn, kept.pending)
+        self._pool = self._drawing(chosen, kept.drawn, kept.pending)()
         self._guide.renew(self._pool, chosen, fit=False)
         if any(t.rank not in self._pool.place for t in learned[kept.heard[0] : kept.heard[-1]]):
             raise ValueError("this state is of another search")
         for start, end in pairwise(kept.heard):
             self._guide.hear(learned[start:end])
+        if kept.renewal is not None:
+            self._renew(kept.renewal)
 
 
 @dataclass(frozen=True)
@@ -296,6 +336,7 @@ class Checkpoint(Serializable):
     next_renewal: int
     next_fit: int
     planned: tuple[int, ...]
+    renewal: Renewal | None  # under way
 
     def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
         """Whether it can be of a search in a space of `count` configs of such proposals and lessons."""
@@ -308,4 +349,11 @@ class Checkpoint(Serializable):
             and list(self.heard) == sorted(self.heard)
             and len(self.heard) > 0
             and self.drawn <= self.heard[0] <= self.heard[-1] <= learned
+            and (self.renewal is None or self.renewal.fits(ranks, learned))
         )
+
+
+def _of(result: tuple[Pool, Guide]) -> Future[tuple[Pool, Guide]]:
+    future: Future[tuple[Pool, Guide]] = Future()
+    future.set_result(result)
+    return future

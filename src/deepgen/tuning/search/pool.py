@@ -32,6 +32,14 @@ class Pool:
         """The codes as a kernel wants them."""
         return Joined(self.columns, self._order)
 
+    def add(self, encoding: Encoding, ranks: Sequence[int]) -> None:
+        """Some more, which were proposed; at the end."""
+        self.place.update({rank: place for place, rank in enumerate(ranks, len(self.ranks))})
+        self.ranks += ranks
+        self.columns = np.hstack([self.columns, encoding.codes(ranks).T])
+        self.open = np.concatenate([self.open, np.zeros(len(ranks), dtype=np.bool_)])
+        self.__dict__.pop("joined", None)
+
     def close(self, rank: int) -> None:
         """This rank was proposed."""
         place = self.place.get(rank)
