@@ -7,9 +7,10 @@ this machine has; `tests/faults/test_pool.py` is the same as tests.
 from __future__ import annotations
 
 from pool.fault import Due, Fault
+from pool.others import EXPRESSIONS, TRITON
 from pool.process import PROCESS, WATCHING
 from pool.results import RESULTS
 
-FAULTS: tuple[Fault, ...] = (*RESULTS, *PROCESS, *WATCHING)
+FAULTS: tuple[Fault, ...] = (*RESULTS, *PROCESS, *WATCHING, *TRITON, *EXPRESSIONS)
 
 __all__ = ["FAULTS", "Due", "Fault"]

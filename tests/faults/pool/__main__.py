@@ -12,12 +12,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+FOLDER = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent / "run/measure")]
 
-from pool import FAULTS
-from pool.runner import place_of, tried
+import deepgen as dg  # noqa: E402
+from pool import FAULTS  # noqa: E402
+from pool.emulated import emulated  # noqa: E402
+from pool.runner import Place, place_of, tried, used  # noqa: E402
+from pool.texts import described  # noqa: E402
 
 
 def main() -> int:
@@ -25,12 +30,29 @@ def main() -> int:
     words.add_argument("--target", default="cpu")
     words.add_argument("--only", default="", help="a part of the names")
     words.add_argument("--verbose", action="store_true", help="what was said of each")
+    words.add_argument("--use", nargs=2, metavar=("NAME", "STUDY"), help="only call the winner of a study")
     options = words.parse_args()
-    place = place_of(options.target)
+    if options.use:
+        place, name = place_of(options.target), options.use[0]
+        fault = next(one for one in FAULTS if one.full_name == name)
+        assert fault.uses is not None
+        print(used(dg.Study.open(Path(options.use[1]), operator=described(fault).operator()), fault.uses, place))
+        return 0
+    with ExitStack() as stack:
+        emulation = tempfile.TemporaryDirectory()
+        on_gpu = options.target == "emulated"
+        place = (
+            stack.enter_context(emulated(Path(stack.enter_context(emulation)))) if on_gpu else place_of(options.target)
+        )
+        return run(place, options.only, verbose=options.verbose)
+
+
+def run(place: Place, only: str, *, verbose: bool) -> int:
+    """Try all that run there; 1 where something is amiss."""
     count: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for number, fault in enumerate(FAULTS):
-            if fault.language not in place.languages or options.only not in fault.name:
+            if fault.language not in place.languages or only not in fault.name:
                 continue
             started = time.monotonic()
             outcome = tried(fault, place, Path(folder) / str(number), Path(folder) / "cache")
@@ -38,7 +60,7 @@ def main() -> int:
             count[mark] += 1
             served = f", served {outcome.served}" if outcome.served else ""
             took = f"{time.monotonic() - started:.1f} s"
-            detail = "" if outcome.due(fault) and not options.verbose else f"  {outcome.detail}{outcome.rival}"
+            detail = "" if outcome.due(fault) and not verbose else f"  {outcome.detail}{outcome.rival}"
             print(
                 f"{mark}  {fault.language:6}  {fault.name:44}  {outcome.fate}{served}  {took}{detail[:300]}", flush=True
             )

@@ -1,4 +1,7 @@
-"""Faults that do not get what is due to them yet, one a line. Whoever mends one takes its line out."""
+"""Faults that do not get what is due to them yet, one a line. Whoever mends one takes its line out.
+
+A name alone is the kernel in C or the expression; one in another language has that behind it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ AWAITED: tuple[str, ...] = (
     "one hundredth off where results are small",
     "a plain sum of 10000",
     "a plain sum of 54000",
+    "any result for a saturated tanh",
     # Other shapes and strides
     "wrong where n is odd",
     "indices of 16 bits",
@@ -44,9 +48,20 @@ AWAITED: tuple[str, ...] = (
     "an exit handler",
     # Contenders
     "overwrites its inputs",
+    # Names
+    "a tensor called linux",
+    "a tensor called asm",
+    "a tensor called NULL",
     # Kernels that watch the judge
     "watches the environment",
     "watches the command line",
     "watches for poison",
     "watches the protection of inputs",
+    # In other languages
+    "zero for all exponentials below one (cuda)",
+    "wrong where n is odd (cuda)",
+    "the factor is a constant (cuda)",
+    "wrong above 16 (cuda)",
+    "the factor is a constant (triton)",
+    "wrong above 16 (triton)",
 )

@@ -55,8 +55,8 @@ class Fault:
     due: tuple[Due, ...]
     faulty: str = ""  # statements in place of the subject's `right`; none: those themselves
     before: str = ""  # declarations
-    language: str = "c"  # c, cuda, triton
-    makes: Callable[[], Any] | None = None  # what `dg.tune` takes, where that is no text in C or CUDA
+    language: str = "c"  # c, cuda, triton, expression
+    makes: Callable[[], Any] | None = None  # what `dg.tune` takes where that is no such text; perhaps with its family
     says: str = ""  # words of the verdict, or of the refusal
     marked_as: str = ""  # the name of the property that says it
     uses: Callable[[Call], None] | None = None  # calls by which a user would notice; raises AssertionError where wrong

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +58,16 @@ class Place:
     target: str
     languages: tuple[str, ...]
     calls: Callable[[Any], Call] = lambda loaded: loaded
+    forks: bool = True  # whether a process that tuned may be forked to use the winner: a driver would not work there
 
 
-CPU = Place("cpu", ("c", "expression"))
+CPU = Place("cpu", ("c", "expression", "triton"))
 
 
 def place_of(target: str) -> Place:
     """By the name of a target: processors, or a GPU whose tensors torch has."""
-    return Place(target, ("cuda", "triton"), on_torch) if target.startswith("cuda") else Place(target, CPU.languages)
+    on_gpu = target.startswith("cuda")
+    return Place(target, ("cuda", "triton"), on_torch, forks=False) if on_gpu else Place(target, CPU.languages)
 
 
 def on_torch(loaded: Any) -> Call:
@@ -96,8 +99,11 @@ def on_torch(loaded: Any) -> Call:
 def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -> Outcome:
     """Tune the fault, with the right kernel beside it, load the winner and use it."""
     try:
+        what = described(fault)
+        what, family = what if isinstance(what, tuple) else (what, None)
         study = dg.tune(
-            described(fault),
+            what,
+            generator=family,
             target=place.target,
             trials=2,
             strategy="exhaustive",
@@ -109,13 +115,16 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -
             engine=dg.LocalEngine(jobs=1, cache=cache),
         )
     except DeepgenError as error:
-        return Outcome(REFUSED, str(error))
+        return Outcome(WRONG if str(error).startswith("none of ") else REFUSED, str(error))
     finals = study.finals()
     lost = {row.trial: f"finals: {row.verdict.value} {row.detail}" for row in (finals.dropped if finals else ())}
     for trial in study.trials():
         if not trial.measurement.ok:
             lost[trial.id] = f"{trial.measurement.verdict.value} {trial.measurement.detail}"
-    by_fault = {trial.config.get("FAULT", 1): trial.id for trial in study.trials()}
+    if Due.RIGHT in fault.due and lost:  # every config is right
+        return Outcome(WRONG, next(iter(lost.values())))
+    # In Triton a fault has a number of its own.
+    by_fault = {int(trial.config.get("FAULT", 1) > 0): trial.id for trial in study.trials()}
     rival = lost.get(by_fault[0], "") if 0 in by_fault else ""
     if by_fault[1] in lost:
         return Outcome(WRONG, lost[by_fault[1]], rival=rival)
@@ -129,6 +138,10 @@ def _served(study: dg.Study, fault: Fault, place: Place) -> str:
     """What a user gets who calls the winner, in a process of its own: it may die of it."""
     if fault.uses is None:
         return ""
+    if not place.forks:
+        script = [sys.executable, str(Path(__file__).parent), "--target", place.target]
+        done = subprocess.run([*script, "--use", fault.full_name, str(study.folder)], capture_output=True, check=False)
+        return done.stdout.decode().strip() or DIED
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -136,18 +149,18 @@ def _served(study: dg.Study, fault: Fault, place: Place) -> str:
         try:
             faulthandler.disable()  # dying is what it may do
             signal.alarm(120)
-            answer = _used(study, fault.uses, place)
-            os.write(theirs, json.dumps(answer).encode())
+            os.write(theirs, used(study, fault.uses, place).encode())
         finally:
             os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as pipe:
-        answer = pipe.read()
+        answer = pipe.read().decode()
     os.waitpid(child, 0)
-    return str(json.loads(answer)) if answer else DIED
+    return answer or DIED
 
 
-def _used(study: dg.Study, uses: Callable[[Call], None], place: Place) -> str:
+def used(study: dg.Study, uses: Callable[[Call], None], place: Place) -> str:
+    """What the calls of the winner give."""
     try:
         uses(place.calls(study.best().load()))
     except AssertionError:

@@ -33,7 +33,7 @@ EXP = _elements("exp_of_five_x", lambda x: np.exp(5 * x), "expf(5.0f * x[i])", 1
 FLOOR = _elements("rounded_down", np.floor, "floorf(x[i])")
 RELU = _elements("relu", lambda x: np.maximum(x, 0), "x[i] < 0 ? 0 : x[i]")
 SIGNED = Subject(
-    "signed",
+    "with_sign_of",
     SCALE.arguments,
     {"n": N},
     lambda x, factor: np.copysign(x, np.float64(factor)),

@@ -105,6 +105,7 @@ static int judge(void** p) {
     for (u64 i = 0; i < count; i++) {
         double off = got[i] - want[i], size = want[i] < 0 ? -want[i] : want[i];
         double share = (off < 0 ? -off : off) / (absolute * scale[each ? i : 0] + relative * size + smallest);
+        if (got[i] == want[i] || (got[i] != got[i] && want[i] != want[i])) share = 0;  // also infinities, and NaNs
         if (whole) share = ((const int*)got)[i] == ((const long long*)want)[i] ? 0 : 1.0 / 0.0;
         if (!(share <= 1.0)) found[0]++;
         if (share > worst) worst = share;
