@@ -263,6 +263,11 @@ class Operator(ABC):
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
 
+    def judged_by(self) -> Mapping[str, Any]:
+        """Functions and values that decide what is right: a study of an operator from outside deepgen begins anew where
+        one of them has changed."""
+        return {name: vars(kind)[name] for name in _JUDGING for kind in [_holder(type(self), name)] if kind is not None}
+
     def to_json(self) -> JsonObject:
         assert is_dataclass(self), "an operator is a frozen dataclass"
         return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
@@ -286,6 +291,16 @@ class Operator(ABC):
     def parameters(self) -> Mapping[str, Any]:
         """The words that describe it, as `make` takes them: fields of the same names, unless it says otherwise."""
         return {name: getattr(self, name) for name in words_of(type(self))}
+
+
+# What may decide whether a result is right; an expression gives the others where it is all there is.
+_JUDGING = ("signature", "reference", "expression", "inputs", "probes", "tolerance", "answer_of", "neighbours")
+
+
+def _holder(kind: type, name: str) -> type | None:
+    """The class that defines it, unless deepgen does."""
+    holder = next((one for one in kind.__mro__ if name in vars(one)), None)
+    return None if holder is None or holder.__module__.startswith("deepgen.") else holder
 
 
 def typical(values: Array) -> Array:

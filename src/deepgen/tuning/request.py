@@ -24,6 +24,7 @@ from deepgen.tuning.progress import Goals
 from deepgen.tuning.study.definition import check_config
 from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest
+from deepgen.vocabulary.code_digest import code_digest
 from deepgen.vocabulary.finding import NAME, CodeRef, CodeSource, source_of
 
 STUDIES = Path("deepgen-studies")
@@ -126,6 +127,7 @@ class StudyPlan:
     sources: Mapping[str, CodeSource] = field(default_factory=dict)  # of code that is not deepgen's own
     members: Mapping[str, Space] = field(default_factory=dict)  # where families compete: the space of each
     after: Path | None = None  # the earlier study whose kernels have changed since, and which this one learns from
+    anew: str = ""  # why an earlier study of the same definition was not resumed
 
     def emit(self, request: Request, config: Mapping[str, Any]) -> Kernel:
         """The kernel of a config, which may have come out of the journal."""
@@ -192,6 +194,9 @@ def plan(request: Request) -> StudyPlan:
     members = {name: narrow(own, request.domains) for name, own in members.items()}
     sources = code_of(request, generator)
     recorded: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
+    if not is_built_in(request.operator):
+        judging = request.operator.judged_by()
+        recorded["judged_by"] = {part: code_digest(value, type(request.operator)) for part, value in judging.items()}
     if request.also:
         recorded["also_facts"] = [_facts(operator) for operator in request.also]
     if sources:

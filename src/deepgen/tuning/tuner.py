@@ -57,8 +57,8 @@ def tune(
         first = None if planned.first is None else str(planned.first)  # a rank may be too large for other JSON readers
         journal.begin_run({**request.budget(), "default": first, "started_at": clock.started_at})
         run = _Run(request, planned, journal, watch or (lambda progress: None), stop or threading.Event(), clock)
-        if planned.after is not None:
-            run.say(note=f"generator {planned.generator.name} has changed: a new study, {planned.folder.name}")
+        if planned.anew:
+            run.say(note=f"{planned.anew}: a new study, {planned.folder.name}")
         if not run.complete():
             try:
                 with run.opened(engine or LocalEngine()) as session:

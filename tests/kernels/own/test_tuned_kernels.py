@@ -195,3 +195,30 @@ def test_a_template_in_cpp_with_an_included_file(tmp_path: Path) -> None:
         reference=lambda x: 2 * x,
     )
     assert tuned(kernel, tmp_path).summary()["trials"] == {"correct": 2}
+
+
+def test_a_corrected_reference_judges_anew(tmp_path: Path) -> None:
+    wrong = tuned(scale(reference=lambda x, f: (f + 1) * x), tmp_path)
+    assert {t.config["WRONG"]: t.ok for t in wrong.trials()} == {0: False, 1: True}
+    right = tuned(scale(reference=lambda x, f: f * x), tmp_path)
+    assert {t.config["WRONG"]: t.ok for t in right.trials()} == {0: True, 1: False}
+    assert any(f"reference of scale n=500 changed since {wrong.folder.name}" in text for _, text in right.notes())
+    assert tuned(scale(reference=lambda x, f: f * x), tmp_path).folder == right.folder
+    assert tuned(scale(reference=lambda x, f: (f + 1) * x), tmp_path).folder == wrong.folder
+
+
+def test_other_inputs_and_probes_judge_anew(tmp_path: Path) -> None:
+    def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> object:
+        return rng.random(shape)
+
+    def of(fill: object, bound: float) -> dg.Study:
+        x = dg.input("x", "n", "f32", fill=fill)  # type: ignore[arg-type]
+        probes = {"wide": {"x": ("uniform", -bound, bound)}}
+        kernel = scale(reference=lambda x, f: f * x, knobs={"WRONG": [0]}, arguments=[Y, x, F, N], probes=probes)
+        return tuned(kernel, tmp_path)
+
+    first = of(positive, 9.0)
+    other = of(lambda rng, shape: 2 - rng.random(shape), 9.0)
+    wider = of(positive, 99.0)
+    assert len({first.folder, other.folder, wider.folder}) == 3
+    assert of(positive, 9.0).folder == first.folder

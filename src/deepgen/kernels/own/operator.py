@@ -181,6 +181,13 @@ class KernelOperator(Operator):
         fixed = any(isinstance(t.fill, np.ndarray) for t in self.described.tensors)
         return () if fixed or isinstance(self.compared_with, Mapping) else super().neighbours()
 
+    def judged_by(self) -> Mapping[str, Any]:
+        other: Any = self.compared_with
+        judge = getattr(other, "description", None)
+        reference = other if judge is None else [other.family.recipe, other.operator().judged_by()]
+        fills = {t.name: t.fill for t in self.described.tensors}
+        return {"reference": reference, "inputs": fills, "probes": self.described.probes}
+
     def to_json(self) -> JsonObject:
         return {"name": NAME, "kernel": self.described.name, "sizes": self.sizes(), "values": self.values()}  # type: ignore[dict-item]
 

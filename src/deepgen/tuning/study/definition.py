@@ -31,6 +31,7 @@ _OPTIONAL: Mapping[str, type] = {
     "also_facts": list,
     "transfer": bool,
     "second_look": bool,
+    "judged_by": dict,
 }
 
 

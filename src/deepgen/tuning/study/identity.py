@@ -27,28 +27,43 @@ _IGNORED = ("__pycache__",)
 
 @contextmanager
 def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPlan, Journal]]:
-    """The journal of a study, ready to be written; that of a new study if the kernels have changed."""
-    digest = source_digest(planned.generator)
+    """The journal of a study, ready to be written; that of a new study if its kernels or its judge have changed."""
+    text = source_digest(planned.generator)
     with _journal(planned.folder) as journal:
-        if journal.empty or _same(request, planned, journal, digest):
-            _define(planned, journal, digest)
+        judged = [] if journal.empty else _judged_otherwise(planned, journal)
+        if journal.empty or (not judged and _same(request, planned, journal, text)):
+            if journal.empty and planned.anew:
+                journal.note(f"{planned.anew}; a new study begins, and the verdicts of that one do not count")
+            _define(planned, journal, text)
             yield planned, journal
             return
-    folder = planned.folder.with_name(f"{planned.folder.name}-{digest[:8]}")
-    after = replace(planned, folder=folder, after=planned.folder)
+    if judged:
+        folder = planned.folder.with_name(f"{planned.folder.name}-{digest(planned.definition['judged_by'], 8)}")
+        why = f"{' and '.join(judged)} of {request.operator.describe()} changed since {planned.folder.name} was judged"
+        with open_journal(request, replace(planned, folder=folder, anew=why)) as opened:
+            yield opened
+        return
+    folder = planned.folder.with_name(f"{planned.folder.name}-{text[:8]}")
+    why = f"generator {planned.generator.name} emits other kernels than those that {planned.folder.name} measured"
+    after = replace(planned, folder=folder, after=planned.folder, anew=why)
     with _journal(after.folder) as journal:
-        if not journal.empty and not _same(request, after, journal, digest):
+        if not journal.empty and not _same(request, after, journal, text):
             raise DeepgenError(
                 f"{after.folder}: generator {after.generator.name} is not deterministic: "
                 "it emits different kernels in each process"
             )
         if journal.empty:
-            journal.note(
-                f"generator {planned.generator.name} emits other kernels than those that {planned.folder.name} "
-                "measured; starting a new study, which learns from that one"
-            )
-        _define(after, journal, digest)
+            journal.note(f"{why}; starting a new study, which learns from that one")
+        _define(after, journal, text)
         yield after, journal
+
+
+def _judged_otherwise(planned: StudyPlan, journal: Journal) -> list[str]:
+    """The parts of a user's operator that decide what is right, and are not those that the study was judged by."""
+    before, now = journal.definition().get("judged_by"), planned.definition.get("judged_by")
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return []  # a study of an earlier version
+    return [part for part in sorted({*before, *now}) if before.get(part) != now.get(part)]
 
 
 @contextmanager
@@ -67,19 +82,19 @@ def _journal(folder: Path) -> Iterator[Journal]:
             raise
 
 
-def _define(planned: StudyPlan, journal: Journal, digest: str) -> None:
+def _define(planned: StudyPlan, journal: Journal, text: str) -> None:
     journal.define(planned.definition)
     journal.keep_space(planned.space)
-    journal.keep_digest(digest)
+    journal.keep_digest(text)
     if planned.sources or is_own_kernel(planned.definition):
         finding.keep(planned.sources, planned.folder)
         if (signature := trust.sign(signed_part(journal.definition()))) is not None:
             journal.keep_signature(signature)
 
 
-def _same(request: Request, planned: StudyPlan, journal: Journal, digest: str) -> bool:
+def _same(request: Request, planned: StudyPlan, journal: Journal, text: str) -> bool:
     """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
-    if journal.digest() == digest:
+    if journal.digest() == text:
         return True
     try:
         return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
