@@ -145,6 +145,21 @@ def test_kernels_are_right_and_compile_without_a_warning(tmp_path: Path) -> None
         np.testing.assert_allclose(result, want, rtol=2**-8 if bf16 else 0)
 
 
+STRANGE = (
+    "linux asm NULL unix INFINITY NAN M_PI typeof bool true errno fmaxf memcpy float4 float32x4_t vaddq_f32 int".split()  # noqa: SIM905
+)
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+def test_tensors_may_have_any_name(tmp_path: Path) -> None:
+    tensors = [dg.tensor(name, (8,)) for name in STRANGE]
+    result = dg.compute("EOF", (8,), lambda i: dg.exp(sum(t[i] for t in tensors)))
+    function = lower(dg.expression(result, name="restrict"), ())
+    loaded = ctypes.CDLL(str(library([function], tmp_path)))
+    (got,) = run(loaded, 0, function, [np.full(8, n % 3 - 1) for n in range(len(STRANGE))], threads=1)
+    np.testing.assert_allclose(got, np.exp(sum(n % 3 - 1 for n in range(len(STRANGE)))), rtol=1e-4)
+
+
 def test_a_kernel_asks_for_the_workspace_of_its_threads() -> None:
     function = lower(*gemm())
     (step,) = c.kernel(function, threads=3).plan.steps

@@ -24,7 +24,7 @@ from deepgen import targets
 from deepgen.frontends.cli.main import main
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.c.export import export
-from deepgen.libraries.c.functions import functions_of, in_c
+from deepgen.libraries.c.functions import argument, functions_of, in_c
 from deepgen.libraries.entry import Times
 from deepgen.space import parse
 from deepgen.targets import host
@@ -431,6 +431,12 @@ EXPRESSIONS = (
     "not (M == N) or N <= 5",
     "implies(M > 4, N > 4)",
 )
+
+
+def test_no_argument_is_called_as_a_word_of_c() -> None:
+    assert [argument(name) for name in ("A", "linux", "asm", "NULL", "int", "in", "Exp")] == [
+        *("a", "linux_", "asm_", "null", "int_", "in_", "exp_")
+    ]
 
 
 def test_expressions_mean_the_same_in_c(tmp_path: Path) -> None:

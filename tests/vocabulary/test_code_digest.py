@@ -40,7 +40,11 @@ CASES = {
     "the sign of zero": ("def f(x): return x * C", "C = 0.0\n", "C = -0.0\n"),
     "a helper": ("def f(x): return g(x)\n", "def g(x): return x\n", "def g(x): return -x\n"),
     "a default": ("", "def f(x, c=1): return x + c", "def f(x, c=2): return x + c"),
-    "a closure": ("f = h(C)\n", "C = 1\ndef h(c): return lambda x: x + c\n", "C = 2\ndef h(c): return lambda x: x + c\n"),
+    "a closure": (
+        "f = h(C)\n",
+        "C = 1\ndef h(c): return lambda x: x + c\n",
+        "C = 2\ndef h(c): return lambda x: x + c\n",
+    ),
     "an array": ("def f(x): return x + A\n", "A = np.arange(3)\n", "A = np.arange(3)[::-1]\n"),
     "a partial": ("def g(x, c): return x + c\n", "f = functools.partial(g, c=1)\n", "f = functools.partial(g, c=2)\n"),
     "a library's function": ("", "def f(x): return np.exp(x)", "def f(x): return np.exp2(x)"),
@@ -71,7 +75,9 @@ def test_functions_that_call_themselves_have_one() -> None:
 
 
 def test_another_process_and_a_compiled_file_give_the_same(tmp_path: Path) -> None:
-    text = "import numpy as np\nNAMES = {'a', 'b', ('c', 'd')}\ndef f(x): return x in NAMES or x in {'p', 'q', (1, 2)}\n"
+    text = (
+        "import numpy as np\nNAMES = {'a', 'b', ('c', 'd')}\ndef f(x): return x in NAMES or x in {'p', 'q', (1, 2)}\n"
+    )
     (tmp_path / "users_file.py").write_text(text)
     ask = "from users_file import f; from deepgen.vocabulary.code_digest import code_digest; print(code_digest(f))"
     runs = [[sys.executable, "-c", ask] for _ in range(3)]

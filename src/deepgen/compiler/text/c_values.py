@@ -25,6 +25,7 @@ from deepgen.operators.expr.nodes import (
     reads,
 )
 from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.c_words import is_reserved
 
 STORED = ("f16", "bf16")  # whose arithmetic is that of f32
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
@@ -346,14 +347,11 @@ def constant(const: Const) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-# Words of the language, and what the headers define.
+# What our own text defines, and functions of the C library.
 _TAKEN = frozenset(
     """
-    auto break case char const continue default do double else enum extern float for goto if inline int long register
-    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
     f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
-    parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main exp log sin cos tanh erf pow
-    floor sqrt div abs
+    parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main div abs
     """.split()  # noqa: SIM905
 )
 
@@ -367,7 +365,7 @@ class Names:
     def of(self, name: str) -> str:
         if name not in self.taken:
             plain = re.sub(r"\W", "_", name)
-            plain = plain if plain[:1].isalpha() and plain not in _TAKEN else f"v_{plain}"
+            plain = plain if plain[:1].isalpha() and not (plain in _TAKEN or is_reserved(plain)) else f"v_{plain}"
             used = set(self.taken.values())
             tries = (plain if n == 0 else f"{plain}_{n}" for n in range(len(used) + 1))
             self.taken[name] = next(t for t in tries if t not in used)

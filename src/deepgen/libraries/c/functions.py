@@ -15,25 +15,12 @@ from deepgen.operators.signature import DENSE
 from deepgen.space import parse
 from deepgen.space.expr import Expr
 from deepgen.vocabulary import DeepgenError, Json, digest
+from deepgen.vocabulary.c_words import is_reserved
 from deepgen.vocabulary.dtypes import dtype
 
 # How C and C++ spell numbers. Formats that neither has are passed as their bits.
 _CTYPES = {"f64": "double", "f32": "float", "tf32": "float", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t"}
-# Names that C or C++ or the generated functions use themselves.
-_TAKEN = {
-    "v",
-    "workspace",
-    "workspace_bytes",
-    "stream",
-    "bytes",
-    "int",
-    "float",
-    "double",
-    "new",
-    "class",
-    "this",
-    "in",
-}
+_TAKEN = {"v", "workspace", "workspace_bytes", "stream", "bytes", "in"}  # by the generated functions
 _BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "int64_t"}
 
 
@@ -45,7 +32,7 @@ def ctype(of: str) -> str:
 def argument(name: str) -> str:
     """How a size or a tensor is called in C."""
     lower = name.lower()
-    return f"{lower}_" if lower in _TAKEN else lower
+    return f"{lower}_" if lower in _TAKEN or is_reserved(lower) else lower
 
 
 @dataclass(frozen=True)
