@@ -9,10 +9,10 @@ _WORDS = frozenset(
     """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast
     consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit export
-    extern false float for friend fortran goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
-    or_eq private protected public register reinterpret_cast requires restrict return short signed sizeof static
-    static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
-    union unsigned using virtual void volatile wchar_t while xor xor_eq
+    extern false float for friend fortran goto if inline int long mutable namespace new noexcept not not_eq nullptr
+    operator or or_eq private protected public register reinterpret_cast requires restrict return short signed sizeof
+    static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
+    typeof union unsigned using virtual void volatile wchar_t while xor xor_eq
     arm far hypot i386 linux mips near pascal sparc sun unix vax errno stdin stdout stderr environ assert complex
     imaginary alloca malloc calloc realloc free memcpy memmove memset memcmp abort exit printf
     blockDim blockIdx gridDim threadIdx warpSize clock half nv_bfloat16 dim3
