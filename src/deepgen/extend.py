@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from deepgen.toolchains import BuildError, BuildLimits, Built, Group, Toolchain, build_once, toolchain_for
     from deepgen.toolchains.base import Recipe
     from deepgen.toolchains.find_gpu import triton_for
+    from deepgen.toolchains.flags import ALLOWED as PLAIN_FLAGS, strange_flag
     from deepgen.toolchains.compilers.triton import Triton
     from deepgen.toolchains import Cache, default_cache_folder, make as make_artifact
     # Runners
@@ -168,6 +169,7 @@ _NAMES = {
     "deepgen.toolchains.base": "Recipe",
     "deepgen.toolchains.compilers.triton": "Triton",
     "deepgen.toolchains.find_gpu": "triton_for",
+    "deepgen.toolchains.flags": "ALLOWED=PLAIN_FLAGS strange_flag",
     "deepgen.tuning": "Progress Request Study tune=tune_request",
     "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
     "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",
@@ -204,7 +206,7 @@ __all__ = [  # noqa: RUF022
     "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject", "KINDS", "Kernel", "Kind",
     "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
     "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
-    "OwnKernel", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe", "Request",
+    "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe", "Request",
     "Requirement", "Runner", "RunnerOptions", "Runs", "STRIDED", "SUFFIX_OF", "ScalarArg", "ScalarArgument",
     "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space", "Step",
     "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
@@ -218,9 +220,9 @@ __all__ = [  # noqa: RUF022
     "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text",
     "read_json", "read_recorded",
     "read_source", "read_toml", "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers",
-    "shown", "stop_on_signals", "sweep", "table", "targets", "text_of", "texture", "toolchain_for", "torchs_threads",
-    "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json", "values_of",
-    "walk", "where", "widen", "write_results",
+    "shown", "stop_on_signals", "strange_flag", "sweep", "table", "targets", "text_of", "texture", "toolchain_for",
+    "torchs_threads", "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json",
+    "values_of", "walk", "where", "widen", "write_results",
 ]
 # fmt: on
 # isort: on

@@ -4,17 +4,21 @@ They come from `deepgen.toml` in the project, then from the one in the user's co
 by key; each value remembers where it came from. The command line loads them. Python calls take what they are handed
 and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
 
-For the same reason a file that is merely found counts only if nobody but this user and root can have written it. One
-that is named, in $DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
+For the same reason a file that is merely found counts only if nobody but this user and root can have written it. And a
+project's file may have come with a clone of somebody's repository: of such a file the keys that make programs run are
+left out until the user allows them (`deepgen allow`), which is remembered with the file's digest. One that is named, in
+$DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pwd
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.vocabulary import foreign
 from deepgen.vocabulary.errors import BadInput
-from deepgen.vocabulary.folders import default_cache_folder, user_folder
+from deepgen.vocabulary.folders import default_cache_folder, user_folder, write_whole
 
 if TYPE_CHECKING:
     from deepgen.run.measure.base import Policy
@@ -97,12 +101,13 @@ def load(start: Path | None = None) -> Settings:
 
     Raises BadInput for a file that somebody else may have written.
     """
-    named = os.environ.get(VARIABLE)
-    candidates = [user_file(), None if named else project_file(start or Path.cwd())]
+    named, own = os.environ.get(VARIABLE), user_file()
+    candidates = [own, None if named else project_file(start or Path.cwd())]
     files = [path for path in candidates if path is not None and _is_there(path)]
     for path in files:
         _require_own(path)
-    return _of([*files, *([Path(named).expanduser().absolute()] if named else [])])
+    doubtful = [path for path in files if path != own and not _is_allowed(path)]
+    return _of([*files, *([Path(named).expanduser().absolute()] if named else [])], doubtful)
 
 
 def read(path: str | Path) -> Settings:
@@ -110,18 +115,75 @@ def read(path: str | Path) -> Settings:
     return _of([Path(path).expanduser().absolute()])
 
 
-def _of(files: Iterable[Path]) -> Settings:
-    """The last file that gives a key wins."""
+def _of(files: Iterable[Path], doubtful: Collection[Path] = ()) -> Settings:
+    """The last file that gives a key wins. Of doubtful files the keys by which programs run are left out."""
     merged: dict[str, Any] = {}
     sources: dict[str, Path] = {}
     for path in files:
         values = _flat(path)
+        if path in doubtful:
+            left_out = [key for key, value in values.items() if runs_programs(key, value)]
+            values = {key: value for key, value in values.items() if key not in left_out}
+            _tell_left_out(path, left_out)
         merged |= values
         sources |= dict.fromkeys(values, path)
     limits = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("limits.")}
     toolchains = {k.partition(".")[2]: v for k, v in merged.items() if k.startswith("toolchains.")}
     plain = {k: v for k, v in merged.items() if "." not in k}
     return Settings(toolchains=toolchains, limits=Limits(**limits), sources=sources, **plain)
+
+
+def runs_programs(key: str, value: Any) -> bool:
+    """Whether a value names programs, a folder of binaries that are loaded, or a host to connect to."""
+    return key == "cache" or key.startswith("toolchains.") or (key == "target" and "host=" in str(value))
+
+
+def allow(path: Path, *, allowed: bool = True) -> list[str]:
+    """Remember that the programs which a file names may run, as long as it stays as it is. Gives these keys."""
+    _require_own(path)
+    keys = [key for key, value in _flat(path).items() if runs_programs(key, value)]
+    kept = _allowed_file()
+    if kept is None:
+        raise BadInput("there is no home folder to remember it in", allowed=f"set XDG_CONFIG_HOME, or {VARIABLE}")
+    entries = _allowances()
+    entries.pop(str(path.resolve()), None)
+    if allowed:
+        entries[str(path.resolve())] = _digest(path)
+    write_whole(kept, json.dumps(entries, indent=1) + "\n")
+    return keys
+
+
+def _is_allowed(path: Path) -> bool:
+    return _allowances().get(str(path.resolve())) == _digest(path)
+
+
+def _allowances() -> dict[str, Any]:
+    """Files by their paths, with the digests that they had when they were allowed."""
+    kept = _allowed_file()
+    if kept is None or not kept.is_file():
+        return {}
+    _require_own(kept)
+    return read_json(kept, allowed="an object; delete it and allow the folders again")
+
+
+def _allowed_file() -> Path | None:
+    own = user_file()
+    return None if own is None else own.with_name("allowed.json")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(foreign.read_bytes(path, most=_MOST_TOML)).hexdigest()
+
+
+def _tell_left_out(path: Path, keys: Collection[str]) -> None:
+    if not keys or path in _reported:
+        return
+    _reported.add(path)
+    text = f"deepgen: {path}: {', '.join(keys)} ignored, as the file may be a stranger's; to use it: deepgen allow"
+    print(foreign.printable(text), file=sys.stderr, flush=True)
+
+
+_reported: set[Path] = set()
 
 
 def user_file() -> Path | None:

@@ -8,7 +8,7 @@ generators use and plain ones for optimisation, and no other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from deepgen.vocabulary import BadInput, Kernel
 
@@ -49,16 +49,21 @@ _PLAIN: Mapping[str, re.Pattern[str]] = {
 }
 
 
+ALLOWED = "plain flags such as -O3, -mavx2, -ffast-math, -DNAME=1; anything else only from a generator"
+
+
+def strange_flag(language: str, flags: Iterable[str]) -> str | None:
+    """The first flag that is not on the list for the language, if there is one."""
+    plain = _PLAIN.get({"c++": "c"}.get(language, language))
+    return next((flag for flag in flags if plain is None or not plain.fullmatch(flag)), None)
+
+
 def require_plain(kernel: Kernel, where: str) -> None:
     """Raises BadInput for a flag that a kernel out of a file may not have."""
     if kernel.language == "triton":
         what = f"its kernel {kernel.name[:60]!r} is in Triton: a program that building it would run"
         raise BadInput(what, where=where, allowed="a kernel that is built already, or one that is tuned here")
-    plain = _PLAIN.get(kernel.language)
-    strange = [flag for flag in kernel.flags if plain is None or not plain.fullmatch(flag)]
-    if strange:
-        raise BadInput(
-            f"its kernel {kernel.name[:60]!r} asks the compiler for {strange[0][:80]!r}",
-            where=where,
-            allowed="plain flags such as -O3, -mavx2, -ffast-math, -DNAME=1; anything else only from a generator",
-        )
+    strange = strange_flag(kernel.language, kernel.flags)
+    if strange is not None:
+        what = f"its kernel {kernel.name[:60]!r} asks the compiler for {strange[:80]!r}"
+        raise BadInput(what, where=where, allowed=ALLOWED)

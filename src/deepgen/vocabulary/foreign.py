@@ -154,3 +154,16 @@ def _whole(text: str) -> int:
     if len(text) > MOST_DIGITS:
         raise ValueError(f"a number of {len(text)} digits, and at most {MOST_DIGITS} are read")
     return int(text)
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters written out, such as \x1b; line ends and tabs stay.
+
+    Names and messages may come from somebody else's study. An escape sequence in them could hide text, change the
+    terminal's title or fake a prompt.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )

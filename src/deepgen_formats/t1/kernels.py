@@ -13,6 +13,7 @@ from deepgen.extend import (
     INPUT,
     NO_MODULE,
     OUTPUT,
+    PLAIN_FLAGS,
     Argument,
     BadInput,
     Description,
@@ -34,6 +35,7 @@ from deepgen.extend import (
     parse_values,
     read_source,
     scalar,
+    strange_flag,
     text_of,
 )
 
@@ -83,6 +85,8 @@ class _Reader:
         options = self.specification.get("CompilerOptions") or []
         if not isinstance(options, list) or not all(isinstance(o, str) for o in options):
             raise self._bad("CompilerOptions", options, "a list of texts")
+        if (strange := strange_flag(language, options)) is not None:  # some run programs, or write files
+            raise self._bad("CompilerOptions", strange[:80], PLAIN_FLAGS)
         description = Description(
             name=entry,
             language=language,

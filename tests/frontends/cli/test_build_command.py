@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deepgen import generators, targets
+from deepgen import generators, settings, targets
 from deepgen.frontends.cli import toolchain
 from deepgen.operators import gemm
 from deepgen.vocabulary import BadInput, DeepgenError
@@ -88,6 +88,7 @@ def test_what_the_compiler_said_is_kept_when_it_fails(deepgen: Callable, project
     )
     compiler.chmod(0o755)
     (project / "deepgen.toml").write_text('[toolchains]\ngcc = "gcc"\n')
+    settings.allow(project / "deepgen.toml")
     said = deepgen("build", "gemm", "MNK=8", "--target", "x86:avx2", "-o", "out")
     assert said.code in (1, 2)
     assert "no luck today" in said.err

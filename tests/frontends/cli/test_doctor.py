@@ -70,6 +70,7 @@ def test_a_missing_compiler_says_what_it_blocks_and_how_to_get_it(
 
 def test_a_toolchain_path_that_is_wrong_is_shown_as_such(deepgen: Callable, project: Path) -> None:
     (project / "deepgen.toml").write_text('[toolchains]\ngcc = "no/such/gcc"\n')
+    settings.allow(project / "deepgen.toml")
     gcc = next(t for t in deepgen("doctor", "--json").json()["toolchains"] if t["name"] == "gcc")
     assert not gcc["ok"]
     assert "no/such/gcc" in gcc["problem"]

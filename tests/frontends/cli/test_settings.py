@@ -38,6 +38,7 @@ def test_project_file_wins_key_by_key(project: Path) -> None:
     user = _user('target = "sim"\n[limits]\njobs = 7\nbuild_seconds = 30\n[toolchains]\ngcc = "/opt/gcc"\n')
     ours = project / "deepgen.toml"
     ours.write_text('cache = "fast"\n[limits]\njobs = 2\n[toolchains]\nclang = "tools/clang"\n')
+    settings.allow(ours)
     found = settings.load()
     assert (found.target, found.limits.jobs, found.limits.build_seconds) == ("sim", 2, 30.0)
     assert found.cache == project / "fast"  # relative to the file that names it
@@ -113,6 +114,7 @@ def test_a_call_from_python_goes_by_the_settings_it_is_handed_and_by_no_others(p
 
     text = 'target = "sim"\nstudies = "kept"\ncache = "built"\n[limits]\njobs = 1\nrun_seconds = 9\n'
     (project / "deepgen.toml").write_text(text)
+    settings.allow(project / "deepgen.toml")
     handed = deepgen.tune(OPERATOR, trials=3, settings=settings.load())
     assert (
         handed.folder.parent == project / "kept" and handed.target.name == "sim" and any((project / "built").iterdir())
@@ -159,6 +161,42 @@ def test_programs_of_somebody_elses_file_are_not_run(
     assert not (project / "it-ran").exists() and not (project / "built").exists()
 
 
+def test_programs_of_a_file_that_came_with_a_clone_are_not_run(project: Path, deepgen: Callable[..., Any]) -> None:
+    path = _names_a_program(project / "deepgen.toml")
+    with path.open("a") as file:
+        file.write("[limits]\njobs = 3\n")
+    settings._reported.clear()
+    for words in (("doctor",), ("build", "gemm", "MNK=8", "--target", "cpu", "-o", "built")):
+        said = deepgen(*words)
+        assert ("toolchains.gcc ignored" in said.err and "deepgen allow" in said.err) == (words == ("doctor",)), "once"
+    loaded = settings.load()
+    assert loaded.toolchains == {} and loaded.limits.jobs == 3, "what runs nothing counts"
+    assert not (project / "it-ran").exists()
+    allowed = deepgen("allow")
+    assert allowed.code == 0 and f"toolchains.gcc = {project}/evil-gcc" in allowed.out
+    deepgen("doctor")
+    assert (project / "it-ran").exists()
+    path.write_text(path.read_text() + "run_seconds = 3\n")
+    assert settings.load().toolchains == {}, "another file than the one that was allowed"
+    deepgen("allow")
+    assert settings.load().toolchains
+    assert deepgen("allow", "--revoke", "--json").json()["allowed"] is False
+    assert settings.load().toolchains == {}
+
+
+def test_a_cache_that_came_with_a_clone_is_not_used(project: Path) -> None:
+    """Its binaries would be loaded."""
+    (project / "deepgen.toml").write_text('cache = "theirs"\ntarget = "riscv:spacemit_k1,host=me@there"\n')
+    assert settings.load().cache != project / "theirs" and settings.load().target is None
+    settings.allow(project / "deepgen.toml")
+    assert settings.load().cache == project / "theirs"
+
+
+def test_only_a_project_with_settings_can_be_allowed(project: Path, deepgen: Callable[..., Any]) -> None:
+    said = deepgen("allow")
+    assert said.code == 2 and "has no deepgen.toml" in said.err
+
+
 def test_a_file_that_is_named_is_used_whoever_owns_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _names_a_program(project / "deepgen.toml")
     _of_somebody_else(path, monkeypatch)
@@ -175,6 +213,7 @@ def test_a_link_of_somebody_else_is_not_followed(project: Path, monkeypatch: pyt
     ours = project / "mine" / "deepgen.toml"
     ours.write_text('[toolchains]\ngcc = "evil-gcc"\n')
     (project / "deepgen.toml").symlink_to(ours)
+    settings.allow(project / "deepgen.toml")
     assert settings.load().toolchains
     _of_somebody_else(project / "deepgen.toml", monkeypatch)
     with pytest.raises(BadInput, match="it belongs to user"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deepgen import targets
+from deepgen import settings, targets
 from deepgen.frontends.cli.studies import check_machine
 from deepgen.operators import gemm
 from deepgen.space import Space
@@ -180,6 +180,7 @@ def test_stop_says_when_nothing_runs(deepgen: Callable, study: Study) -> None:
 
 def test_clean_deletes_only_when_told(deepgen: Callable, project: Path, study: Study) -> None:
     (project / "deepgen.toml").write_text('cache = "cache"\n')
+    settings.allow(project / "deepgen.toml")
     deepgen("build", "gemm", "MNK=8", "--target", "sim", "-o", "out")
     (project / "cache" / "mine.txt").write_text("not deepgen's")
     plan = deepgen("clean", "--json").json()
@@ -224,6 +225,7 @@ def test_clean_follows_no_link_in_a_cache(deepgen: Callable, project: Path) -> N
     cache.mkdir()
     os.utime(mine / "work" / "old", (0, 0))
     (project / "deepgen.toml").write_text('cache = "cache"\n')
+    settings.allow(project / "deepgen.toml")
     (cache / "ab").symlink_to(mine)
     (cache / "cd").mkdir()
     (cache / "cd" / key.replace("ab", "cd")).symlink_to(mine / key)

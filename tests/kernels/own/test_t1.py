@@ -96,6 +96,25 @@ def argument(place: int, **fields: Any) -> Callable[[dict[str, Any]], object]:
         (specification("KernelFile", "other.c"), "KernelFile is 'other.c', and there is no such file"),
         (specification("Arguments", None), "Arguments is missing"),
         (specification("CompilerOptions", "-O3"), "CompilerOptions is '-O3'"),
+        *(
+            (
+                specification("CompilerOptions", ["-O2", *flags]),
+                f"CompilerOptions is {flags[0]!r} (plain flags",
+            )
+            for flags in (
+                ("-wrapper", "sh,-c,touch ran"),
+                ("-B.",),
+                ("-o", "/home/me/file"),
+                ("-fplugin=x.so",),
+                ("@options",),
+                ("-specs=x",),
+                ("-Xclang", "-load"),
+                ("-I/etc",),
+                ("-include", "x"),
+                ("--config=x",),
+                ("x.c",),
+            )
+        ),
         (argument(0, Type="custom"), "Arguments[0].Type is 'custom'"),
         (argument(0, Size="ProblemSize[0] * width"), "Arguments[0].Size names 'width'"),
         (argument(0, Size=0), "Arguments[0].Size is 0"),

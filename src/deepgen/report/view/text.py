@@ -6,6 +6,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from deepgen.vocabulary.foreign import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,19 +34,6 @@ def console(*, stderr: bool = False, widest: int = WIDTH) -> Console:
     return screen
 
 
-def printable(text: str) -> str:
-    r"""The text with control characters written out, such as \x1b; line ends and tabs stay.
-
-    Names and messages may come from somebody else's study. An escape sequence in them could hide text, change the
-    terminal's title or fake a prompt.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
-
-
 def cut(text: str) -> str:
     """The text as one line of at most 80 columns."""
     flat = printable(" ".join(text.split()))
@@ -54,3 +43,6 @@ def cut(text: str) -> str:
 def note(text: str) -> None:
     """A message for the user, on stderr."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+__all__ = ["WIDTH", "columns", "console", "cut", "note", "printable", "text_width"]
