@@ -62,7 +62,23 @@ def python_headers() -> str | None:
     return str(folder) if (folder / "Python.h").is_file() else None
 
 
+_ANSWERS: dict[tuple[object, ...], str] = {}
+
+
 def ask(path: str, *words: str) -> str:
+    """What a program answers. It is run again only where it is another file now, or finds other programs: each build
+    asks its compiler who it is, and clang takes as long for that as gcc does for a small kernel."""
+    try:
+        file = Path(path).stat()
+    except OSError:
+        return _asked(path, *words)  # which says what is wrong
+    key = (path, words, os.environ.get("PATH"), file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _asked(path, *words)
+    return _ANSWERS[key]
+
+
+def _asked(path: str, *words: str) -> str:
     for last in (False, False, True):
         try:
             answer = subprocess.run(
