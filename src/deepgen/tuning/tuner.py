@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -17,6 +18,7 @@ from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
 from deepgen.tuning.finals.plan import for_finals
+from deepgen.tuning.finals.qualifying import rehearse
 from deepgen.tuning.progress import Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
@@ -100,6 +102,7 @@ class _Run:
         self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # no config comes twice
         self.kernels: dict[int, Kernel] = {}
         self.measured = 0  # trials, in this run
+        self.rehearsed = False
         ended = self.state.replay()
         self.uncounted = Uncounted(ended)
         for trial in ended:
@@ -165,6 +168,7 @@ class _Run:
                 break
             self._collect(session, len(names), min(0.25, max(0.01, self.clock.spare - self.clock.for_finals)))
             self._know_rates(session)
+            self._rehearse(session, len(names))
             self.say(builds_running=session.builds_running)
 
     def _collect(self, session: Session, baselines: int, seconds: float) -> None:
@@ -215,6 +219,20 @@ class _Run:
         if self.request.time_budget is not None:
             wanted = wanted_plan(self.task, self.request.keep_top + 1, baselines)
             self.clock.for_finals = for_finals(self.request.time_budget, self.clock.costs, wanted)
+
+    def _rehearse(self, session: Session, baselines: int) -> None:
+        """Find out how long finals take: what they do not need is the search's."""
+        pending = self.best.seconds is None or self._first_pending or not self.clock.spends(costs.REFERENCE)
+        if self.rehearsed or self.request.time_budget is None or pending or session.measuring:
+            return
+        self.rehearsed = True
+        default = self.journal.right(self.plan.first)
+        if default is not None:
+            with self.clock.on("verifying"), suppress(OutOfTime, DeepgenError):  # finals will tell of it
+                rehearse(
+                    Bounded(session, self.clock), self.task, self.plan.emit(self.request, default.config), self.clock
+                )
+        self._plan_finals(baselines)
 
     def _know_rates(self, session: Session) -> None:
         """The device's rates, to compare the best with. Measuring them may take a while, which the first trial need not

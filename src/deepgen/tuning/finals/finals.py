@@ -13,13 +13,21 @@ from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.bounded import Bounded, OutOfTime
-from deepgen.tuning.costs import LOAD
+from deepgen.tuning.costs import LOAD, REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise, run_bursts
 from deepgen.tuning.finals.entrants import entrants, overlooked
-from deepgen.tuning.finals.plan import CHUNK, FIRST, LEAST_FINALISTS, FinalsPlan, plan_finals
+from deepgen.tuning.finals.plan import (
+    CHUNK,
+    FIRST,
+    LEAST_FINALISTS,
+    STRIDED_SHAPES,
+    FinalsPlan,
+    plan_finals,
+    race_seconds,
+)
 from deepgen.tuning.finals.qualifying import Finalist, Qualified, Qualifying, finals_inputs, tried_at_neighbours
-from deepgen.tuning.finals.race import Race, choose, run_race
+from deepgen.tuning.finals.race import Race, choose, raced_among, run_race
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import (
     DroppedTrial,
@@ -89,15 +97,18 @@ class _Course:
         clock: Clock,
         names: Sequence[str],
         loaded: Callable[[float], Collection[str] | None],
-        race_seconds: float,
+        most_seconds: float,
         say: Callable[[str], None],
     ) -> None:
-        self._arena, self._task, self._clock, self._names = arena, task, clock, list(names)
+        self._arena, self._task, self._clock, self._asked = arena, task, clock, tuple(names)
+        self._names = list(names)  # of baselines that race
+        self._ready: list[str] = []  # of baselines for which the race seemed to have no time
         self._loaded, self._say = loaded, say
         self._began = time.monotonic()
         wanted = wanted_plan(task, 0, 0)
-        self._wanted = replace(wanted, race=min(race_seconds, wanted.race))
+        self._wanted = replace(wanted, race=min(most_seconds, wanted.race))
         self._field = Qualified()
+        self._qualifying: Qualifying | None = None
         self._race: Race | None = None
         self._lost: dict[str, Measurement] = {}
         self._choice: tuple[Finalist, list[Finalist]] | None = None
@@ -116,6 +127,8 @@ class _Course:
         with clock.on("waiting"):
             self._waited = wait_for_calm(arena, self._planned().calm, say)
         self._run_race()
+        while self._race is not None and self._take_up():
+            self._run_race()
         if self._race is None or not self._field.finalists:
             return
         self._choice = choose(self._field.finalists, self._race)
@@ -138,7 +151,6 @@ class _Course:
         leading = [] if default is None else [default]
         within = inf if clock.left == inf else _NEAR  # others would only cost time
         candidates, keep = _before(leading, *entrants(trials, keep, within))
-        sets = self._wanted.sets
         self._wanted = replace(self._wanted, finalists=keep)
         if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there
             say("builds paused: another look at slower trials")
@@ -149,18 +161,47 @@ class _Course:
             self._wanted = replace(self._wanted, finalists=keep)
         say("builds paused: verifying finalists on other inputs")
         with clock.on("verifying"):
-            qualifying = Qualifying(arena, task, candidates, emit, default, clock)
+            qualifying = self._qualifying = Qualifying(arena, task, candidates, emit, default, clock)
             field = self._field = qualifying.result
             few = keep if clock.left == inf else min(LEAST_FINALISTS, keep)
             qualifying.fill(few)
             while (not field.sets or field.sets < self._planned().sets) and qualifying.next_set(few):
                 pass
             qualifying.fill(self._planned().finalists)
-        if field.sets < sets:
-            self._left_out.append(f"{sets - field.sets} of {counted(sets, 'set')} of other inputs")
-        missing = min(keep, len(candidates) - len(field.dropped)) - len(field.finalists)
-        if missing > 0:
-            self._left_out.append(f"{missing} of {counted(keep, 'finalist')}")
+
+    def _take_up(self) -> bool:
+        """What was left out and fits, now that it is known what all of it takes. Whether all race once more."""
+        clock, field, qualifying = self._clock, self._field, self._qualifying
+        if clock.left == inf or qualifying is None or self._race is None:
+            return False
+        fresh, verify = clock.costs.of(REFERENCE), clock.costs.of(VERIFY)
+        racing = len(field.finalists)
+        with clock.on("verifying"):
+            while clock.spare > self._for_bursts + fresh + len(field.finalists) * verify and qualifying.next_set(0):
+                pass
+        self._race = raced_among(self._race, [f.name for f in field.finalists])
+        if self._race is None:
+            return False
+
+        def fits(finalists: int, baselines: int) -> bool:
+            entering = max(0, finalists - racing) * field.sets * verify
+            return entering + race_seconds(finalists + baselines, clock.costs) + self._for_bursts < clock.spare
+
+        names = [*self._names, *self._ready]
+        ready = self._ready if self._ready and fits(len(field.finalists), len(names)) else []
+        count = len(field.finalists) + qualifying.lacking(self._wanted.finalists)
+        while count > len(field.finalists) and not fits(count, len(self._names) + len(ready)):
+            count -= 1
+        with clock.on("verifying"):
+            qualifying.fill(count)
+        if ready:
+            self._names, self._ready = names, []
+        return bool(ready) or len(field.finalists) > racing
+
+    @property
+    def _for_bursts(self) -> float:
+        """Seconds at least: what they say may be more than the race does."""
+        return (len(self._names) + 2) * self._planned().entry if self._task.target.runner == "cpu" else 0.0
 
     def _await_baselines(self) -> None:
         """They race if they are loaded by the time that the race needs."""
@@ -174,8 +215,7 @@ class _Course:
         else:
             able = [name for name in self._names if name in loaded]
         if needed > self._clock.spare:
-            able = []
-        self._left_out += [f"baseline {name}" for name in self._names if name not in able]
+            able, self._ready = [], able
         self._names = able
 
     def _run_race(self) -> None:
@@ -187,16 +227,18 @@ class _Course:
         shown = [*(f.name for f in finalists if f.default), *self._names]
         rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
-            limit = min(self._planned().race, clock.spare)
-            self._race, self._lost = run_race(self._arena, contenders, rivals, self._task.seed, limit, shown, rounds)
+            # All that nothing after it needs; as many rounds as are usual come before other shapes.
+            plan, usual = self._planned(), clock.spare - self._for_bursts
+            later = (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
+            limit = min(self._wanted.race, usual - later)
+            words = {"shown": shown, "first": rounds, "usual": min(self._wanted.race, usual)}
+            self._race, self._lost = run_race(self._arena, contenders, rivals, self._task.seed, limit, **words)
         self._field.dropped += [
             DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
             for f in finalists
             if (m := self._lost.get(f.name))
         ]
-        self._field.finalists = [f for f in finalists if f.name not in self._lost]
-        if self._race is not None and (rounds := len(self._race.samples[self._race.leader])) < CHUNK:
-            self._left_out.append(f"rounds of the race after the first {rounds}")
+        self._field.finalists[:] = [f for f in finalists if f.name not in self._lost]
 
     def _run_bursts(self, winner: Kernel, race: Race) -> None:
         """The winner and the baselines as users call them."""
@@ -218,7 +260,7 @@ class _Course:
             None,
             dropped=tuple(self._field.dropped),
             baselines_lost=(*lost, *unable),
-            left_out=tuple(self._left_out),
+            left_out=(*self._not_done(), *self._left_out),
         )
         if self._choice is None or self._race is None:
             return self._unraced(common, trials, default)
@@ -229,7 +271,7 @@ class _Course:
             ties=tuple(f.trial.id for f in ties),
             tie_broken_by=("default" if winner.default else "resources") if ties else None,
             rounds=len(race.samples[race.leader]),
-            finalists=tuple(_raced_trial(f, race) for f in self._field.finalists),
+            finalists=tuple(_raced_trial(f, race) for f in self._field.finalists if f.name in race.ratios),
             baselines=tuple(
                 _raced_baseline(self._task, name, winner.name, race, self._bursts)
                 for name in self._names
@@ -240,6 +282,18 @@ class _Course:
             conditions=tuple(race.conditions),
             waited=self._waited,
         )
+
+    def _not_done(self) -> list[str]:
+        """What was left out before and in the race."""
+        sets, done, race = self._wanted.sets, self._field.sets, self._race
+        missing = self._qualifying.lacking(self._wanted.finalists) if self._qualifying and race else 0
+        rounds = len(race.samples[race.leader]) if race else CHUNK
+        return [
+            *([f"{sets - done} of {counted(sets, 'set')} of other inputs"] if 0 < done < sets else []),
+            *([f"{missing} of {counted(self._wanted.finalists, 'finalist')}"] if missing else []),
+            *(f"baseline {name}" for name in self._asked if name not in self._names),
+            *([f"rounds of the race after the first {rounds}"] if rounds < CHUNK else []),
+        ]
 
     def _unraced(self, finals: Finals, trials: Sequence[Trial], default: Trial | None) -> Finals:
         """Where the time ended before a race: the default, or the fastest trial where that is not right."""

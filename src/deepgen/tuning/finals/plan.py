@@ -3,7 +3,8 @@
 The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, more
 rounds of the race, more finalists, more sets of inputs that finalists must be right on, baselines. Never left out: the
 default and the fastest trial, each verified on one set of inputs beside the usual ones. What is too long for the time
-that is left is passed over, and the next one may fit.
+that is left is passed over, and the next one may fit. What was left out before the race is taken up after it, where
+what steps really take leaves time for it; all race again then if there are more of them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class FinalsPlan:
     rounds: int = 0  # kinds of more rounds: 1, as many as are usual; 2, those that narrow intervals too
     entry: float = 0.0  # seconds that each contender adds to the race
     seconds: float = 0.0
+
+
+def race_seconds(contenders: int, costs: StepCosts) -> float:
+    """A race with as many rounds as are usual."""
+    return contenders * (2 * costs.of(VERIFY) + CHUNK * costs.of(SAMPLE))
 
 
 def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPlan:

@@ -29,6 +29,7 @@ class Race:
     ratios: dict[str, Ratio]  # against the leader
     leader: str
     conditions: list[Mapping[str, Any]] = field(default_factory=list)
+    rivals: tuple[str, ...] = ()  # those that can win
 
 
 def run_race(
@@ -39,11 +40,13 @@ def run_race(
     max_seconds: float,
     shown: Sequence[str] = (),
     first: int = CHUNK,
+    usual: float = 0.0,
 ) -> tuple[Race | None, dict[str, Measurement]]:
     """Run rounds until the order is settled or the time is up. Gives the race and those that failed in it.
 
     A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
-    many are begun as the time that is left allows at the pace so far.
+    many are begun as the time that is left allows at the pace so far. Until there are as many rounds as are usual,
+    that is `usual` seconds, if these are more.
     """
     conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}
@@ -73,7 +76,8 @@ def run_race(
         clear = all(result.ratio(name, leader).width <= SHOWN_WIDTH for name in shown if name in result.samples)
         if settled and (clear or result.rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
             return 0
-        return min(CHUNK, result.fitting(max_seconds) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
+        limit = max(usual, max_seconds) if result.rounds < CHUNK else max_seconds
+        return min(CHUNK, result.fitting(limit) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
 
     try:
         result = race(by_name, time_rounds, first, more)
@@ -81,11 +85,21 @@ def run_race(
         if not so_far:
             raise
         result = so_far[-1]  # without the rounds that the time did not suffice for
+    return _led(result, rivals, conditions), lost
+
+
+def raced_among(race: Race, rivals: Sequence[str]) -> Race | None:
+    """The same race, should some no longer count; None where none is left."""
+    samples = {name: samples for name, samples in race.samples.items() if name in rivals or name not in race.rivals}
+    return _led(RaceResult(samples), rivals, race.conditions)
+
+
+def _led(result: RaceResult[str], rivals: Sequence[str], conditions: list[Mapping[str, Any]]) -> Race | None:
     leader = result.leader(rivals)
     if leader is None:
-        return None, lost
+        return None
     ratios = {name: result.ratio(name, leader) for name in result.samples}
-    return Race(result.samples, ratios, leader, conditions), lost
+    return Race(result.samples, ratios, leader, conditions, tuple(rivals))
 
 
 def _narrow_enough(ratios: Sequence[Ratio], rounds: int) -> bool:
