@@ -5,7 +5,7 @@ from __future__ import annotations
 from deepgen.operators import Array, Operator
 from deepgen.operators.compare import compare
 from deepgen.run.call.native import NativeKernel
-from deepgen.run.measure.bench import Guarded
+from deepgen.run.measure.guarded import Guarded
 from deepgen.targets import Target
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, WorkspaceArg

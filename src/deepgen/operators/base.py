@@ -303,14 +303,20 @@ def _holder(kind: type, name: str) -> type | None:
     return None if holder is None or holder.__module__.startswith("deepgen.") else holder
 
 
+_FAR = 2.0**10  # times an element that the usual size of all may count for it
+
+
 def typical(values: Array) -> Array:
-    """The root mean square of the finite values: a scale for results of similar size."""
+    """A scale where nothing says what results are made of: the root mean square of all that are finite, but for each
+    element no more than a thousand times itself. A share of it is never as much as a small result among large ones."""
     import numpy as np
 
     if values.dtype.kind in "iu":
         return np.ones(())
-    finite = values[np.isfinite(values)]
-    return np.array(np.sqrt(np.mean(finite**2)) if finite.size else 0.0)
+    own, finite = np.abs(values), values[np.isfinite(values)]
+    usual = np.sqrt(np.mean(finite**2)) if finite.size else 0.0
+    scale: Array = np.where(np.isfinite(own) & (own > 0.0), np.minimum(usual, _FAR * own), usual)
+    return scale
 
 
 def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:

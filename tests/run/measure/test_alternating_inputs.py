@@ -15,6 +15,7 @@ from deepgen.operators import Answer, Array, Gemm, Operator, Param, Signature, W
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.bench import Bench
+from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict, WorkspaceArg
 
@@ -67,7 +68,7 @@ def test_both_sets_differ_nearly_everywhere_but_not_at_their_ends(tmp_path: Path
 
 
 def test_each_set_has_its_own_answers(tmp_path: Path) -> None:
-    bench = Bench(GEMM, 1, "normal", tmp_path, tight=True)
+    bench = Bench(GEMM, 1, "normal", tmp_path, placed=Placement.TIGHT)
     for chosen in (*bench.alternating.under(frozenset()), *bench.alternating.under(frozenset("B"))):
         bench.use(chosen)
         bench.reset()
@@ -79,7 +80,7 @@ def test_each_set_has_its_own_answers(tmp_path: Path) -> None:
 
 def test_what_is_constant_stays_and_what_is_read_and_written_is_restored(tmp_path: Path) -> None:
     operator = replace(GEMM, beta=2.0)
-    bench = Bench(operator, 0, "normal", tmp_path, tight=False)
+    bench = Bench(operator, 0, "normal", tmp_path, placed=Placement.LINES)
     first, second = bench.alternating.under(frozenset("B"))
     held = {}
     for chosen in (first, second, first):

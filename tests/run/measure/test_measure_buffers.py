@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from deepgen.run.measure.bench import Guarded
+from deepgen.run.measure.guarded import Guarded
 
 SIZES = [1, 4, 60, 64, 100, 4092, 4096, 4100, 65536, 5_000_000]
 
@@ -48,7 +48,7 @@ def test_a_byte_on_either_side_is_noticed_once(size: int) -> None:
     ],
 )
 def test_guards_trap(act: str) -> None:
-    script = f"import ctypes; from deepgen.run.measure.bench import Guarded; b = Guarded('C', 4096); {act}"
+    script = f"import ctypes; from deepgen.run.measure.guarded import Guarded; b = Guarded('C', 4096); {act}"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -11
 
 

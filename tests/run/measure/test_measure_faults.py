@@ -114,14 +114,6 @@ def test_a_binary_that_cannot_be_loaded_is_refused(shared: Supervisor, cache: Pa
     assert (refused.verdict, "has no entry 'absent'" in refused.detail) == (Verdict.REFUSED, True)
 
 
-def test_a_kernel_that_needs_aligned_arrays_is_found_out_on_other_inputs(shared: Supervisor, cache: Path) -> None:
-    """A user's arrays are aligned to their elements only."""
-    made = built(cache, "multiply(A, B, C, M, N, K); ALIGNED(B);")
-    assert shared.measure(*made).ok
-    verified = shared.verify(*made, seed=5, probe="normal")
-    assert (verified.verdict, "not aligned" in verified.detail) == (Verdict.CRASHED, True)
-
-
 def test_one_that_fails_in_a_comparison_leaves_the_others_racing(supervisor: Supervisor, cache: Path) -> None:
     names = {"good": None, "late": "right first, wrong later", "bad": "segfault", "well": None, "gone": "exit"}
     names |= {"rude": "changes its process", "worse": "wrong, and changes its process"}

@@ -20,6 +20,7 @@ from deepgen.vocabulary.dtypes import narrow
 Array: TypeAlias = npt.NDArray[Any]
 # How an input is filled: see `fills.py`.
 Fill: TypeAlias = "str | tuple[Any, ...] | Array | Callable[..., Any]"
+_MOST_ALIGN = 256  # what allocators of device memory give
 CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 
 
@@ -34,6 +35,7 @@ class TensorArgument:
     fill: Any = None
     checked: bool = True  # False: what the kernel writes there is nobody's concern
     symbol: str | None = None
+    align: int = 0  # bytes that its address is a multiple of; 0: the size of an element
 
     def to_json(self) -> JsonObject:
         data: JsonObject = {"kind": "tensor", "name": self.name, "role": self.role, "dtype": self.dtype}
@@ -43,6 +45,8 @@ class TensorArgument:
             data["checked"] = False
         if self.symbol is not None:
             data["symbol"] = self.symbol
+        if self.align:
+            data["align"] = self.align
         return data
 
 
@@ -77,26 +81,39 @@ class ScratchArgument:
 Argument: TypeAlias = "TensorArgument | ScalarArgument | ScratchArgument"
 
 
-def input(name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None) -> TensorArgument:
+def input(
+    name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None, align: int = 0
+) -> TensorArgument:
     """A tensor that the kernel reads.
 
     `fill` says what it holds while tuning: "normal", ("uniform", low, high), ("integers", low, high), "permutation",
     "zeros", "ones", an array, or a function of a numpy random generator and the shape. Without it, floats are drawn
     from a normal distribution and integers from all that their type holds. Bounds may be expressions over sizes.
+
+    `align`: bytes that its address must be a multiple of, such as 64. Without it the kernel must be right wherever an
+    element may lie; with it, calls with other arrays are refused.
     """
-    return _tensor(name, INPUT, shape, dtype, fill)
+    return _tensor(name, INPUT, shape, dtype, fill, align=align)
 
 
-def output(name: str, shape: Sequence[Size] | Size, dtype: str, *, checked: bool = True) -> TensorArgument:
+def output(
+    name: str, shape: Sequence[Size] | Size, dtype: str, *, checked: bool = True, align: int = 0
+) -> TensorArgument:
     """A tensor that the kernel writes. `checked=False`: what it holds afterwards is not compared."""
-    return _tensor(name, OUTPUT, shape, dtype, None, checked=checked)
+    return _tensor(name, OUTPUT, shape, dtype, None, checked=checked, align=align)
 
 
 def inout(
-    name: str, shape: Sequence[Size] | Size, dtype: str, *, fill: Fill | None = None, checked: bool = True
+    name: str,
+    shape: Sequence[Size] | Size,
+    dtype: str,
+    *,
+    fill: Fill | None = None,
+    checked: bool = True,
+    align: int = 0,
 ) -> TensorArgument:
     """A tensor that the kernel reads and writes. It is filled anew before every run."""
-    return _tensor(name, INOUT, shape, dtype, fill, checked=checked)
+    return _tensor(name, INOUT, shape, dtype, fill, checked=checked, align=align)
 
 
 def constant(
@@ -134,10 +151,13 @@ def _tensor(
     *,
     checked: bool = True,
     symbol: str | None = None,
+    align: int = 0,
 ) -> TensorArgument:
     _check_name(name)
+    if type(align) is not int or not 0 <= align <= _MOST_ALIGN or align & (align - 1):
+        raise BadInput(f"{name} is aligned to {align!r} bytes", allowed=f"a power of two up to {_MOST_ALIGN}")
     sizes = (shape,) if isinstance(shape, (int, str)) else tuple(shape)
-    return TensorArgument(name, role, sizes, dtype_of(dtype).name, fill, checked, symbol)
+    return TensorArgument(name, role, sizes, dtype_of(dtype).name, fill, checked, symbol, align)
 
 
 def _check_name(name: object) -> None:

@@ -13,6 +13,7 @@ from deepgen.kernels.own import arguments
 from deepgen.kernels.own.arguments import Array, TensorArgument
 from deepgen.kernels.own.description import Description, Reference
 from deepgen.kernels.own.family import NAME, KernelFamily
+from deepgen.kernels.own.scales import Scales, tolerance
 from deepgen.operators import Answer, Operator, Param, Signature, Tolerance, Word, Work, least_work
 from deepgen.operators.base import typical
 from deepgen.operators.signature import INPUT, OUTPUT, SCALAR
@@ -20,8 +21,6 @@ from deepgen.operators.signature import number as size_number
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, JsonObject, Kernel, dtype
 from deepgen.vocabulary.dtypes import widen
-
-_SINGLE = 2.0**-23  # what most kernels add up in
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class KernelOperator(Operator):
 
     def signature(self) -> Signature:
         tensors = [
-            Param(t.name, t.role, t.dtype, t.shape, range=arguments.declared_range(t), checked=t.checked)
-            for t in self.described.tensors
+            Param(t.name, t.role, t.dtype, t.shape, range=bounds, align=t.align, checked=t.checked)
+            for t, bounds in ((t, arguments.declared_range(t)) for t in self.described.tensors)
         ]
         scalars = [Param(s.name, SCALAR, s.ctype) for s in self.described.scalars]
         return Signature((*tensors, *scalars))
@@ -67,9 +66,17 @@ class KernelOperator(Operator):
 
     def reference(self, inputs: Mapping[str, Array]) -> Mapping[str, Answer]:
         signature = self.signature()
-        wide = {name: widen(array, dtype(signature.dtype_of(signature[name]))) for name, array in inputs.items()}
-        results = self._compared(wide)
-        return {t.name: self._answer(t.name, t.shape, results, wide) for t in self.tensors() if t.role != INPUT}
+        formats = {name: dtype(signature.dtype_of(signature[name])) for name in inputs}
+        wide = {name: widen(array, formats[name]) for name, array in inputs.items()}
+        scales = Scales(self._compared, wide, formats, self._terms) if callable(self.compared_with) else None
+        results = self._compared(wide) if scales is None else scales.results
+        return {t.name: self._answer(t.name, t.shape, results, scales) for t in self.tensors() if t.role != INPUT}
+
+    @property
+    def _terms(self) -> float:
+        """How many an element is the sum of, by the operations that are declared."""
+        elements = sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors() if t.role != INPUT)
+        return self.work().flops / max(1, elements)
 
     def judge(self) -> str | None:
         if self.compared_with is None:
@@ -105,9 +112,7 @@ class KernelOperator(Operator):
             raise BadInput(what, allowed=f"{len(outputs)}: {', '.join(outputs)}")
         return dict(zip(outputs, results, strict=True))
 
-    def _answer(
-        self, name: str, shape: tuple[int, ...], results: Mapping[str, Any], wide: Mapping[str, Array]
-    ) -> Answer:
+    def _answer(self, name: str, shape: tuple[int, ...], results: Mapping[str, Any], scales: Scales | None) -> Answer:
         param = self.signature()[name]
         of = dtype(self.signature().dtype_of(param))
         if not param.checked:
@@ -124,23 +129,14 @@ class KernelOperator(Operator):
             values = widen(values, of)  # expected arrays in the output's own storage
         if of.integer or name in self.described.tolerance:
             return Answer(values)
-        return Answer(values, typical(values))
+        return Answer(values, typical(values) if scales is None else scales.of(name, values, of))
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
-        """Some roundings of the result, and those of adding up, by the typical size of the output.
-
-        The error of a sum of n terms grows as the square root of n where they are added in f32.
-        """
-        described = self.described.tolerance.get(output)
-        if described is not None:
-            return described
+        """What each element may be off by is its answer's scale, where the reference is a function (`scales.py`)."""
+        if output in self.described.tolerance:
+            return self.described.tolerance[output]
         of = dtype(self.signature().dtype_of(self.signature()[output]))
-        if of.integer:
-            return Tolerance(0.0, 0.0)
-        elements = sum(int(np.prod(t.shape, dtype=np.int64)) for t in self.tensors() if t.role != INPUT)
-        terms = max(1.0, self.work().flops / max(1, elements))
-        step = of.epsilon if of.name == "f64" else _SINGLE
-        return Tolerance(2.0 * of.epsilon + 4.0 * step * terms**0.5, 2.0 * of.epsilon + 14.0 * step)
+        return tolerance(of, carried=callable(self.compared_with) and self.judge() is None, terms=self._terms)
 
     def probes(self) -> tuple[str, ...]:
         usual = (

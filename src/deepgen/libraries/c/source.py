@@ -8,9 +8,8 @@ from deepgen.libraries.c.functions import ExportedFunction, argument, ctype
 from deepgen.libraries.c.kernels import KernelText
 from deepgen.libraries.c.tables import Table, tables_of, tables_text
 from deepgen.libraries.store import LibraryContent
+from deepgen.run.call.gpu_kernel import GPU_ALIGN
 from deepgen.vocabulary.dtypes import dtype
-
-_GPU_ALIGN = 16  # kernels load up to 16 bytes at once
 
 
 def source(
@@ -98,7 +97,7 @@ def _checks(function: ExportedFunction) -> list[str]:
     out = [] if function.fixed else [f"if ({nothing}) return DEEPGEN_OK;"]
     for param in function.tensors:
         name = argument(param.name)
-        align = max(param.align or dtype(signature.dtype_of(param)).bytes, _GPU_ALIGN if function.on_gpu else 1)
+        align = max(param.align or dtype(signature.dtype_of(param)).bytes, GPU_ALIGN if function.on_gpu else 1)
         if not param.written and not function.fixed:
             out.append(_unless(f"{function.product(param.shape)} == 0", f"{name} has no elements"))
         if not param.optional:

@@ -187,13 +187,17 @@ DG_DEVICE f64 fn_sigmoid(f64 x) { return x < -30 ? exp(x) : 0.5 * (1 + tanh(0.5 
 DG_DEVICE f64 fn_sin(f64 x) { return sin(x); }
 DG_DEVICE f64 fn_cos(f64 x) { return cos(x); }
 DG_DEVICE f64 fn_pow(f64 a, f64 b) { return pow(a, b); }
-DG_DEVICE f64 slope_exp(f64 x, f64 v, f64 e) { return v * expm1(e); }
 DG_DEVICE f64 slope_log(f64 x, f64 v, f64 e) { return -log1p(-minimum(e / size(x), 1)); }
-DG_DEVICE f64 slope_tanh(f64 x, f64 v, f64 e) { return minimum((1 - v * v) * e + 0.4 * e * e, e); }
-DG_DEVICE f64 slope_erf(f64 x, f64 v, f64 e) { return minimum(1.13 * exp(-x * x) * e + e * e, 1.13 * e); }
-DG_DEVICE f64 slope_sigmoid(f64 x, f64 v, f64 e) { return minimum(v * (1 - v) * e + 0.05 * e * e, 0.25 * e); }
-DG_DEVICE f64 slope_sin(f64 x, f64 v, f64 e) { return size(cos(x)) * e + 0.5 * e * e; }
-DG_DEVICE f64 slope_cos(f64 x, f64 v, f64 e) { return size(sin(x)) * e + 0.5 * e * e; }
+// Those that end at a limit: where errors are not small it is what they are at both ends.
+DG_DEVICE f64 apart(f64 a, f64 b) { return a == b ? 0 : a - b; }
+#define ENDING(FN, NEAR) \
+    return e < 0.0078125 && is_finite(v) ? NEAR : maximum(apart(FN(x + e), v), apart(v, FN(x - e)))
+DG_DEVICE f64 slope_exp(f64 x, f64 v, f64 e) { ENDING(fn_exp, v * expm1(e)); }
+DG_DEVICE f64 slope_tanh(f64 x, f64 v, f64 e) { ENDING(fn_tanh, (1 - v * v) * e + 0.4 * e * e); }
+DG_DEVICE f64 slope_erf(f64 x, f64 v, f64 e) { ENDING(fn_erf, 1.13 * exp(-x * x) * e + e * e); }
+DG_DEVICE f64 slope_sigmoid(f64 x, f64 v, f64 e) { ENDING(fn_sigmoid, v * (1 - v) * e + 0.05 * e * e); }
+DG_DEVICE f64 slope_sin(f64 x, f64 v, f64 e) { return minimum(size(cos(x)) * e + 0.5 * e * e, 1 + size(v)); }
+DG_DEVICE f64 slope_cos(f64 x, f64 v, f64 e) { return minimum(size(sin(x)) * e + 0.5 * e * e, 1 + size(v)); }
 DG_DEVICE f64 of_power(f64 a, f64 ea, f64 b, f64 eb, f64 v) {
     return size(v) * expm1(size(b) * ea / size(a) + size(log(size(a))) * eb);
 }

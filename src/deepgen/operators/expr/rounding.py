@@ -147,6 +147,26 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x < -30.0, np.exp(x), usual)
 
 
+_NEAR = 2.0**-7  # errors up to here are taken by the slope
+
+
+def _ending(op: str, near: Callable[[Array, Array, Array], Array]) -> Callable[[Array, Array, Array], Array]:
+    """Of a function that grows towards a limit: where errors are not small it is what it is at both ends."""
+
+    def error(x: Array, v: Array, e: Array) -> Array:
+        by_slope, small = near(x, v, e), (e < _NEAR) & np.isfinite(v)
+        if small.all():
+            return by_slope
+        ends = np.maximum(_apart(_FUNCTIONS[op](x + e), v), _apart(v, _FUNCTIONS[op](x - e)))
+        return np.where(small, by_slope, ends)
+
+    return error
+
+
+def _apart(a: Array, b: Array) -> Array:
+    return np.where(a == b, 0.0, a - b)  # infinities too
+
+
 _WHOLE: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
     "div": lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b)),
@@ -164,13 +184,13 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 # The error that the operand's error makes: from the slope there, and how much that may change on the way.
 _SLOPES: dict[str, Callable[[Array, Array, Array], Array]] = {
-    "exp": lambda x, v, e: v * np.expm1(e),
+    "exp": _ending("exp", lambda x, v, e: v * np.expm1(e)),
     "log": lambda x, v, e: -np.log1p(-np.minimum(e / np.abs(x), 1.0)),
     "sqrt": lambda x, v, e: np.minimum(np.where(v > 0, e / v, np.inf), np.sqrt(e)),
     "rsqrt": lambda x, v, e: np.where(e < x, 1.0 / np.sqrt(np.maximum(x - e, 0.0)) - v, np.inf),
-    "tanh": lambda x, v, e: np.minimum((1.0 - v * v) * e + 0.4 * e * e, e),
-    "erf": lambda x, v, e: np.minimum(1.13 * np.exp(-x * x) * e + e * e, 1.13 * e),
-    "sigmoid": lambda x, v, e: np.minimum(v * (1.0 - v) * e + 0.05 * e * e, 0.25 * e),
-    "sin": lambda x, v, e: np.abs(np.cos(x)) * e + 0.5 * e * e,
-    "cos": lambda x, v, e: np.abs(np.sin(x)) * e + 0.5 * e * e,
+    "tanh": _ending("tanh", lambda x, v, e: (1.0 - v * v) * e + 0.4 * e * e),
+    "erf": _ending("erf", lambda x, v, e: 1.13 * np.exp(-x * x) * e + e * e),
+    "sigmoid": _ending("sigmoid", lambda x, v, e: v * (1.0 - v) * e + 0.05 * e * e),
+    "sin": lambda x, v, e: np.minimum(np.abs(np.cos(x)) * e + 0.5 * e * e, 1.0 + np.abs(v)),
+    "cos": lambda x, v, e: np.minimum(np.abs(np.sin(x)) * e + 0.5 * e * e, 1.0 + np.abs(v)),
 }

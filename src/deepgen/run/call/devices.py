@@ -10,7 +10,7 @@ from typing import Any
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import BoundCall
-from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.gpu_kernel import GPU_ALIGN, GpuKernel
 from deepgen.run.call.native import NativeKernel
 from deepgen.run.call.plans import Scalars
 from deepgen.targets.gpu_driver import Api, Driver, DriverError
@@ -85,7 +85,7 @@ class CpuDevice(Device):
 class GpuDevice(Device):
     """A GPU: kernels are functions of a module in its primary context, which frameworks in the process share."""
 
-    kind, align = GPU, 16  # kernels load up to 16 bytes at once
+    kind, align = GPU, GPU_ALIGN
 
     def __init__(self, kernel: Kernel, binary: Path, api: Api, index: int = 0) -> None:
         self._driver = Driver(api, index)

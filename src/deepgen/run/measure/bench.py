@@ -1,27 +1,20 @@
-"""The operator's tensors between guards, filled from a seed, with the right answer beside them.
-
-A kernel that writes outside its tensors is detected, by a fault or by a canary. Each buffer is a mapping of its own.
-Its end touches a guard region that nobody may read or write; where the alignment leaves a gap, and before the start
-down to the lower guard, lie canary bytes.
-"""
+"""The operator's tensors between guards, filled from a seed, with the right answer beside them."""
 
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, compare, explain
 from deepgen.run.measure import handed
-from deepgen.run.measure.channel import GUARD, BufferPlace
+from deepgen.run.measure.guarded import Guarded, Placement
 from deepgen.run.measure.harness import StepKind, Steps, in_python
 from deepgen.vocabulary import DType, Verdict
 
@@ -108,11 +101,7 @@ class InputSet:
 
 
 class Bench:
-    """Inputs that kernels may only read, outputs that are poisoned before every run.
-
-    A tight bench aligns tensors to their element only, as a user's arrays may be, so that not one byte lies between
-    the end of a tensor and the guard; a roomy one, on which kernels are timed, aligns them to cache lines.
-    """
+    """Inputs that kernels may only read, outputs that are poisoned before every run."""
 
     def __init__(
         self,
@@ -121,7 +110,7 @@ class Bench:
         probe: str,
         references: Path,
         *,
-        tight: bool,
+        placed: Placement,
         compiled: HostReferences | None = None,
         same: Bench | None = None,
         do: Callable[[Steps], int] = in_python,
@@ -147,15 +136,16 @@ class Bench:
         self._runs = 0
         self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
         self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
+        signature = operator.signature()
         for tensor in operator.tensors():
-            buffer = Guarded(tensor.name, tensor.bytes, tensor.dtype.bytes if tight else 64)
+            promised = signature[tensor.name].align or tensor.dtype.bytes
+            buffer = Guarded(tensor.name, tensor.bytes, *placed.border(promised))
             self.buffers[tensor.name] = buffer
             self.arrays[tensor.name] = buffer.array(tensor.shape, tensor.dtype.numpy())
             if tensor.role != "output":
                 self.arrays[tensor.name][...] = self._present.inputs[tensor.name]
             buffer.protect(read_only=tensor.role == "input")
         self._outputs = [t for t in operator.tensors() if t.role != "input"]
-        signature = operator.signature()
         self._judged = [t for t in self._outputs if signature[t.name].checked]
         held = [array for one in self._sets for array in one.inputs.values()]
         if self.reference == COMPILED:  # otherwise it is a file's
@@ -285,106 +275,3 @@ def look_for_damage(buffers: Iterable[Guarded]) -> None:
     for buffer in buffers:
         if damage := buffer.damage():
             raise Rejected(Verdict.WRONG, damage)
-
-
-CANARY = 0xC5
-_HUGE = 2 << 20
-_HUGE_FROM = 4 << 20  # numpy asks for huge pages from this size on, and so should what we compare with it
-_AROUND = 64 << 10  # bytes on each side that timed runs may read: a page, whatever its size
-_NONE, _READ, _WRITE = 0, 1, 2
-_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
-_MADV_HUGEPAGE = 14
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-
-class Guarded:
-    """One buffer with guards on both sides."""
-
-    def __init__(self, name: str, size: int, align: int = 64) -> None:
-        self.name, self.bytes = name, size
-        page = mmap.PAGESIZE
-        if align > page:
-            raise MemoryError(f"{name}: an alignment of {align} bytes is more than a page")
-        self._body = max(page, -(-(size + -size % align) // page) * page)
-        whole = self._body + 2 * GUARD + _HUGE
-        base = _libc.mmap(None, whole, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)
-        if base is None or base == ctypes.c_void_p(-1).value:
-            raise MemoryError(f"no memory for the {size} bytes of {name}: {os.strerror(ctypes.get_errno())}")
-        self._mapping = (base, whole)
-        # Ending large buffers on a huge page's border gives them the same pages in every worker.
-        end = base + GUARD + self._body
-        end = -(-end // _HUGE) * _HUGE if self._body >= _HUGE_FROM else end
-        self._first, self._end = end - self._body, end
-        self.protect(read_only=False)
-        if self._body >= _HUGE_FROM:
-            _libc.madvise(self._first, self._body, _MADV_HUGEPAGE)
-        self.start = (end - size) // align * align
-        self.all: Array = _bytes_at(self.start, size)
-        past = self.start + size
-        self._canaries = (_bytes_at(self._first, self.start - self._first), _bytes_at(past, end - past))
-        for canary in self._canaries:
-            canary.fill(CANARY)
-        self.read_only = self._around = False
-
-    def allow_reads(self, allowed: bool) -> None:
-        """Whether what lies just outside may be read, as it may be around a user's arrays; writing there traps.
-
-        Libraries prefetch beyond what they read. Where nobody may read, each prefetch searches the tables of pages in
-        vain: numpy takes twice as long for a product of 16x19x35. Pages that were touched are in the tables.
-        """
-        if allowed == self._around:
-            return
-        self._around = allowed
-        for at in (self._first - _AROUND, self._end):
-            if _libc.mprotect(at, _AROUND, _READ if allowed else _NONE) == 0 and allowed:
-                for page in range(at, at + _AROUND, mmap.PAGESIZE):
-                    ctypes.c_uint8.from_address(page).value  # noqa: B018 (it is read)
-
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        return self.all.view(dtype).reshape(shape)
-
-    def protecting(self, *, read_only: bool) -> tuple[StepKind, int, int, int]:
-        """The step that `protect` is."""
-        return StepKind.PROTECT, self._first, _READ if read_only else _READ | _WRITE, self._body
-
-    def intact(self) -> list[tuple[StepKind, int, int, int]]:
-        """The steps that fail where something was written outside."""
-        return [(StepKind.INTACT, c.ctypes.data, CANARY, len(c)) for c in self._canaries]
-
-    def protect(self, *, read_only: bool) -> None:
-        """Inputs are made read-only once filled: a kernel that writes to one traps."""
-        if _libc.mprotect(self._first, self._body, _READ if read_only else _READ | _WRITE) != 0:
-            raise MemoryError(f"no memory for the {self.bytes} bytes of {self.name}: {os.strerror(ctypes.get_errno())}")
-        self.read_only = read_only
-
-    def place(self) -> BufferPlace:
-        return BufferPlace(self.name, self.start, self.bytes, self.read_only)
-
-    def damage(self) -> str | None:
-        """What was written outside, as a sentence; the canaries are restored."""
-        before, after = self._canaries
-        damage = None
-        if len(before) and not (before == CANARY).all():
-            distance = len(before) - int(np.flatnonzero(before != CANARY)[-1])
-            damage = f"wrote before the start of {self.name} (at byte -{distance})"
-        elif len(after) and not (after == CANARY).all():
-            distance = int(np.flatnonzero(after != CANARY)[0])
-            damage = f"wrote past the end of {self.name} (at byte {self.bytes + distance} of {self.bytes})"
-        if damage:
-            before.fill(CANARY)
-            after.fill(CANARY)
-        return damage
-
-    def close(self) -> None:
-        """Give the memory back. No array over it may be used any more."""
-        _libc.munmap(*self._mapping)
-
-
-def _bytes_at(address: int, size: int) -> Array:
-    raw = (ctypes.c_uint8 * size).from_address(address)
-    return np.frombuffer(memoryview(raw).cast("b"), np.uint8) if size else np.empty(0, np.uint8)

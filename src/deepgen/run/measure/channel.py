@@ -147,7 +147,7 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class WorkerStage(IntEnum):
-    """What the worker is busy with. Kernel code runs in LOAD, PREPARE, VERIFY and TIME only."""
+    """What the worker is busy with. `in_kernel` says in which of them kernel code runs."""
 
     IDLE = 0
     OWN = 1  # before the first call of this kernel
@@ -157,10 +157,11 @@ class WorkerStage(IntEnum):
     TIME = 5
     CHECK = 6  # our own work again, after the kernel has run
     JUDGE = 7  # the kernel runs whose results others are compared with
+    OFF = 8  # a verifying run with arrays that are aligned no better than promised
 
     @property
     def in_kernel(self) -> bool:
-        return self in (WorkerStage.LOAD, WorkerStage.PREPARE, WorkerStage.VERIFY, WorkerStage.TIME, WorkerStage.JUDGE)
+        return self not in (WorkerStage.IDLE, WorkerStage.OWN, WorkerStage.CHECK)
 
     @property
     def after_load(self) -> bool:
@@ -174,6 +175,7 @@ DOING = {
     WorkerStage.VERIFY: "in a verifying run",
     WorkerStage.TIME: "in a timed run",
     WorkerStage.CHECK: "after it had run, so it damaged the process",
+    WorkerStage.OFF: "where arrays are aligned to their elements only",
     WorkerStage.JUDGE: "where the kernel ran that answers are compared with",
 }
 
@@ -235,7 +237,7 @@ class Pulse:
         fields.limit = limit
         fields.who = who
         fields.stage = stage
-        if stage in (WorkerStage.VERIFY, WorkerStage.TIME):
+        if stage in (WorkerStage.VERIFY, WorkerStage.TIME, WorkerStage.OFF):
             fields.calls += 1
 
     @property

@@ -16,9 +16,10 @@ from deepgen.operators.signature import OUTPUT
 from deepgen.run.call import plans
 from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
-from deepgen.run.measure.bench import Bench, Guarded, Rejected, Right, look_for_damage
+from deepgen.run.measure.bench import Bench, Rejected, Right, look_for_damage
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
+from deepgen.run.measure.guarded import Guarded
 from deepgen.run.measure.harness import Harness, StepKind, Steps
 from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg

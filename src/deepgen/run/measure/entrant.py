@@ -39,6 +39,7 @@ class Entrant(ABC):
         """`bench`: a Bench or a GpuBench."""
         self.bench, self.who, self.run_limit = bench, who, run_limit
         self.error = 0.0
+        self.verifying = WorkerStage.VERIFY
         self.calls = 0
         self.reproducible = True
         self._prepare: Callable[[], object] | None = None
@@ -118,7 +119,7 @@ class Entrant(ABC):
 
     def _verify(self) -> None:
         self._next_inputs()
-        self._run_once(WorkerStage.VERIFY)
+        self._run_once(self.verifying)
         self._check()
 
     def _next_inputs(self) -> None:

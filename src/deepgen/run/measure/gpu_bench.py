@@ -13,12 +13,13 @@ import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale
-from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.gpu_kernel import GPU_ALIGN, GpuKernel
 from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.bench import AlternatingInputs, Rejected, error_of, poison
 from deepgen.run.measure.gpu_device import CheckResult, Checks, DeviceBuffer, DeviceTensor, can_judge
+from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.sampled import doubt
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
@@ -62,6 +63,7 @@ class GpuBench:
                 raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
         self._poison: dict[str, int] = {}
         self._runs = 0
+        self._placement = Placement.LINES
         self._present: DeviceSet | None = None
         self.reference = "device" if on_device else "host"  # who computed it, and why
         self._sets = [
@@ -89,6 +91,20 @@ class GpuBench:
             if present is None or present.inputs[name] is not held:
                 self._driver.copy(self.buffers[name].start, held.start, held.bytes)
         self._present = chosen
+
+    def place(self, placed: Placement) -> None:
+        """Where the tensors of the next contender lie: as an allocator gives them, or aligned as promised only."""
+        if placed is Placement.TIGHT:  # a device has no guards to lie close to
+            placed = Placement.LINES
+        if placed is self._placement:
+            return
+        self._placement = placed
+        signature = self.operator.signature()
+        for tensor in self.operator.tensors():
+            promised = max(signature[tensor.name].align or tensor.dtype.bytes, GPU_ALIGN)
+            self.buffers[tensor.name].place(placed.border(promised)[1])
+        chosen, self._present = self._now, None
+        self.use(chosen)
 
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, DeviceBuffer]:
         """Inputs in device memory that no kernel is told of."""

@@ -56,9 +56,14 @@ class DeviceBuffer:
     def __init__(self, driver: Driver, name: str, size: int) -> None:
         self.name, self.bytes = name, size
         self._driver = driver
-        self._base = driver.alloc(GUARD + -(-size // _ALIGN) * _ALIGN + GUARD)
-        self.start = self._base + GUARD
-        self.guards = ((self._base, GUARD), (self.start + size, -size % _ALIGN + GUARD))
+        self._base, self._whole = driver.alloc(whole := GUARD + -(-size // _ALIGN) * _ALIGN + GUARD), whole
+        self.place(0)
+
+    def place(self, off: int) -> None:
+        """Begin so many bytes later than an allocation does. What it held is lost."""
+        self.start = self._base + GUARD + off
+        past = self.start + self.bytes
+        self.guards = ((self._base, GUARD + off), (past, self._base + self._whole - past))
         self.restore_guards()
 
     def restore_guards(self) -> None:

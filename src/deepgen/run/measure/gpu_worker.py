@@ -18,6 +18,7 @@ from deepgen.run.measure.channel import Pulse
 from deepgen.run.measure.gpu_bench import DeviceReference, GpuBench
 from deepgen.run.measure.gpu_device import SHORTEST, Checks, Queue
 from deepgen.run.measure.gpu_entrant import GpuEntrant, GpuSurroundings, StridedEntrant
+from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.referee import Inputs, Referee
 from deepgen.targets.gpu_driver import APIS, Driver
 from deepgen.vocabulary import DeepgenError, JsonObject, Kernel
@@ -53,13 +54,15 @@ class GpuWorker(Referee[GpuEntrant]):
         self._benches: dict[Inputs, GpuBench] = {}
         self._call_seconds = self._empty_launch()
 
-    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> GpuEntrant:
-        # Device allocations are always aligned to 256 bytes, so a tight bench is the same as any other here.
-        limit = limits.run_seconds(self.task.at(inputs.shape), beat)
-        return GpuEntrant(self._device, self._bench(inputs), who, limit)
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, placed: Placement = Placement.LINES) -> GpuEntrant:
+        limit, bench = limits.run_seconds(self.task.at(inputs.shape), beat), self._bench(inputs)
+        bench.place(placed)
+        return GpuEntrant(self._device, bench, who, limit)
 
     def strided_entrant(self, inputs: Inputs) -> GpuEntrant:
-        return StridedEntrant(self._device, self._bench(inputs), 0, limits.run_seconds(self.task.at(inputs.shape)))
+        bench = self._bench(inputs)
+        bench.place(Placement.LINES)
+        return StridedEntrant(self._device, bench, 0, limits.run_seconds(self.task.at(inputs.shape)))
 
     def load(self, entrant: GpuEntrant, entry: Mapping[str, Any]) -> None:
         if entry.get("kernel"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import conditions, handed, limits
 from deepgen.run.measure.base import REFERENCE, Contender, Task
+from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
 from deepgen.run.measure.process import Lost
@@ -347,6 +348,8 @@ class Supervisor:
         self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (set aside after {DEATHS} such ends)")
         if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
             return  # we ended the worker ourselves, which says nothing of what this device can do
+        if lost.stage is WorkerStage.OFF:
+            return  # nor does a kernel that needs more alignment than was promised
         self._streak.append(key)
         if len(set(self._streak)) < DEATHS:
             return

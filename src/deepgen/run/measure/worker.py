@@ -24,6 +24,7 @@ from deepgen.run.measure.base import CALL, REFERENCE, Helper, Task
 from deepgen.run.measure.bench import Bench, Rejected
 from deepgen.run.measure.channel import LOST_CHANNEL, Channel, Closed, Pulse, WorkerStage
 from deepgen.run.measure.cpu_entrant import CpuEntrant, CpuSurroundings
+from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.harness import Harness
 from deepgen.run.measure.process_state import Threads, Watch
 from deepgen.run.measure.referee import ContextLost, Inputs, Referee
@@ -55,23 +56,24 @@ class CpuWorker(Referee[CpuEntrant]):
         self.around = CpuSurroundings(self.task, pulse, harness, Threads(harness.running))
         harness.begin()
         self._watch = Watch(harness.arithmetic)
-        self._benches: dict[tuple[Inputs, bool], Bench] = {}
+        self._benches: dict[tuple[Inputs, Placement], Bench] = {}
         self._call_seconds = _call_seconds(harness)
 
-    def entrant(self, inputs: Inputs, who: int, beat: float | None, *, tight: bool = False) -> CpuEntrant:
+    def entrant(self, inputs: Inputs, who: int, beat: float | None, placed: Placement = Placement.LINES) -> CpuEntrant:
         limit = limits.run_seconds(self.task.at(inputs.shape), beat)
-        return CpuEntrant(self.around, self._bench(inputs, tight), who, limit)
+        return CpuEntrant(self.around, self._bench(inputs, placed), who, limit)
 
-    def _bench(self, inputs: Inputs, tight: bool) -> Bench:
+    def _bench(self, inputs: Inputs, placed: Placement) -> Bench:
         inputs = inputs.first
-        key = (inputs, tight)
+        key = (inputs, placed)
         if key in self._benches:
             return self._benches[key]
-        kept = [k for k in self._benches if k[1]]
+        kept = [k for k in self._benches if k[1] is not Placement.LINES and k[0] != inputs]
         while kept and sum(self._benches[k].bytes for k in kept) > _BENCH_BYTES:
             self._benches.pop(kept.pop(0)).close()
-        operator, same = self.task.shapes[inputs.shape], self._benches.get((inputs, not tight))
-        words: dict[str, Any] = {"tight": tight, "compiled": self._references, "same": same}
+        operator = self.task.shapes[inputs.shape]
+        same = next((bench for (drawn, _), bench in self._benches.items() if drawn == inputs), None)
+        words: dict[str, Any] = {"placed": placed, "compiled": self._references, "same": same}
         drawn = operator, inputs.seed, inputs.probe, self._scratch
         self._benches[key] = Bench(*drawn, **words, do=self.around.harness.do)
         if self._benches[key].unanswered:

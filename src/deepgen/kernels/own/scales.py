@@ -1,0 +1,96 @@
+"""How far off each element of a user's own kernel may be: by what its reference computes it of, never by the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from deepgen.kernels.own.carried import Arithmetic, Untraced, errors_of
+from deepgen.operators.base import Array, Tolerance
+from deepgen.operators.expr.interpret import finite_scale
+from deepgen.vocabulary import DType
+
+# A function of the arrays by name, and what it gives by output.
+Called = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+_ROOM = (
+    4.0  # times the errors that were carried along: functions by hand, and operations that a reference does not have
+)
+_STEPS = 14.0  # of the result itself: quick exponentials of GPUs
+_DRAWS, _SPREAD = 3, 4.0  # of changed inputs, where errors cannot be carried along
+_SLOW_SECONDS = 1.0  # of a reference that is not called more often than it must be
+
+
+def tolerance(of: DType, *, carried: bool, terms: float) -> Tolerance:
+    """Where errors were `carried` they are the scale; else some roundings of the result, and of adding up terms."""
+    if of.integer:
+        return Tolerance(0.0, 0.0)
+    single = of.epsilon if of.name == "f64" else 2.0**-23
+    share = _ROOM if carried else 2.0 * of.epsilon + 4.0 * single * max(1.0, terms) ** 0.5
+    return Tolerance(share, 2.0 * of.epsilon + _STEPS * single)
+
+
+class Scales:
+    """Of the results of one call of a reference."""
+
+    def __init__(self, call: Called, inputs: Mapping[str, Array], formats: Mapping[str, DType], terms: float) -> None:
+        """`formats`: of the inputs; `terms`: about how many an element is the sum of, 0 where nothing says so."""
+        self._call, self._inputs, self._formats, self._terms = call, inputs, formats, terms
+        started = time.monotonic()
+        self.results = call({name: array.copy() for name, array in inputs.items()})
+        self._slow = time.monotonic() - started > _SLOW_SECONDS
+        self._carried: dict[Arithmetic, Mapping[str, Any] | None] = {}
+        self._spread: dict[bool, Mapping[str, Array]] = {}
+
+    def of(self, output: str, values: Array, of: DType) -> Array:
+        arithmetic = Arithmetic.of(of, [*self._formats.values()])
+        if arithmetic not in self._carried:
+            try:
+                self._carried[arithmetic] = errors_of(self._call, self._inputs, arithmetic)
+            except Untraced:
+                self._carried[arithmetic] = None
+        carried = (self._carried[arithmetic] or {}).get(output)
+        wide = of.name == "f64"
+        if carried is not None and carried.values.shape == values.shape:
+            error = np.broadcast_to(carried.error, values.shape)
+            with np.errstate(all="ignore"):
+                off = np.abs(carried.values - values) > _ROOM * error + 2.0**-20 * np.abs(values)
+            if not off.any():
+                return finite_scale(error, values, wide=wide)
+        return finite_scale(self._changed(wide)[output], values, wide=wide)
+
+    def _changed(self, wide: bool) -> Mapping[str, Array]:
+        """The largest change of each element when inputs are off by half a step, and when all is computed in f32."""
+        if wide in self._spread:
+            return self._spread[wide]
+        half, rng = 2.0**-53 if wide else 2.0**-24, np.random.default_rng(41)
+        usual = {n: np.asarray(v, np.float64) for n, v in self.results.items() if v is not None}
+        draws = 1 if self._slow else _DRAWS
+        spread = {n: np.zeros(v.shape) for n, v in usual.items()}
+        with np.errstate(all="ignore"):
+            for draw in range(draws + (not wide)):
+                changed = {n: _moved(a, half, rng) if draw < draws else _single(a) for n, a in self._inputs.items()}
+                try:
+                    results = self._call(changed)
+                except Exception:
+                    if draw < draws:
+                        raise
+                    continue  # a reference need not take f32
+                for name, value in usual.items():
+                    off = np.abs(np.asarray(results[name], np.float64) - value)
+                    spread[name] = np.fmax(spread[name], off)
+        terms = max(1.0, self._terms or max((a.size for a in self._inputs.values()), default=1))
+        self._spread[wide] = {n: terms**0.5 * (_SPREAD * s + 2.0 * half * np.abs(usual[n])) for n, s in spread.items()}
+        return self._spread[wide]
+
+
+def _moved(values: Array, half: float, rng: np.random.Generator) -> Array:
+    signs = 2.0 * rng.integers(2, size=values.shape) - 1.0
+    moved: Array = values * (1.0 + half * signs) if values.dtype.kind == "f" else values.copy()
+    return moved
+
+
+def _single(values: Array) -> Array:
+    return values.astype(np.float32 if values.dtype.kind == "f" else values.dtype)
