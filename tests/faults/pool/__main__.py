@@ -20,7 +20,6 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent / "run/measur
 
 import deepgen as dg  # noqa: E402
 from pool import FAULTS  # noqa: E402
-from pool.emulated import emulated  # noqa: E402
 from pool.runner import Place, place_of, tried, used  # noqa: E402
 from pool.texts import described  # noqa: E402
 
@@ -39,11 +38,12 @@ def main() -> int:
         print(used(dg.Study.open(Path(options.use[1]), operator=described(fault).operator()), fault.uses, place))
         return 0
     with ExitStack() as stack:
-        emulation = tempfile.TemporaryDirectory()
-        on_gpu = options.target == "emulated"
-        place = (
-            stack.enter_context(emulated(Path(stack.enter_context(emulation)))) if on_gpu else place_of(options.target)
-        )
+        if options.target == "emulated":
+            from pool.emulated import emulated  # needs pytest
+
+            place = stack.enter_context(emulated(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        else:
+            place = place_of(options.target)
         return run(place, options.only, verbose=options.verbose)
 
 
