@@ -15,7 +15,7 @@ from deepgen.vocabulary.lazy import lazy
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from deepgen.frontends.api import tune
+    from deepgen.frontends.api import judge, tune
     from deepgen.kernels.own import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.libraries import NotServed, library
     from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "deepgen.frontends.api": "tune",
+        "deepgen.frontends.api": "judge tune",
         "deepgen.triton": "autotune",
         "deepgen.tuning.engines": "LocalEngine",
         "deepgen.kernels.own": "constant inout input kernel launch output scalar texture workspace",
@@ -72,7 +72,7 @@ __getattr__, __dir__ = lazy(
 __all__ = [
     "BadInput", "Conv2d", "DeepgenError", "Gemm", "LocalEngine", "Measurement", "NotServed", "Progress", "Softmax",
     "Space", "Study", "Trial", "Verdict", "abs", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp",
-    "expression", "floor", "gemm", "inout", "input", "kernel", "launch", "library", "log", "max", "maximum", "min",
-    "minimum", "operator", "output", "prod", "reduce_axis", "rsqrt", "scalar", "scan", "sigmoid", "sin", "softmax",
-    "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
+    "expression", "floor", "gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max", "maximum",
+    "min", "minimum", "operator", "output", "prod", "reduce_axis", "rsqrt", "scalar", "scan", "sigmoid", "sin",
+    "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
 ]  # fmt: skip

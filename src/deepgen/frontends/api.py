@@ -25,9 +25,12 @@ from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
-from deepgen.tuning.engines import Engine, local_engine
+from deepgen.tuning.engines import Engine, LocalEngine, local_engine
+from deepgen.tuning.judging import Judgement, Suspect, fresh_seed
+from deepgen.tuning.judging import judge as judged
 from deepgen.tuning.request import STUDIES, on_threads
 from deepgen.tuning.search import DEFAULT, StrategyKind
+from deepgen.tuning.study.definition import check_config
 from deepgen.vocabulary import BadInput
 
 
@@ -135,6 +138,30 @@ def tune(
         sentence = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
         raise KeyboardInterrupt(f"{sentence}: the same call goes on where it stopped")
     return study
+
+
+def judge(
+    operator: Operator | OwnKernel | Operand | Expression,
+    config: Mapping[str, Any] | None = None,
+    *,
+    target: str | Target | None = None,
+    seed: int | None = None,
+    family: str | None = None,
+    policy: Policy | None = None,
+    engine: LocalEngine | None = None,
+) -> Judgement:
+    """Everything that a winner has to pass, for one kernel alone: the config of a kernel of your own, or of a family.
+
+    The default config, unless one is given; knobs that it leaves out keep their default. Inputs are drawn from a fresh
+    `seed`, which the result has. `result.right` is the verdict, `result.failed` what it was wrong at.
+    """
+    wanted = as_operator(operator.operator() if isinstance(operator, OwnKernel) else operator)
+    on = target if isinstance(target, Target) else targets.resolve(target)
+    chosen = generators.find(wanted, on, family)
+    whole = {**chosen.default(wanted, on), **(config or {})}
+    check_config(chosen.space(wanted, on), whole, "config")
+    suspect = Suspect(wanted, on, chosen.emit(wanted, on, whole), whole)
+    return judged(suspect, engine=engine, policy=policy, seed=fresh_seed() if seed is None else seed)
 
 
 def _both(view: Watch, watch: Watch | None) -> Watch:

@@ -18,8 +18,8 @@ from deepgen.frontends.cli import main as entry
 from deepgen.vocabulary import BadInput
 
 COMMANDS = (
-    "tune", "resume", "top", "show", "retest", "analyze", "export", "status", "stop", "build", "space", "doctor",
-    "clean",
+    "tune", "resume", "top", "show", "retest", "judge", "analyze", "export", "status", "stop", "build", "space",
+    "doctor", "clean",
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ _COMMANDS = {
     "top": ("show:top", "Show the fastest configs of a study."),
     "show": ("show:show", "Show a study's result, or a trial, its source, its assembly or its schedule."),
     "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
+    "judge": ("judge:judge", "Judge one kernel: all that a winner must be right on, and its properties."),
     "report": ("report:report", "Write a report: one page that needs nothing else."),
     "analyze": ("analyze:analyze", "Find what explains the time: counted events, facts of the build, knobs."),
     "count": ("analyze:count", "Count hardware events of a study's best kernels."),
@@ -58,7 +59,7 @@ _COMMANDS = {
     "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
     "library": ("library:app", "Keep winners in a library, and ship them."),
 }
-_OF_OPERATORS = ("tune", "space", "build")
+_OF_OPERATORS = ("tune", "space", "build", "judge")
 # Those of plug-ins: a group, or a function that is a command. They are looked for only when they may be meant.
 PLUGGED: Registry[typer.Typer | Callable[..., None]] = Registry("deepgen.commands", "command", {})
 

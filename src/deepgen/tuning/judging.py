@@ -1,0 +1,199 @@
+"""The whole judgement on one kernel: what finals do with a finalist, and a record of all that was tried.
+
+Nothing is judged here. The kernel is measured as a trial is, and then finals are held with it alone; what they ask of
+their arena is written down on its way.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from deepgen.operators import Operator
+from deepgen.run.measure.base import STRIDED, Contender, Policy, Task
+from deepgen.targets import Target
+from deepgen.tuning.engines import LocalEngine
+from deepgen.tuning.engines.base import Arena, Outcome
+from deepgen.tuning.finals.finals import run_finals
+from deepgen.tuning.finals.qualifying import finals_inputs
+from deepgen.tuning.study.finals import Finals
+from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary.codec import Serializable
+from deepgen.vocabulary.properties import Properties
+
+_SEEDS = 1 << 31
+_RACE_SECONDS = 2.0  # without rivals, a race is more calls of the kernel, each of them verified
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A kernel that is to be judged, and what it says it computes."""
+
+    operator: Operator
+    target: Target
+    kernel: Kernel
+    config: Mapping[str, Any] = field(default_factory=dict)
+    artifact: Artifact | None = None  # where its binary is to be judged as it is
+    source: str = ""  # where it came from, in words
+
+
+@dataclass(frozen=True)
+class Tried(Serializable):
+    """One thing that was tried, and what came of it."""
+
+    what: str
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Also where the time did not settle: results were right."""
+        return self.verdict in (Verdict.CORRECT, Verdict.UNSTABLE)
+
+    @property
+    def refused(self) -> bool:
+        """The kernel does not say that it serves this."""
+        return self.verdict is Verdict.REFUSED
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was tried, and what is to be said of the kernel."""
+
+    suspect: Suspect
+    tried: tuple[Tried, ...]
+    seconds: float | None  # of a run, where it was right
+    properties: Properties
+    left_out: tuple[str, ...]  # what was not tried, in words
+    seed: int
+
+    @property
+    def failed(self) -> tuple[Tried, ...]:
+        return tuple(one for one in self.tried if not (one.held or one.refused))
+
+    @property
+    def right(self) -> bool:
+        return not self.failed
+
+    def to_json(self) -> JsonObject:
+        suspect = self.suspect
+        tried: list[Json] = [one.to_json() for one in self.tried]
+        return {
+            "right": self.right,
+            "kernel_id": suspect.kernel.id,
+            "source": suspect.source,
+            "operator": suspect.operator.describe(),
+            "target": suspect.target.name,
+            "config": dict(suspect.config),
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "tried": tried,
+            "properties": self.properties.to_json(),
+            "left_out": [*self.left_out],
+        }
+
+
+def judge(
+    suspect: Suspect,
+    *,
+    engine: LocalEngine | None = None,
+    policy: Policy | None = None,
+    seed: int = 0,
+) -> Judgement:
+    """Everything that a winner has to pass, for one kernel alone."""
+    engine, policy = engine or LocalEngine(), replace(policy or Policy(), calm_seconds=0.0)
+    operator = suspect.operator
+    task = Task(operator, suspect.target, seed, policy, neighbours=operator.neighbours())
+    built = {} if suspect.artifact is None else {suspect.kernel.id: suspect.artifact}
+    with replace(engine, built=built).open(task) as session:
+        witness = _Witness(session, task)
+        session.submit(0, suspect.kernel, first=True)
+        outcome = _first(session.results)
+        measured = outcome.measurement
+        witness.note("usual inputs, before and after it was timed", measured)
+        finals, seconds = Finals(None), measured.seconds if measured.right else None
+        if measured.right:
+            measured = replace(measured, verdict=Verdict.CORRECT)
+            trial = Trial(0, 0, suspect.config, suspect.kernel.id, measured)
+            finals = run_finals(
+                cast(Arena, witness),
+                task,
+                [trial],
+                lambda _: suspect.kernel,
+                default=trial,
+                keep=1,
+                baselines=False,
+                max_seconds=_RACE_SECONDS,
+            )
+            if witness.calls:
+                witness.note(f"{witness.calls} more timed calls", witness.last)
+        if outcome.artifact is not None:
+            witness.finish(suspect.kernel)
+    properties = finals.properties or Properties()
+    return Judgement(suspect, tuple(witness.tried), seconds, properties, finals.left_out, seed)
+
+
+def fresh_seed() -> int:
+    """Of nobody's choosing. Even: two seeds after an even one are a pair."""
+    return 2 * secrets.randbelow(_SEEDS // 2)
+
+
+def _first(results: Callable[[float], list[Outcome]]) -> Outcome:
+    while not (outcomes := results(1.0)):
+        pass
+    return outcomes[0]
+
+
+class _Witness:
+    """An arena that writes down what is asked of it, and what came of it."""
+
+    def __init__(self, arena: Arena, task: Task) -> None:
+        self._arena, self._task = arena, task
+        self._inputs: set[tuple[int, int, str]] = set()
+        self.tried: list[Tried] = []
+        self.calls, self.last = 0, Measurement(Verdict.CORRECT)  # of races, which it runs alone
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._arena, name)
+        if not callable(asked):
+            return asked
+
+        def noted(*args: Any, **options: Any) -> Any:
+            result = asked(*args, **options)
+            if isinstance(result, Measurement):
+                self.note(name.replace("_", " "), result)
+            return result
+
+        return noted
+
+    def note(self, what: str, measured: Measurement) -> None:
+        detail = measured.detail if measured.verdict is not Verdict.CORRECT else ""
+        self.tried.append(Tried(what, measured.verdict, detail))
+
+    def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
+        self._inputs.add((shape, seed, probe))
+        measured = self._arena.verify(kernel, seed, probe, shape)
+        what = "usual inputs with room between rows" if probe == STRIDED else f"{_INPUTS.get(probe, probe)} inputs"
+        where = f" at {self._task.shapes[shape].describe()}" if shape else f", seed {seed}"
+        self.note(what + where, measured)
+        return measured
+
+    def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
+        results = self._arena.compare(contenders, rounds, seed)
+        for measured in results:
+            self.calls += len(measured.samples)
+            self.last = measured if self.last.ok else self.last
+        return results
+
+    def finish(self, kernel: Kernel) -> None:
+        """Finals end with the first fault: whoever wants to know all of them has the rest tried too."""
+        for shape, seed, probe in finals_inputs(self._task):
+            if (shape, seed, probe) not in self._inputs:
+                with suppress(DeepgenError):  # a user's operator may have no inputs or no reference of this shape
+                    self.verify(kernel, seed, probe, shape)
+
+
+_INPUTS = {"normal": "usual"}
