@@ -9,6 +9,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from deepgen.run.measure import conditions
 
 PATIENCE = 60.0  # seconds that all tests together wait
 LOOK = 0.4  # seconds
+RECENT = 2.0  # seconds for which a machine that was seen quiet is taken to be so
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -28,10 +30,14 @@ class Quiet:
     def __init__(self) -> None:
         self.left = PATIENCE
         self.since: conditions.MachineReading | None = None  # when the last test began
+        self.seen = -inf  # when the machine was last seen quiet
         self.disturbed: dict[Path, str] = {}  # files, whose tests may share what was measured then
 
     def wait(self) -> str | None:
         """What disturbs the machine even after waiting."""
+        if time.monotonic() - self.seen < RECENT:
+            self.since = reading()
+            return None
         before = self.since or reading()
         time.sleep(max(0.0, LOOK - (time.monotonic() - before.at)))
         why = conditions.contaminated(before, reading())
@@ -41,6 +47,18 @@ class Quiet:
             time.sleep(LOOK)
             why = conditions.contaminated(before, reading())
         self.since = reading()
+        self.seen = -inf if why else self.since.at
+        return why
+
+    def disturbed_since(self, *, sure: bool) -> str | None:
+        """What disturbed the test that runs. `sure`: look for long enough to see it."""
+        assert self.since is not None
+        if sure:
+            time.sleep(max(0.0, LOOK - (time.monotonic() - self.since.at)))
+        now = reading()
+        why = conditions.contaminated(self.since, now)
+        if why or now.at - self.since.at >= LOOK:
+            self.seen = -inf if why else now.at
         return why
 
 
@@ -77,7 +95,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()
     if not item.get_closest_marker("quiet") or report.when == "teardown" or _QUIET.since is None:
         return
-    if why := conditions.contaminated(_QUIET.since, reading()):
+    if why := _QUIET.disturbed_since(sure=report.failed):
         _QUIET.disturbed[item.path] = why
     if report.failed and (why := _QUIET.disturbed.get(item.path)):
         report.outcome = "skipped"

@@ -68,3 +68,18 @@ def test_one_that_fails_while_others_work_is_skipped(outcomes: Outcomes) -> None
     counts, said = outcomes(Machine(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
     assert counts == {"passed": 1, "skipped": 1}, said
     assert "it failed, and needs a quiet machine: other processes took" in said
+
+
+def test_a_machine_that_was_quiet_just_now_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, slept = Machine(0.0), []
+    monkeypatch.setattr(quiet_machine, "reading", machine.reading)
+    monkeypatch.setattr(quiet_machine.time, "sleep", slept.append)
+    monkeypatch.setattr(quiet_machine.time, "monotonic", lambda: machine.now.at)
+    quiet = quiet_machine.Quiet()
+    assert quiet.wait() is None and len(slept) == 1
+    assert quiet.wait() is None and len(slept) == 1
+    machine.now = MachineReading(machine.now.at + quiet_machine.RECENT, machine.now.busy)
+    assert quiet.wait() is None and len(slept) == 2
+    machine.shares = [1.0]
+    assert quiet.disturbed_since(sure=True), "and then it is looked at before the next one"
+    assert quiet.wait() and len(slept) > 3

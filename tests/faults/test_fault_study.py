@@ -24,9 +24,9 @@ OPERATOR = dg.gemm(65, 61, 59)  # odd sizes: the end of C lies inside a cache li
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.Study]:
     folder = tmp_path_factory.mktemp("faults")
-    limits = BuildLimits(wall_seconds=6.0)
+    limits = BuildLimits(wall_seconds=4.0)
     engine = dg.LocalEngine(cache=folder / "cache", toolchains={"gcc": broken_compiler(folder)}, limits=limits)
-    policy = Policy(max_samples=20, max_seconds=0.05, timeout_seconds=3.0)
+    policy = Policy(max_samples=20, max_seconds=0.05, timeout_seconds=1.0)
     yield dg.tune(
         OPERATOR,
         target="cpu",

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.quiet  # limits are short, so that kernels that pass th
 
 OPERATOR = gemm(37, 29, 23)
 POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=0.8)
-SLOW = "usleep(200000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
+SLOW = "usleep(100000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
 
 
 def measured_while(cache: Path, harm: Callable[[int], None]) -> Measurement:
