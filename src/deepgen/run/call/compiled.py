@@ -1,7 +1,8 @@
-"""The compiled way from Python to a kernel: a small extension in C (`c/`), built once by the compiler that is here.
+"""The compiled way from Python to a kernel: a small extension in C (`c/`).
 
-It is built as kernels are, and kept where they are kept. Where there is no compiler, no headers of Python's, or a
-Python without its lock, there is no extension: then everything is done in Python, with the same results and errors.
+Wheels have it where they were built with a compiler (setup.py). Else it is built once by the compiler that is here, as
+kernels are, and kept where they are kept. Where there is no compiler, no headers of Python's, or a Python without its
+lock, there is no extension: then everything is done in Python, with the same results and errors.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import os
 import sysconfig
 from contextlib import suppress
 from functools import cache as once
+from hashlib import sha256
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -22,6 +25,7 @@ from deepgen.toolchains import Cache, build_once, cache_key, default_cache_folde
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, LaunchPlan, Source
 
 _SOURCES = ("calls.c", "kinds.h", "arrays.h", "bound.h")
+_FOLDER = Path(__file__).with_name("c")
 _NAME = "deepgen_calls"
 
 
@@ -32,14 +36,28 @@ def core() -> Any:
     `Bound` carries out a bound kernel: it is called with addresses and a stream. `Caller` is a base class of what is
     called with arrays.
     """
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    if (installed := _installed()) is not None:
+        return installed
     headers = programs.python_headers()
-    if headers is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if headers is None:
         return None
     try:
         artifact = _artifact(_kernel(headers))
         return None if artifact is None else _loaded(artifact.binary)
     except (DeepgenError, ImportError, OSError):
         return None
+
+
+def _installed() -> Any:
+    """The extension of the wheel; None where there is none, it does not load, or sources have changed since."""
+    try:
+        module = import_module(f"{__package__}.{_NAME}")
+        sources = b"".join((_FOLDER / name).read_bytes() for name in _SOURCES)
+    except (ImportError, RuntimeError, OSError):  # RuntimeError: of numpy, for an extension of another one
+        return None
+    return module if getattr(module, "sources", None) == sha256(sources).hexdigest() else None
 
 
 def _artifact(kernel: Kernel) -> Artifact | None:
@@ -54,8 +72,7 @@ def _artifact(kernel: Kernel) -> Artifact | None:
 
 def _kernel(headers: str) -> Kernel:
     """The versions are of what headers describe: an update may put others in their place."""
-    folder = Path(__file__).with_name("c")
-    sources = tuple(Source(name, (folder / name).read_text()) for name in _SOURCES)
+    sources = tuple(Source(name, (_FOLDER / name).read_text()) for name in _SOURCES)
     versions = f"-DVERSIONS={sysconfig.get_config_var('SOABI')}_{np.__version__}"
     return Kernel(_NAME, "c", sources, (versions, f"-I{headers}", f"-I{np.get_include()}"), LaunchPlan(()))
 

@@ -279,6 +279,9 @@ PyMODINIT_FUNC PyInit_deepgen_calls(void) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return NULL;
     PyObject *module = PyModule_Create(&definition);
+#ifdef SOURCES  // in a wheel: what it was built from
+    if (module && PyModule_AddStringConstant(module, "sources", SOURCES)) return NULL;
+#endif
     if (!module || PyModule_AddType(module, &BoundType) || PyModule_AddType(module, &CallerType)) return NULL;
     return module;
 }
