@@ -69,11 +69,11 @@ def by_hand(names: tuple[str, str], folder: Path) -> list[float]:
         for _ in range(1 + ROUNDS):
             seconds = []
             for side in (first, second):
+                assert side.stdin is not None and side.stdout is not None, "both are pipes"
                 print(file=side.stdin, flush=True)
                 seconds.append(float(side.stdout.readline()))
             ratios.append(seconds[0] / seconds[1])
-        for side in (first, second):
-            side.stdin.close()
+        first.stdin.close(), second.stdin.close()  # type: ignore[union-attr]
     return [float(ratio) for ratio in np.quantile(ratios[1:], (0.25, 0.5, 0.75))]  # the first round warms up
 
 

@@ -16,7 +16,6 @@ from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, Source, dtype
 
 _SOURCES = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
-_COPYING = ("realign.h",)  # where lines of A or B are not multiples of 16 bytes
 _FLOATS = ("bf16", "f16", "f32")
 _SERVED = {  # (A and B, sums): C
     ("f16", "f32"): ("f16", "f32"),
@@ -56,7 +55,8 @@ class Sm90Gemm:
         gemm, gpu = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
-        files = (*_SOURCES, *(_COPYING if realigned(gemm) else ()))
+        more = {"realign.h": bool(realigned(gemm)), "store_lines.h": config["STORE"] == "lines"}
+        files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         return Kernel(
             name=self.name,
             language="cuda",

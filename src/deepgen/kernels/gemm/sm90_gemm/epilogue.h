@@ -188,48 +188,6 @@ DG_DEVICE void store_copied(
 }
 #endif
 
-#if STORE_LINES
-// The first `count` numbers of a buffered row to memory, in words of four bytes: a warp's lie side by side.
-DG_DEVICE void store_row(TYPE_C* to, int count, u32 buffer, int r) {
-    int lane = threadIdx.x % 32;
-    auto word = [&](int j) { return load_shared(buffer + swizzled(r * C_LINE + j * 4)); };
-#if C_BYTES == 4
-    for (int j = lane; j < count; j += 32) reinterpret_cast<u32*>(to)[j] = word(j);
-#else
-    typedef unsigned short u16;
-    int odd = (u64)to >> 1 & 1;  // then a word of memory has a number of two neighbouring words
-    u16* out = reinterpret_cast<u16*>(to) - odd;
-    for (int j = lane; j * 2 < count + odd; j += 32) {
-        u32 now = word(j * 2 < count ? j : j - 1);
-        if (odd) now = __byte_perm(word(j > 0 ? j - 1 : 0), now, 0x5432);
-        bool low = j * 2 >= odd, high = j * 2 + 1 < count + odd;
-        if (low && high)
-            *reinterpret_cast<u32*>(out + j * 2) = now;
-        else if (low)
-            out[j * 2] = (u16)now;
-        else if (high)
-            out[j * 2 + 1] = (u16)(now >> 16);
-    }
-#endif
-}
-
-DG_DEVICE void store_lines(const Problem& p, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffer) {
-#pragma unroll
-    for (int s = 0; s < PIECES; ++s) {
-        u32 words[WORDS];
-        int first = w.m + row + s * PIECE / (BN / 8) * 64, column = w.n + s * PIECE % (BN / 8) * 8;
-        pack(p, w, row, s, sums, words);
-        __syncwarp();  // all have read what was there
-        fill(buffer, words);
-        __syncwarp();
-        TYPE_C* to = p.c + w.batch * p.stride_c + (i64)first * p.ldc + column;
-        int rows = min(p.m - first, 16), count = min(p.n - column, PIECE * 8);
-#pragma unroll 4
-        for (int r = 0; r < rows; ++r) store_row(to + (i64)r * p.ldc, count, buffer, r);
-    }
-}
-#endif
-
 #if FIXUP != WHOLE
 // Adds COUNT chunks of someone else's sums. A few loads are under way at a time: all of them would take more registers
 // than there are.

@@ -39,6 +39,9 @@
 #if REALIGN
 #include "realign.h"
 #endif
+#if STORE_LINES
+#include "store_lines.h"
+#endif
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
 // the swizzle has them: if the tile does not divide into such shares, neighbours fetch some lines both.

@@ -188,7 +188,7 @@ DG_DEVICE void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-// Launches that overlap ------------------------------------------------------------------------------------------------
+// Launches that overlap ----------------------------------------------------------------------------------------------
 
 DG_DEVICE void next_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 DG_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,7 +1,7 @@
 // Copies of A and B whose lines begin at multiples of 16 bytes, as the copy engine asks for.
 //
-// A copy costs its bytes once; to realign while tiles are loaded would cost them, through registers, for every tile that
-// uses them. Where a line begins anywhere, a chunk of 16 bytes is taken out of two that are aligned.
+// A copy costs its bytes once; to realign while tiles are loaded would cost them, through registers, for every tile
+// that uses them. Where a line begins anywhere, a chunk of 16 bytes is taken out of two that are aligned.
 #pragma once
 #include "hopper.h"
 
@@ -56,7 +56,8 @@ DG_DEVICE void copy_block(const Copied& m, u32 block) {
     char* to[COPY_EACH];
 #pragma unroll
     for (int i = 0; i < COPY_EACH; ++i) {
-        u32 now = block * COPY_BLOCK + i * COPY_THREADS + threadIdx.x, line = now / in_line, chunk = now - line * in_line;
+        u32 now = block * COPY_BLOCK + i * COPY_THREADS + threadIdx.x;
+        u32 line = now / in_line, chunk = now - line * in_line;
         to[i] = nullptr;
         if (now >= all) continue;
         u32 matrix = even ? 0 : line / lines;
