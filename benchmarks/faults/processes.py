@@ -22,7 +22,8 @@ def role(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    if any(b"deepgen.run.measure.worker" in word or word.endswith(b"run/measure/keeper.py") for word in words):
+    blank = len(words) > 3 and not any(words[1:])  # a worker, which is a fork of its keeper
+    if blank or any(word.endswith(b"run/measure/keeper.py") for word in words):
         return "worker"
     first = os.fsdecode(words[0])
     for title, name in _RAY.items():

@@ -42,8 +42,9 @@ def name_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return ""
-    # A worker is a fork of its keeper: whichever of the two is found is killed.
-    if any(word.endswith(b"run/measure/keeper.py") for word in words):
+    # A worker is a fork of its keeper, with nothing in its command line: whichever of the two is found is killed.
+    blank = len(words) > 3 and not any(words[1:])
+    if blank or any(word.endswith(b"run/measure/keeper.py") for word in words):
         return "worker"
     name = Path(os.fsdecode(words[0])).name
     return "compiler" if any(name.startswith(c) for c in COMPILERS) else ""

@@ -6,15 +6,6 @@ A name alone is the kernel in C or the expression; one in another language has t
 from __future__ import annotations
 
 AWAITED: tuple[str, ...] = (
-    # Alignment
-    "loads that need 16 bytes",
-    "stores that need 16 bytes",
-    # Tolerance
-    "zero for all exponentials below one",
-    "one hundredth off where results are small",
-    "a plain sum of 10000",
-    "a plain sum of 54000",
-    "any result for a saturated tanh",
     # Other shapes and strides
     "wrong where n is odd",
     "indices of 16 bits",
@@ -48,17 +39,9 @@ AWAITED: tuple[str, ...] = (
     "an exit handler",
     # Contenders
     "overwrites its inputs",
-    # Names
-    "a tensor called linux",
-    "a tensor called asm",
-    "a tensor called NULL",
     # Kernels that watch the judge
-    "watches the environment",
-    "watches the command line",
-    "watches for poison",
     "watches the protection of inputs",
     # In other languages
-    "zero for all exponentials below one (cuda)",
     "wrong where n is odd (cuda)",
     "the factor is a constant (cuda)",
     "wrong above 16 (cuda)",

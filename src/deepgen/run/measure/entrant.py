@@ -116,6 +116,7 @@ class Entrant(ABC):
     def _use_sets(self, constant: frozenset[str]) -> None:
         self._constant = constant
         self._sets = self.bench.alternating.under(constant)
+        self.bench.begin()
 
     def _verify(self) -> None:
         self._next_inputs()

@@ -17,7 +17,10 @@ import deepgen
 from deepgen.run.measure import keeper
 from deepgen.run.measure.channel import Channel, Closed, Pulse
 
-MARK = "DEEPGEN_WORKER"  # in the environment of the worker and of everything that it starts
+# In the environment of the worker and of everything that it starts. Services of systemd have such a variable too: it
+# should not be plain to a kernel that it is being measured.
+MARK = "INVOCATION_ID"
+_OURS = "DEEPGEN_"  # what names of our own variables begin with
 
 
 class Spawned:
@@ -32,7 +35,7 @@ class Spawned:
         self.line, line = socket.socketpair()
         self.output, output_write = os.pipe()
         os.set_blocking(self.output, False)
-        self.mark = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self.mark = os.urandom(16).hex()
         fds = (line.fileno(), channel.fileno(), pulse_fd)
         path, env = self.surroundings
         try:
@@ -92,7 +95,7 @@ def surroundings(threads: int) -> tuple[list[str], dict[str, str]]:
 def environment(threads: int) -> dict[str, str]:
     """Of a process that runs kernels and baselines."""
     count = str(threads)
-    out = dict(os.environ)
+    out = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         out[name] = count
     # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
