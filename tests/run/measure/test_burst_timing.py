@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from deepgen.operators import gemm
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import BURST, CALL, Contender, Policy, Task
 from deepgen.run.measure.process_state import Threads, Waits
+from deepgen.run.measure.repeated import repeated
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
 
@@ -84,3 +86,18 @@ def test_the_limit_of_a_container_is_read(
     conditions._container.cache_clear()
     assert conditions._throttled() == seconds
     conditions._container.cache_clear()
+
+
+@pytest.mark.parametrize("inputs", [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)])
+@pytest.mark.parametrize("words", [{}, {"out": 7}, {"out": 7, "more": 8}])
+def test_calls_in_a_row_are_the_same_calls_however_they_are_spelled(
+    inputs: tuple[int, ...], words: dict[str, int]
+) -> None:
+    seen: list[tuple[tuple[int, ...], dict[str, int]]] = []
+
+    def call(*given: int, **named: int) -> int:
+        seen.append((given, named))
+        return len(seen)
+
+    assert repeated(partial(call, *inputs, **words))(3) == 3
+    assert seen == [(inputs, words)] * 3

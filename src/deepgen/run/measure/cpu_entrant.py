@@ -22,6 +22,7 @@ from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.guarded import Guarded
 from deepgen.run.measure.harness import Harness, StepKind, Steps
 from deepgen.run.measure.process_state import Threads, Waits
+from deepgen.run.measure.repeated import repeated
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
@@ -110,7 +111,7 @@ class CpuEntrant(Entrant):
 
     def burst(self) -> float:
         """As users call it: threads are awake and caches warm, whatever the policy asks for in turns."""
-        around, run = self.around, self._run
+        around, run = self.around, repeated(self._run)
         self._guard(timing=True)
         self._next_inputs()
         self.bench.reset()
@@ -120,12 +121,11 @@ class CpuEntrant(Entrant):
             count, awake = 0, 0.0
             started = time.perf_counter()
             while awake < _AWAKE_SECONDS:
-                result = run()
+                result = run(1)
                 count, awake = count + 1, time.perf_counter() - started
             count = max(1, min(_MOST_RUNS, round(_BURST_SECONDS * count / awake)))
             started = time.perf_counter()
-            for _ in range(count):
-                result = run()
+            result = run(count)
             seconds = (time.perf_counter() - started) / count
             self.waits += around.threads.waits() - first
         self._ended(result)
