@@ -15,6 +15,7 @@ from deepgen.run.measure.base import Contender
 from deepgen.tuning import costs
 from deepgen.tuning.bounded import Bounded, OutOfTime, within
 from deepgen.tuning.counting import Uncounted
+from deepgen.tuning.emitting import Emitter
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
 from deepgen.tuning.finals.plan import for_finals
@@ -30,10 +31,11 @@ from deepgen.tuning.study.rows import Proposal
 from deepgen.tuning.study.study import Study
 from deepgen.tuning.study.text import lost_baselines
 from deepgen.tuning.study.winner import keep_winner
-from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
+_EMITTING = 0.02  # seconds between two looks at what was emitted
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
 _NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
@@ -70,6 +72,7 @@ def tune(
                 clock.costs.hear(costs.END, time.monotonic() - ended + _AFTER)
                 costs.keep(request.operator, request.target, clock.costs)
             finally:
+                run.emitter.close()
                 journal.add_time(clock.record())
         run.say(phase="done")
     return Study.open(planned.folder, operator=request.operator, generator=request.generator)
@@ -100,7 +103,7 @@ class _Run:
         self.best = _Best()
         self.verdicts: Counter[str] = Counter()
         self.progress = Progress("preparing", budget=min(request.trials, planned.space.ranks))  # no config comes twice
-        self.kernels: dict[int, Kernel] = {}
+        self.emitter = Emitter(lambda config: planned.emit(request, config), planned.first)
         self.measured = 0  # trials, in this run
         self.rehearsed = False
         ended = self.state.replay()
@@ -144,13 +147,13 @@ class _Run:
             return not self.state.asked or (not self.clock.search_over and stopping.reason() is None)
 
         for proposal in sorted(self.state.proposals.values(), key=self._order):
-            self._submit(session, proposal)
+            self.emitter.submit(session, proposal)
         names: list[str] | None = None
         # Without any result, what is kept for the end of the process may be spent too.
         while not self.stop.is_set() and (self.clock.left if self.best.seconds is None else self.clock.spare) > 0.0:
             while proposals := self._proposed(session, more):
                 for proposal in sorted(proposals, key=self._order):
-                    self._submit(session, proposal)
+                    self.emitter.submit(session, proposal)
             if names is None:  # once there is something to build
                 names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
                 self._plan_finals(len(names))
@@ -166,7 +169,9 @@ class _Run:
                 if why := stopping.reason():
                     self.journal.note(f"the search ended early: {why}")
                 break
-            self._collect(session, len(names), min(0.25, max(0.01, self.clock.spare - self.clock.for_finals)))
+            self.emitter.pump(session)
+            longest = _EMITTING if self.emitter.waiting else 0.25
+            self._collect(session, len(names), min(longest, max(0.01, self.clock.spare - self.clock.for_finals)))
             self._know_rates(session)
             self._rehearse(session, len(names))
             self.say(builds_running=session.builds_running)
@@ -229,9 +234,7 @@ class _Run:
         default = self.journal.right(self.plan.first)
         if default is not None:
             with self.clock.on("verifying"), suppress(OutOfTime, DeepgenError):  # finals will tell of it
-                rehearse(
-                    Bounded(session, self.clock), self.task, self.plan.emit(self.request, default.config), self.clock
-                )
+                rehearse(Bounded(session, self.clock), self.task, self.emitter.kernel(default.config), self.clock)
         self._plan_finals(baselines)
 
     def _know_rates(self, session: Session) -> None:
@@ -252,11 +255,12 @@ class _Run:
         if not right and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
+        self.emitter.close()
         result = run_finals(
             session,
             self.task,
             trials,
-            lambda trial: self.plan.emit(self.request, trial.config),
+            lambda trial: self.emitter.kernel(trial.config),
             default=default,
             keep=self.request.keep_top,
             baselines=self.request.raced,
@@ -282,7 +286,7 @@ class _Run:
     def _keep_winner(self, number: int, session: Session) -> None:
         trial = self.journal.trial(number)
         assert trial is not None, "finalists have finished"
-        kernel = self.plan.emit(self.request, trial.config)
+        kernel = self.emitter.kernel(trial.config)
         operator, target = self.request.operator.to_json(), self.request.target.name
         keep_winner(self.plan.folder, operator, target, trial.config, kernel, session.build(kernel))
 
@@ -320,14 +324,6 @@ class _Run:
         """The default before all others, wherever the strategy put it."""
         return proposal.rank != self.plan.first, proposal.id
 
-    def _submit(self, session: Session, proposal: Proposal) -> None:
-        kernel = self.plan.emit(self.request, proposal.config)
-        self.kernels[proposal.id] = kernel
-        if proposal.rank == self.plan.first:
-            session.submit(proposal.id, kernel, first=True)
-        else:
-            session.submit(proposal.id, kernel)
-
     @property
     def _first_pending(self) -> bool:
         """Whether the config that the search begins with was asked for and has not ended."""
@@ -335,7 +331,7 @@ class _Run:
 
     def _trial(self, outcome: Outcome) -> Trial:
         proposal = self.state.proposals[outcome.trial_id]
-        kernel = self.kernels.pop(outcome.trial_id)
+        kernel = self.emitter.taken(outcome.trial_id)
         artifact = outcome.artifact
         facts = {**artifact.facts, "build_seconds": artifact.seconds} if artifact else {}
         return Trial(proposal.id, proposal.rank, proposal.config, kernel.id, outcome.measurement, facts)

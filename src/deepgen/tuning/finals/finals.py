@@ -231,8 +231,10 @@ class _Course:
             plan, usual = self._planned(), clock.spare - self._for_bursts
             later = (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
             limit = min(self._wanted.race, usual - later)
-            words = {"shown": shown, "first": rounds, "usual": min(self._wanted.race, usual)}
-            self._race, self._lost = run_race(self._arena, contenders, rivals, self._task.seed, limit, **words)
+            most = min(self._wanted.race, usual)
+            self._race, self._lost = run_race(
+                self._arena, contenders, rivals, self._task.seed, limit, shown, rounds, most
+            )
         self._field.dropped += [
             DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
             for f in finalists
