@@ -132,3 +132,17 @@ def test_kernels_in_f64_build_for_cuda(tmp_path: Path) -> None:
         kernel = family.emit(operator, chip, config)
         built = build_once(kernel, chip, cache=Cache(tmp_path))
         assert (built.format, built.kernel_id) == ("cubin", kernel.id)
+
+
+def test_what_cuda_s_runtime_declares_is_there_for_those_that_name_it(tmp_path: Path) -> None:
+    toolchain, target = found("cuda:sm_90a")
+    plain = 'extern "C" __global__ void entry(float* x) { x[threadIdx.x] += 1.f; }'
+    naming = [
+        'extern "C" __global__ void entry(float* x, cudaTextureObject_t t) { x[0] = tex2D<float>(t, 0.f, 0.f); }',
+        'extern "C" __global__ void entry(cudaError_t* x) { *x = cudaSuccess; }',
+    ]
+    for text in (plain, *naming):
+        built = build_once(kernel(text), target, cache=Cache(tmp_path))
+        assert Path(built.binary).read_bytes()[:4] == b"\x7fELF"
+    smaller = ["--minimal" in (toolchain.recipe(kernel(text), target).command) for text in (plain, *naming)]
+    assert smaller == [True, False, False]

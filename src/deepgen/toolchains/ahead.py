@@ -47,6 +47,7 @@ def begin(kernel: Kernel, target: Target, cache: Path, paths: Mapping[str, str],
             begun.built.set_result(make(kernel, toolchain, target, where, limits, begun.group))
         except BaseException as error:  # for whoever takes it
             begun.built.set_exception(error)
+        begun.group.close()
 
     _begun.append(begun)
     threading.Thread(target=build, name="deepgen-first-build", daemon=True).start()

@@ -14,10 +14,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from types import TracebackType
+from typing import NamedTuple
 
 from deepgen.toolchains import guard
 
 _MARK = "DEEPGEN_BUILD_GROUP"
+
+
+class Resting(NamedTuple):
+    """A compiler that waits for its next build, and what it has done so far."""
+
+    process: subprocess.Popen[bytes]
+    builds: int
+    cpu_seconds: float
 
 
 class Group:
@@ -36,6 +45,7 @@ class Group:
         self._paused_at = 0.0
         self._paused_seconds = 0.0
         self._guard: _Guard | None = None
+        self._resting: dict[tuple[str, ...], list[Resting]] = {}  # by command
 
     @property
     def inherited(self) -> tuple[int, ...]:
@@ -62,6 +72,20 @@ class Group:
         with self._changed:
             _signal(leader, signal.SIGKILL)
             self._leaders.discard(leader)
+
+    def rest(self, command: tuple[str, ...], one: Resting) -> bool:
+        """Keep a compiler for the next build, as one of this group's; not once the group was killed."""
+        with self._changed:
+            if not self._killed:
+                self._resting.setdefault(command, []).append(one)
+            return not self._killed
+
+    def resting(self, command: tuple[str, ...]) -> Resting | None:
+        """A compiler that was kept, now or when the pause is over."""
+        with self._changed:
+            self._wait_for_admission()
+            kept = self._resting.get(command)
+            return kept.pop() if kept else None
 
     def pause(self) -> None:
         """Stop every compiler where it is; none starts until `resume`."""
@@ -134,6 +158,10 @@ class Group:
         self.kill()
         with self._changed:
             watching, self._guard = self._guard, None
+            resting = [one for kept in self._resting.values() for one in kept]
+            self._resting.clear()
+        for one in resting:
+            one.process.communicate()
         if watching is not None:
             watching.close(last_word)
 

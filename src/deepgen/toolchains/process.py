@@ -48,14 +48,23 @@ def run(
     argv: Sequence[str], *, folder: Path, limits: BuildLimits, group: Group, env: Mapping[str, str] | None = None
 ) -> Finished:
     """Run a command in a folder. Raises OSError when it cannot start, CancelledError when its group was killed."""
-    process = group.start(lambda: _spawn(argv, folder, limits, {**(env or {}), **group.mark}, group.inherited))
-    started = group.clock()
+    process = group.start(lambda: spawn(argv, folder, {**(env or {}), **group.mark}, group.inherited))
+    started, log, end = group.clock(), Log(limits.log_bytes), None
+    try:
+        _limit(process.pid, limits)
+        end = watch(process, log, limits, group, started)
+    finally:
+        cpu_seconds = ended(process, log, limits, group)
+    if group.killed:
+        raise CancelledError("the build was stopped")
+    return Finished(process.returncode, end or End.ITSELF, log.text(), group.clock() - started, cpu_seconds)
+
+
+def ended(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group: Group) -> float:
+    """End a process with all of its group, read what it still printed, and give the processor time that it took."""
     assert process.stdout is not None
-    log = _Log(limits.log_bytes)
     try:
         with process.stdout:
-            os.set_blocking(process.stdout.fileno(), False)
-            end = _watch(process, log, limits, group, started)
             group.end(process.pid)
             _drain(process.stdout.fileno(), log, limits)
     finally:
@@ -63,32 +72,30 @@ def run(
         group.end(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    if group.killed:
-        raise CancelledError("the build was stopped")
-    return Finished(
-        code=process.returncode,
-        end=end,
-        log=log.text(),
-        seconds=group.clock() - started,
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
-    )
+    return usage.ru_utime + usage.ru_stime
 
 
-def _spawn(
-    argv: Sequence[str], folder: Path, limits: BuildLimits, env: Mapping[str, str], inherited: tuple[int, ...]
+def spawn(
+    argv: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    inherited: tuple[int, ...],
+    stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
+    """Start a compiler in a session of its own, without limits."""
     process = subprocess.Popen(
         argv,
         cwd=folder,
         # Messages are read by us, hence the C locale; what a killed compiler leaves goes away with the folder.
         env={**os.environ, "LC_ALL": "POSIX", "TMPDIR": str(folder), **env},
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=inherited,
         start_new_session=True,
     )
-    _limit(process.pid, limits)
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
     return process
 
 
@@ -110,8 +117,8 @@ def _limit(pid: int, limits: BuildLimits) -> None:
                 _limit(int(child), limits)
 
 
-def _watch(process: subprocess.Popen[bytes], log: _Log, limits: BuildLimits, group: Group, started: float) -> End:
-    """Read what the process prints until it ends or breaks a limit. Leaves it unwaited for."""
+def watch(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group: Group, started: float) -> End | None:
+    """Read what a process prints until it ends, breaks a limit, or its log is complete (None). It is not waited for."""
     assert process.stdout is not None
     out = process.stdout.fileno()
     poll = select.poll()
@@ -119,7 +126,7 @@ def _watch(process: subprocess.Popen[bytes], log: _Log, limits: BuildLimits, gro
     with _exit_event(process.pid) as event:
         if event is not None:
             poll.register(event, select.POLLIN)
-        while not _over(process.pid):
+        while not is_over(process.pid):
             left = limits.wall_seconds - (group.clock() - started)
             if left <= 0.0 and not group.paused:
                 return End.WALL_CLOCK
@@ -127,6 +134,8 @@ def _watch(process: subprocess.Popen[bytes], log: _Log, limits: BuildLimits, gro
             if any(fd == out for fd, _ in ready):
                 chunk = os.read(out, _CHUNK)
                 log.add(chunk)
+                if log.complete:
+                    return None
                 if log.total > limits.output_bytes:
                     return End.OUTPUT
                 if not chunk:
@@ -148,19 +157,22 @@ def _exit_event(pid: int) -> Iterator[int | None]:
         os.close(event)
 
 
-def _over(pid: int) -> bool:
+def is_over(pid: int) -> bool:
+    """Whether a child has ended. It stays unwaited for."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _drain(out: int, log: _Log, limits: BuildLimits) -> None:
+def _drain(out: int, log: Log, limits: BuildLimits) -> None:
     """What was printed last and lies in the pipe; a child in another session may hold the pipe open."""
     with contextlib.suppress(BlockingIOError):
         while log.total <= limits.output_bytes and (chunk := os.read(out, _CHUNK)):
             log.add(chunk)
 
 
-class _Log:
+class Log:
     """The first and the last part of a stream of any length."""
+
+    complete = False  # whether nothing follows, though the process goes on
 
     def __init__(self, size: int) -> None:
         self._half = max(1, size // 2)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from deepgen.toolchains import process
+from deepgen.toolchains import process, resident
 from deepgen.toolchains.base import BuildError, BuildLimits
 from deepgen.toolchains.group import Group
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Step, Verdict
@@ -38,10 +38,17 @@ def run_judged(
     limits: BuildLimits,
     group: Group,
     env: Mapping[str, str] | None = None,
+    request: Sequence[str] | None = None,
 ) -> process.Finished:
-    """Run a compiler to its good end. Raises BuildError; OSError when the folder is full."""
+    """Run a compiler to its good end. Raises BuildError; OSError when the folder is full.
+
+    `request`: what is asked of a compiler that stays for other builds (`resident.py`).
+    """
     try:
-        finished = process.run(argv, folder=folder, limits=limits, group=group, env=env)
+        if request is not None:
+            finished = resident.run(tuple(argv), request, folder=folder, limits=limits, group=group)
+        else:
+            finished = process.run(argv, folder=folder, limits=limits, group=group, env=env)
     except OSError as error:
         detail = f"{name} could not be started: {error.strerror or error}"
         raise BuildError(Verdict.BUILD_FAILED, detail, transient=True) from error
