@@ -46,7 +46,7 @@ def print_reports(reports: Sequence[Report]) -> None:
         )
     print_table(None, ["host", "python", "ray", "free", "state", "role"], rows)
     for report in reports:
-        print(report.host)
+        labelled(str(report.host), "", indent=0)
         labelled("  folder", report.host.folder, indent=12)
         if report.facts and report.facts["doctor"]:
             _print_doctor(report.facts["doctor"])

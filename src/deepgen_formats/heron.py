@@ -69,12 +69,15 @@ def read(document: Document) -> TuningFile:
     for key in config:
         if key not in _ACCEPTED:
             raise BadInput(f"unknown key config.{key}", where=where, allowed="one of " + ", ".join(_ACCEPTED))
+    for key in _NEEDED[1:]:
+        if not isinstance(config[key], str):
+            raise BadInput(f"config.{key} is {config[key]!r:.80}", where=where, allowed="a name such as float16")
     formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
     operators = tuple(_case(name, case, formats, where) for name, case in config["cases"].items())
     if not operators:
         raise BadInput("config.cases is empty", where=where, allowed="one case or more")
     method = config.get("method")
-    if method is not None and method not in _METHODS:
+    if method is not None and not (isinstance(method, str) and method in _METHODS):
         raise BadInput(f"config.method is {method!r}", where=where, allowed="one of " + ", ".join(_METHODS))
     trials, number, repeat, run_seconds, build_seconds = (_count(config, key, where) for key in _COUNTS)
     # Heron times `repeat` times `number` runs in a row; here each run is timed.

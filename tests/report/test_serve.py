@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -302,6 +303,43 @@ def test_a_study_that_was_begun_anew_is_sent_anew(served: Served, studies: Path,
             return len(viewer.trials)
 
     assert run(seen()) == 4
+
+
+def test_slow_connections_starve_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a request on each of 1,100 connections, one byte more now and then: others are answered all the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    begun = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+    place = ("127.0.0.1", served.port)
+    slow: list[socket.socket] = []
+    try:
+        for _ in range(1100):
+            slow.append(socket.create_connection(place, timeout=PATIENCE))
+            slow[-1].sendall(begun)
+        assert served.ask("/").status == 200
+        assert sum(map(_open, slow)) <= server.MOST_CONNECTIONS
+        monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+        deadline = time.monotonic() + PATIENCE
+        while any(map(_open, slow)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(_open, slow)), "who never ends a request is sent away"
+        assert served.ask("/").status == 200
+    finally:
+        for one in slow:
+            one.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _open(connection: socket.socket) -> bool:
+    """Whether the server still holds it; a byte goes along, as a slow client would send it."""
+    connection.setblocking(False)
+    try:
+        connection.send(b"a")
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def test_a_study_is_only_read(served: Served, studies: Path) -> None:

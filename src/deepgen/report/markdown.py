@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from deepgen.report.facts import DEFAULT, Facts, important_knobs
 from deepgen.report.words import judged, sentence, without_advice
 from deepgen.tuning.study.text import counted, seconds_text
+from deepgen.vocabulary.foreign import printable
 
 _SPECIAL = re.compile(r"([\\`*_\[\]#!|<>~&@])")  # `@` and `#` too: on some hosts they name people and threads
 _MESSAGE_LETTERS = 160
@@ -20,7 +21,7 @@ FINALISTS = ("trial", "time", "times the leader's", "99% interval", "config")
 def markdown(facts: Facts) -> str:
     """The words of the page, without its charts."""
     parts = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return printable("\n\n".join(part for part in parts if part) + "\n")
 
 
 def _of_several(facts: Facts) -> list[str]:

@@ -161,7 +161,7 @@ class Clock:
 
 def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
     """Of all runs of a study."""
-    return {part: round(sum(run[part] for run in runs), 3) for part in (*PARTS, "total")}
+    return {part: round(sum(run.get(part, 0.0) for run in runs), 3) for part in (*PARTS, "total")}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from deepgen.extend import (
     Target,
     TensorArgument,
     Trial,
+    foreign,
     load,
     make_strategy,
     read_recorded,
@@ -201,7 +202,8 @@ def _print(
 ) -> None:
     """One line a config, as Kernel Tuner prints them, and the best."""
     for row in rows:
-        print(_line(row, [*names, *more]) + (f", {row['__error__']}" if "__error__" in row else ""))
+        error = f", {row['__error__']}" if "__error__" in row else ""
+        print(foreign.printable(_line(row, [*names, *more]) + error))
     print(f"best: {_line(best, [*names, *more])}" if best else "no config ran to its end")
 
 

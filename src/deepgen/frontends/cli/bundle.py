@@ -15,7 +15,7 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import options, requests, session, studies
 from deepgen.frontends.cli.completion import OperatorCommand
-from deepgen.frontends.cli.output import print_json, shown
+from deepgen.frontends.cli.output import print_json, say, shown
 from deepgen.frontends.cli.result import print_result
 from deepgen.frontends.cli.words import names_code
 from deepgen.frontends.formats import is_file_name
@@ -74,8 +74,8 @@ def pack(
         size = archive.stat().st_size
         print_json({"bundle": str(archive), "bytes": size, "study": str(packed.study), "trials": packed.trials})
         return
-    print(f"{shown(archive)}: {packed.trials} kernels of {packed.study.name}", end="")
-    print(f"; {packed.failed} more could not be built" if packed.failed else "")
+    failed = f"; {packed.failed} more could not be built" if packed.failed else ""
+    say(f"{shown(archive)}: {packed.trials} kernels of {packed.study.name}{failed}")
     for line in _what_next(archive, packed.study):
         print(line)
 

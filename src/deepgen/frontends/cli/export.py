@@ -15,6 +15,7 @@ from deepgen.frontends import formats
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, labelled, print_json, shown, table, write_text
 from deepgen.frontends.formats import MeasuredConfig
+from deepgen.report.view.text import printable
 from deepgen.space import Space
 from deepgen.tuning import Study, reuse
 from deepgen.tuning.study.recorded_study import import_study
@@ -77,7 +78,7 @@ def export(
     if table:
         kind, text = "table", _table(opened, perf_stats=as_perf_stats)
         if output is None:
-            sys.stdout.write(text)
+            sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
             return
         write_text(output, text)
     elif as_results is not None:

@@ -11,7 +11,7 @@ from deepgen import settings
 from deepgen.frontends.cli import options
 from deepgen.frontends.cli import words as operator_words
 from deepgen.frontends.cli.completion import OperatorCommand
-from deepgen.frontends.cli.output import labelled, paragraph, print_json, shown, table
+from deepgen.frontends.cli.output import labelled, paragraph, print_json, say, shown, table
 from deepgen.frontends.cli.studies import find, open_study, studies_in
 from deepgen.libraries import Choice, Library, library
 from deepgen.libraries.c.export import export as write_c
@@ -59,7 +59,7 @@ def add(
         print_json({"library": str(library), "studies": became, "refused": refused})
     else:
         for name, what in became.items():
-            print(f"{what:<9} {name}")
+            say(f"{what:<9} {name}")
         for name, why in refused.items():
             note(f"deepgen: {name} is not added: {why}")
     if refused:
@@ -81,7 +81,7 @@ def merge(
         return
     for other, rows in became.items():
         for name, what in rows.items():
-            print(f"{what:<9} {name} of {other}")
+            say(f"{what:<9} {name} of {other}")
 
 
 @app.command("list")
@@ -117,7 +117,7 @@ def prune(
         print_json({"library": str(library), "removed": {one.name: one.why for one in pruned}, "dry_run": dry_run})
         return
     for one in pruned:
-        print(f"{'would remove' if dry_run else 'removed'} {one.name}: {one.why}")
+        say(f"{'would remove' if dry_run else 'removed'} {one.name}: {one.why}")
     if not pruned:
         print("nothing to remove")
 
@@ -211,7 +211,7 @@ def export(
     if as_json:
         print_json({"library": str(library), "written": str(path), "functions": functions, "skipped": exported.skipped})
         return
-    print(f"{shown(path)}: {', '.join(functions)}")
+    say(f"{shown(path)}: {', '.join(functions)}")
 
 
 def _choice_told(choice: Choice) -> dict[str, Any]:

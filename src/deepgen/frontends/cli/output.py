@@ -21,6 +21,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, allow_nan=False, default=str))
 
 
+def say(text: str) -> None:
+    """A line of a result that may hold words of somebody else's."""
+    print(printable(text))
+
+
 def write_text(path: Path, text: str) -> None:
     """A file that the user named."""
     from deepgen.vocabulary.errors import BadInput
@@ -45,7 +50,7 @@ def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]]
 
     The last column takes what room is left and wraps. Where that is too little, every row is printed as a list.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells, names = [[printable(cell) for cell in row] for row in rows], [*map(printable, names)]
     widths = [max(map(len, column)) + _GAP for column in zip(names, *cells, strict=True)]
     if title:
         paragraph(title)
@@ -87,6 +92,7 @@ def labelled(label: str, text: str, indent: int = 9, width: int | None = None) -
     parts = [plain := printable(text)]
     if len(plain) > width or not plain.isprintable():
         parts = textwrap.wrap(plain, width, break_long_words=False, break_on_hyphens=False) or [""]
+    label = printable(label)
     if len(label) >= indent > 0:  # it would touch what follows
         print(label)
         label = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def print_result(study: Study) -> None:
         # Not indented and not wrapped: to be copied as it stands.
         labelled("use it", "from Python:")
         print("import deepgen as dg")
-        print(f'folder = "{shown(study.folder)}"')
+        print(f"folder = {json.dumps(shown(study.folder), ensure_ascii=False)}")
         print("kernel = dg.Study.open(folder).best().load()")
 
 

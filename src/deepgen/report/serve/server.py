@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deepgen.report.serve.app import Stop, make
 from deepgen.report.serve.gate import GateRules
@@ -21,6 +22,10 @@ from deepgen.tuning.study import trust
 from deepgen.vocabulary import BadInput, DeepgenError
 
 _LAST_WORDS = 2  # seconds that streams have to end
+# Without a token anybody on this machine can connect: who sends no whole request in time, or waits while many others
+# want to come in, makes room. A browser needs about six connections.
+MOST_CONNECTIONS, REQUEST_SECONDS = 128, 20.0
+_AT_ONCE = 64  # connections that are accepted before any of them is looked at
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -79,8 +84,39 @@ def serve(
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=_LAST_WORDS,
+        http=_Connection,
+        backlog=_AT_ONCE,
     )
     asyncio.run(_Server(config, hub, ready, end or threading.Event()).serve(sockets=[listening]))
+
+
+class _Connection(H11Protocol):
+    """One that waits for a whole request is dropped when that takes too long, or when there are too many."""
+
+    idle_since = 0.0  # by the loop's clock
+
+    @property
+    def idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.idle_since = self.loop.time()
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = [one for one in self.connections if isinstance(one, _Connection) and one.idle]
+            min(waiting, key=lambda one: one.idle_since, default=self).drop()
+
+    def look(self) -> None:
+        """Called a few times a second."""
+        now = self.loop.time()
+        if not self.idle:
+            self.idle_since = now
+        elif now - self.idle_since > REQUEST_SECONDS:
+            self.drop()
+
+    def drop(self) -> None:
+        self.connections.discard(self)
+        self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -95,6 +131,9 @@ class _Server(uvicorn.Server):
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
+        for one in list(self.server_state.connections):
+            if isinstance(one, _Connection):
+                one.look()
         return await super().on_tick(counter) or self._end.is_set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

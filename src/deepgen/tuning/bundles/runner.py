@@ -24,7 +24,7 @@ from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import results as bundle_results
 from deepgen.tuning.bundles.results import TrialResult
 from deepgen.tuning.finals.finals import run_finals
-from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, Kernel, Measurement, Missing, Trial, Verdict, foreign
 
 INTERRUPTED = 130
 ARRAYS = "arrays"  # the folder with inputs and answers of an operator whose code is elsewhere
@@ -231,4 +231,4 @@ def _loadable(job: Job) -> dict[str, Helper]:
 
 
 def _say(text: str) -> None:
-    print(f"bundle: {text}", file=sys.stderr, flush=True)
+    print(f"bundle: {foreign.printable(text)}", file=sys.stderr, flush=True)

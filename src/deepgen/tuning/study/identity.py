@@ -60,7 +60,8 @@ def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPl
 
 def _judged_otherwise(planned: StudyPlan, journal: Journal) -> list[str]:
     """The parts of a user's operator that decide what is right, and are not those that the study was judged by."""
-    before, now = journal.definition().get("judged_by"), planned.definition.get("judged_by")
+    before = journal.definition().get("judged_by") if journal.defined else None  # damage may have taken it
+    now = planned.definition.get("judged_by")
     if not isinstance(before, dict) or not isinstance(now, dict):
         return []  # a study of an earlier version
     return [part for part in sorted({*before, *now}) if before.get(part) != now.get(part)]

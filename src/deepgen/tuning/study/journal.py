@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from deepgen.tuning.study.definition import STRANGE
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal_file import EMPTY, FILE, LOCK, JournalError, JournalFile, holder, writer
 from deepgen.tuning.study.rows import (
@@ -26,12 +27,13 @@ from deepgen.tuning.study.rows import (
     proposal_of,
     sealed,
     trial_of,
-    unpack,
 )
 from deepgen.vocabulary import JsonObject, Trial
 
 if TYPE_CHECKING:
     from deepgen.space import Space
+
+_LONGEST = 1e11  # seconds, of anything that a run records
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Journal(JournalFile):
     def empty(self) -> bool:
         """Whether nothing was recorded yet."""
         return self._meta("study") is None and not self.tally().trials
+
+    @property
+    def defined(self) -> bool:
+        """Whether it says what is tuned."""
+        return self._meta("study") is not None
 
     def keep_space(self, space: Space) -> None:
         """The space itself, for readers of the study that lack its generator."""
@@ -128,7 +135,10 @@ class Journal(JournalFile):
         self._keep("run", budget)
 
     def run(self) -> dict[str, Any]:
-        return dict(self._meta("run") or {})
+        budget = dict(self._meta("run") or {})
+        if not isinstance(budget.get("started_at"), (int, float, type(None))):
+            raise JournalError(f"{self.folder}: {STRANGE}: when its newest run began")
+        return budget
 
     def add_time(self, seconds: JsonObject) -> None:
         """Where the time of a run went."""
@@ -136,7 +146,10 @@ class Journal(JournalFile):
 
     def times(self) -> list[dict[str, Any]]:
         """Where the time went, for each run so far."""
-        return list(self._meta("time") or [])
+        runs = self._meta("time") or []
+        if not isinstance(runs, list) or not all(map(_is_time, runs)):
+            raise JournalError(f"{self.folder}: {STRANGE}: where the time of its runs went")
+        return runs
 
     def keep_history(self, studies: Sequence[JsonObject]) -> None:
         """Record what was taken over from earlier studies at the start."""
@@ -212,15 +225,15 @@ class Journal(JournalFile):
 
     def proposals(self, *, open_only: bool = False) -> list[Proposal]:
         """All configs asked for, or only those that have no measurement yet."""
-        return [proposal_of(row) for row in self._table("trials") if not (open_only and row[5])]
+        return [proposal_of(row, self._unpack) for row in self._table("trials") if not (open_only and row[5])]
 
     def trials(self) -> list[Trial]:
         """The ended trials, by id."""
-        return [trial_of(row) for row in self._table("trials") if row[5]]
+        return [trial_of(row, self._unpack) for row in self._table("trials") if row[5]]
 
     def ended(self) -> list[tuple[Trial, float, float]]:
         """The same, each with the Unix times at which it was asked for and at which it ended."""
-        return [(trial_of(row), row[3], row[8]) for row in self._table("trials") if row[5]]
+        return [(trial_of(row, self._unpack), row[3], row[8]) for row in self._table("trials") if row[5]]
 
     def ended_from(self, first: int) -> list[tuple[Trial, float]]:
         """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
@@ -230,21 +243,21 @@ class Journal(JournalFile):
             rows = self._rows("trials", where, (first,))
             if not all(is_sound("trials", row) for row in rows):
                 raise Damaged("trials")
-            return [(trial_of(row), row[8]) for row in rows]
+            return [(trial_of(row, self._unpack), row[8]) for row in rows]
 
         return self._reading(read)
 
     def trial(self, number: int) -> Trial | None:
-        return next((trial_of(row) for row in self._table("trials") if row[0] == number and row[5]), None)
+        return next((trial_of(row, self._unpack) for row in self._table("trials") if row[0] == number and row[5]), None)
 
     def best(self, count: int) -> list[Trial]:
         """The fastest correct trials; equal times are ordered by rank, so that the order is always the same."""
         right = [row for row in self._table("trials") if row[5] == "correct"]
-        return [trial_of(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
+        return [trial_of(row, self._unpack) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
         """The trial of this config, if there is one and it was right, though its time may not have settled."""
-        of_config = (trial_of(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
+        of_config = (trial_of(row, self._unpack) for row in self._table("trials") if row[1] == str(rank) and row[5])
         return next((trial for trial in of_config if trial.measurement.right), None)
 
     # Finals and notes
@@ -259,7 +272,7 @@ class Journal(JournalFile):
     def finals(self) -> Finals | None:
         """The newest finals. Raises BadInput for what no deepgen wrote."""
         rows = self._table("finals")
-        return Finals.from_json(unpack(rows[-1][2]), f"{self.folder}: its finals") if rows else None
+        return Finals.from_json(self._unpack(rows[-1][2]), f"{self.folder}: its finals") if rows else None
 
     def note(self, text: str) -> None:
         """Record something that a reader of the results should know."""
@@ -270,6 +283,13 @@ class Journal(JournalFile):
 
     def notes(self) -> list[tuple[float, str]]:
         return [(at, text) for _, at, text, _ in self._table("notes")]
+
+
+def _is_time(run: object) -> bool:
+    """Whether it says where the time of a run went: seconds by their names, all of them together as `total`."""
+    if not isinstance(run, dict) or "total" not in run:
+        return False
+    return all(type(value) in (int, float) and abs(value) < _LONGEST for value in run.values() if value is not None)
 
 
 __all__ = ["FILE", "LOCK", "Journal", "JournalError", "Proposal", "Restart", "holder", "writer"]

@@ -12,16 +12,18 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from deepgen.tuning.study import connections, lock, pages, rows
-from deepgen.tuning.study.rows import COLUMNS, FORMAT, TALLY, Damaged, Row, Tally, is_sound, unpack
+from deepgen.tuning.study.rows import COLUMNS, FORMAT, TALLY, Damaged, Row, Tally, Unpacker, is_sound
 from deepgen.vocabulary import DeepgenError
 
 FILE = "journal.sqlite"
 LOCK = "lock"
 _DAMAGED = "it is not a readable journal: restore a copy of the study's folder, or move it away and start again"
+_ROW_BYTES, _SLACK = 12, 1 << 20  # of a row at least, beside its texts; of all rows together, at most, beyond the file
 EMPTY = "the journal is empty; delete the folder"
 _HINTS = {
     "database or disk is full": "free some space and run the same command again: what was recorded is safe",
@@ -53,6 +55,7 @@ class JournalFile:
         self._write = write
         self._path = folder / FILE
         self._lock: IO[str] | None = None
+        self._unpack = Unpacker(str(folder))
         self._still = False  # whether it is read on the assumption that nobody writes it
         self.writer: int | None = None  # the other process that was writing it when it was opened
         if write:
@@ -100,6 +103,8 @@ class JournalFile:
             return False
         if version != FORMAT:
             self._refuse(version)
+        if not rows.is_ours(self._db):
+            raise Damaged("tables")
         return True
 
     def _connect_writer(self) -> None:
@@ -122,10 +127,13 @@ class JournalFile:
 
     def _logged(self) -> bool:
         """Whether there is something in the write-ahead log; readers may leave an empty one behind."""
+        return self._log_bytes() > 0
+
+    def _log_bytes(self) -> int:
         try:
-            return os.stat(f"{self._path}-wal").st_size > 0  # noqa: PTH116  a thousand studies are looked at
+            return os.stat(f"{self._path}-wal").st_size  # noqa: PTH116  a thousand studies are looked at
         except FileNotFoundError:
-            return False
+            return 0
 
     def _check_log(self) -> None:
         if self._lock is None and (self._still or holder(self.folder) is not None):
@@ -145,7 +153,7 @@ class JournalFile:
             self._db.close()
         try:
             content = salvage.JournalBytes.of(self._path, self._hold)
-            left = salvage.salvage(content)
+            left = salvage.salvage(content, str(self.folder))
         except (Damaged, OSError) as error:
             raise JournalError(f"{self._path}: {_DAMAGED}") from error
         self.damage = left.losses
@@ -237,10 +245,21 @@ class JournalFile:
             return None
         if row is None or not is_sound("meta", row):
             raise Damaged(key)
-        return unpack(row[2])
+        return self._unpack(row[2])
 
     def _rows(self, table: str, where: str = "", values: Sequence[str | int] = ()) -> list[Row]:
-        return self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values).fetchall()
+        room = self._room()
+        listed = []
+        for row in self._db.execute(f"SELECT {', '.join(COLUMNS[table])}, seal FROM {table}{where}", values):
+            listed.append(row)
+            room -= _ROW_BYTES + sum(len(value) for value in row if isinstance(value, (bytes, str)))
+            if room < 0:  # pages that are part of themselves, or of many rows
+                raise Damaged("more rows than it has bytes")
+        return listed
+
+    def _room(self) -> float:
+        """Bytes that rows may have together; what is only in memory was counted when it was salvaged."""
+        return inf if self.damage else self._path.stat().st_size + self._log_bytes() + _SLACK
 
     def _reading(self, read: Callable[[], T]) -> T:
         """The result of `read` on one snapshot of the journal, or on the salvaged rows if something is damaged."""

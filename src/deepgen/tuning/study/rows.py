@@ -10,11 +10,12 @@ import json
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
+from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.measurement import Measurement, Trial
 
@@ -45,7 +46,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "notes": ("seq", "at", "text"),
 }
 FLOATS = frozenset({"asked_at", "seconds", "done_at", "at"})  # SQLite may return an integer from such a column
-_MOST_BYTES = 1 << 28  # of one unpacked value
+# What the values of a journal may unpack to: so much in any case, and so much for each packed byte. Ours unpack to six
+# times their size. A value weighs by what Python takes for it: an object more than a list, a list more than a number.
+_MOST_BYTES, _MOST_WEIGHT = 8 << 20, 300_000
+_BYTES_EACH, _WEIGHT_EACH = 64, 4
+_WEIGHTS = ((b",", 1), (b"[", 1), (b"{", 4))
+_RANK_DIGITS = 1000
 
 # A preset dictionary for zlib: text that most outcomes contain. It is part of the format: never change it.
 _USUAL = (
@@ -68,16 +74,35 @@ def pack(value: object) -> bytes:
     return packer.compress(json.dumps(value).encode()) + packer.flush()
 
 
+class Unpacker:
+    """Unpacks the values of one journal, within what one of its size may hold all in all."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._bytes, self._weight = _MOST_BYTES, _MOST_WEIGHT  # that are left
+
+    def __call__(self, packed: bytes) -> Any:
+        """What was packed. Raises Damaged for anything else, and BadInput for more than any journal of ours holds."""
+        unpacker = zlib.decompressobj(zdict=_USUAL)
+        self._bytes += _BYTES_EACH * len(packed)
+        self._weight += _WEIGHT_EACH * len(packed)
+        try:
+            text = unpacker.decompress(packed, self._bytes + 1)
+            self._bytes -= len(text)
+            self._weight -= sum(weight * text.count(mark) for mark, weight in _WEIGHTS)
+            if self._bytes < 0 or self._weight < 0:
+                what = "unpacks to more than a journal of its size can hold"
+                raise BadInput(what, where=self._where, allowed="a study of deepgen's")
+            if not unpacker.eof:
+                raise ValueError("cut off")
+            return json.loads(text.decode())
+        except (zlib.error, ValueError, TypeError, RecursionError) as error:
+            raise Damaged(str(error)) from error
+
+
 def unpack(packed: bytes) -> Any:
-    """What was packed; raises Damaged for anything else."""
-    unpacker = zlib.decompressobj(zdict=_USUAL)
-    try:
-        text = unpacker.decompress(packed, _MOST_BYTES)
-        if not unpacker.eof:
-            raise ValueError("cut off, or too large")
-        return json.loads(text.decode())
-    except (zlib.error, ValueError, TypeError, RecursionError) as error:
-        raise Damaged(str(error)) from error
+    """A value by itself."""
+    return Unpacker("a journal")(packed)
 
 
 def seal(table: str, *values: Any) -> bytes:
@@ -89,8 +114,30 @@ def sealed(table: str, *values: Any) -> Row:
     return (*values, seal(table, *values))
 
 
+_REAL = (float, int)
+# What rows may hold: a column of SQLite's can hold anything.
+_TYPES: Mapping[str, frozenset[tuple[type, ...]]] = {
+    "meta": frozenset({(int, str, bytes, bytes)}),
+    "asks": frozenset({(int, int, int, int, int, bytes)}),
+    "finals": frozenset((int, real, bytes, bytes) for real in _REAL),
+    "notes": frozenset((int, real, str, bytes) for real in _REAL),
+    "trials": frozenset(
+        (int, str, bytes, asked, bytes, *done)
+        for asked in _REAL
+        for done in [
+            (type(None),) * 5,
+            *((str, time, bytes, at, bytes) for time in (*_REAL, type(None)) for at in _REAL),
+        ]
+    ),
+}
+
+
 def is_sound(table: str, row: Row) -> bool:
     """Whether a row is exactly as it was written."""
+    if tuple(map(type, row)) not in _TYPES[table]:
+        return False
+    if table == "trials" and not (row[1].isdecimal() and len(row[1]) <= _RANK_DIGITS):
+        return False
     if table == "trials":
         return _asked_sound(row) and (_is_open(row) or _done_sound(row))
     return bool(row[-1] == seal(table, *row[:-1]))
@@ -152,11 +199,11 @@ def verified(row: Row) -> tuple[bool, bool]:
     return _asked_sound(row), not _is_open(row) and _done_sound(row)
 
 
-def proposal_of(row: Row) -> Proposal:
+def proposal_of(row: Row, unpack: Callable[[bytes], Any] = unpack) -> Proposal:
     return Proposal(row[0], int(row[1]), unpack(row[2]))
 
 
-def trial_of(row: Row) -> Trial:
+def trial_of(row: Row, unpack: Callable[[bytes], Any] = unpack) -> Trial:
     outcome = unpack(row[7])
     try:
         measured = Measurement.from_json(outcome["measurement"])
@@ -232,6 +279,15 @@ def version(db: sqlite3.Connection) -> int:
 def is_new(db: sqlite3.Connection) -> bool:
     """Whether there is nothing in it yet."""
     return version(db) == 0 and db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def is_ours(db: sqlite3.Connection) -> bool:
+    """Whether its tables are those of a journal: a view or a computed column would run a stranger's SQL."""
+    listed = db.execute("SELECT sql FROM sqlite_master").fetchmany(2 * len(COLUMNS))
+    return sorted(" ".join(str(sql).split()) for [sql] in listed) == _STATEMENTS
+
+
+_STATEMENTS = sorted(" ".join(statement.split()) for statement in _TABLES.split(";") if statement.strip())
 
 
 def create(db: sqlite3.Connection, rows: Mapping[str, Sequence[Row]] | None = None) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from deepgen.space import Space
 from deepgen.tuning.study import pages
 from deepgen.tuning.study.connections import Hold
+from deepgen.tuning.study.definition import STRANGE
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     COLUMNS,
@@ -27,18 +29,19 @@ from deepgen.tuning.study.rows import (
     Proposal,
     Row,
     Tally,
+    Unpacker,
     asked_row,
     create,
     is_sound,
     pack,
     sealed,
-    unpack,
     verified,
 )
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, foreign
 
 _REPAIRED, _UNFINISHED = "journal.repaired.sqlite", "journal.repaired.tmp"
 _NAMED = 8  # numbers that a sentence lists
+_MOST_BYTES, _MOST_TRIALS, _TIMES_MET = 1 << 30, 10_000_000, 8
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class _Scanned:
     finals: dict[int, Row] = field(default_factory=dict)
     notes: dict[int, Row] = field(default_factory=dict)
     broken: set[int] = field(default_factory=set)  # trials with a sound first half and a damaged second
+    unpack: Unpacker = field(default_factory=lambda: Unpacker("a journal"))
+    room: float = inf  # bytes that rows may still have: pages may be part of many rows
 
     @property
     def any(self) -> bool:
@@ -73,6 +78,9 @@ class _Scanned:
 
     def accept(self, number: int, values: pages.Values) -> bool:
         """A row of a journal, recognised by its seal."""
+        self.room -= sum(len(value) for value in values if isinstance(value, (bytes, str)))
+        if self.room < 0:
+            raise Damaged("more rows than it has bytes")
         for table, columns in COLUMNS.items():
             if len(values) == len(columns) + 1:
                 row = (number, *map(_as_column, [*columns[1:], "seal"], values[1:]))
@@ -95,7 +103,7 @@ class _Scanned:
     def _keep(self, table: str, row: Row) -> bool:
         try:
             if table == "meta" and row[0] >= self.meta.get(row[1], (-1, None))[0]:
-                self.meta[row[1]] = row[0], unpack(row[2])
+                self.meta[row[1]] = row[0], self.unpack(row[2])
             elif table != "meta":
                 getattr(self, table)[row[0]] = row
         except Damaged:
@@ -116,16 +124,21 @@ class JournalBytes:
     @staticmethod
     def of(path: Path, hold: Hold) -> JournalBytes:
         log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
+        if any(file.stat().st_size > _MOST_BYTES for file in (path, log) if file.is_file()):
+            raise Damaged("it is too large to be searched")
         return JournalBytes(hold.read(), log.read_bytes() if log.is_file() else b"")
 
 
-def salvage(content: JournalBytes) -> Salvaged:
+def salvage(content: JournalBytes, where: str = "a journal") -> Salvaged:
     """Everything that can still be read; raises Damaged if that is nothing."""
-    scanned = _Scanned()
+    # Every row may be met several times: in pages that are not in use any more, and in the log.
+    room = _TIMES_MET * (len(content.data) + len(content.log))
+    scanned = _Scanned(unpack=Unpacker(where), room=room)
     pages.scan(content.data, content.log, scanned.accept)
     if not scanned.any:
         raise Damaged("holds no row of a journal")
-    return _sorted_out(scanned)
+    with foreign.shaped(where, STRANGE):
+        return _sorted_out(scanned)
 
 
 def format_of(content: JournalBytes) -> int | None:
@@ -161,6 +174,8 @@ def _sorted_out(scanned: _Scanned) -> Salvaged:
     asks = _in_order(scanned.asks)
     reaches = [before["asked"], *(row[3] + row[4] for row in asks), *(i + 1 for i in scanned.asked)]
     asked = max(*reaches, tally.trials + len(before["lost"]) if tally else 0, 0)
+    if asked > _MOST_TRIALS:
+        raise ValueError(f"{asked} trials")
     lost = [i for i in range(asked) if i not in scanned.asked]
     fresh_lost = [i for i in lost if i not in before["lost"]]
     reported = max((row[1] for row in asks), default=0)
@@ -234,7 +249,7 @@ def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], loss
     if tally and (newest[0] if newest else 0) < tally.finals:
         losses.append("the newest finals cannot be read and are held again")
         return []
-    winner = unpack(newest[2]).get("winner") if newest else None
+    winner = scanned.unpack(newest[2]).get("winner") if newest else None
     if winner is not None and winner not in ended:
         losses.append(f"the winner of the finals, trial {winner}, is among them: the finals are held again")
         return []
