@@ -37,6 +37,7 @@ _STUBS = {
     "deepgen.toolchains.compilers.nvrtc_program": "",
     "deepgen.toolchains.compilers.triton_program": "",
 }
+_RISCV = "deepgen.run.riscv"  # travels to its own boards and emulators only
 # For the machine that a bundle runs on, which need not be like this one.
 _BUILT_THERE = tuple(f"run/riscv/{name}" for name in ("count.c", "trace.c", "instructions.h"))
 START = "run.py"
@@ -87,7 +88,9 @@ def write(
 def travelling(target: Target) -> dict[str, bytes]:
     """The source files that go along to measure on this target, by their path in the bundle."""
     root = Path(deepgen.__file__).parents[1]
-    texts = {f"deepgen/{name}": (root / "deepgen" / name).read_bytes() for name in _BUILT_THERE}
+    on_riscv = target.runner == "riscv"
+    built = _BUILT_THERE if on_riscv else ()
+    texts = {f"deepgen/{name}": (root / "deepgen" / name).read_bytes() for name in built}
     plugins = _plugins(target)
     waiting = [*_ENTRIES, *(place.partition(":")[0] for places in plugins.values() for place in places.values())]
     if plugins:
@@ -95,7 +98,7 @@ def travelling(target: Target) -> dict[str, bytes]:
     seen: set[str] = set()
     while waiting:
         module = waiting.pop()
-        if module in seen:
+        if module in seen or (module.startswith(_RISCV) and not on_riscv):
             continue
         seen.add(module)
         path = root.joinpath(*module.split("."))
