@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from deepgen.frontends.cli.main import main
 from deepgen.tuning import Study
 from deepgen.tuning.study import rows
-from deepgen.tuning.study.journal import FILE
+from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import DeepgenError
 
 MEGABYTES = 300
@@ -140,6 +140,39 @@ def test_what_no_deepgen_wrote_of_times_is_told(study: Path, tmp_path: Path, val
     if value:
         with pytest.raises(DeepgenError, match="holds what no deepgen wrote"):
             Study.open(forged).summary()
+
+
+def test_damaged_finals_let_nothing_win_that_they_had_rejected(study: Path, tmp_path: Path) -> None:
+    harmed = shutil.copytree(study, tmp_path / "study")
+    best = Study.open(harmed).best()
+    assert best.judged
+    with closing(sqlite3.connect(harmed / FILE)) as db:
+        [result] = db.execute("SELECT result FROM finals").fetchone()
+        db.execute("UPDATE finals SET result = ?", (bytes([result[0], result[1] ^ 1, *result[2:]]),))
+        db.commit()
+    for _ in range(2):  # as a reader finds it, and as a writer mends it
+        opened = Study.open(harmed)
+        with pytest.raises(DeepgenError, match=r"its finals are damaged.*deepgen retest"):
+            opened.best()
+        with Journal(harmed, write=True) as journal:
+            assert journal.finals() is None and journal.finals_lost
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        assert main(["retest", str(harmed)]) == 0
+    assert Study.open(harmed).best().judged
+
+
+def test_a_kernel_that_no_finals_judged_is_loaded_with_a_warning(study: Path, tmp_path: Path) -> None:
+    early = shutil.copytree(study, tmp_path / "study")
+    shutil.rmtree(early / "winner")
+    with closing(sqlite3.connect(early / FILE)) as db:
+        tally = rows.unpack(db.execute("SELECT value FROM meta WHERE key = 'tally'").fetchone()[0])
+        db.execute("DELETE FROM finals")
+        rows.keep(db, "tally", {**tally, "finals": 0, "final": None})
+        db.commit()
+    best = Study.open(early).best()
+    assert not best.judged
+    with pytest.warns(UserWarning, match="no finals were held"), suppress(DeepgenError):  # no code runs on `sim`
+        best.load()
 
 
 ESCAPE = "\x1b]0;title\x07\x1b[2J"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +25,20 @@ class Best:
     study: Study
     trial: Trial
     seconds: float
+    judged: bool = True  # whether finals chose it
 
     @property
     def kernel(self) -> Kernel:
         return self.study.kernel(self.trial)
 
     def load(self) -> Loaded:
-        """The winner as a function on arrays. It can be pickled: another process of this user loads it again."""
+        """The winner as a function on arrays. It can be pickled: another process of this user loads it again.
+
+        Warns where no finals were held.
+        """
+        if not self.judged:
+            what = "no finals were held, so that this kernel was verified on the inputs of the search alone"
+            warnings.warn(f"{self.study.folder}: {what} (deepgen retest holds them)", stacklevel=2)
         loaded = self._load()
         loaded.origin = (_load_again, (*self.study.opened_by(), self.trial.id, self.trial.kernel_id))
         return loaded

@@ -12,6 +12,7 @@ from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal_file import EMPTY, FILE, LOCK, JournalError, JournalFile, holder, writer
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
+    FINALS_LOST,
     RESTART,
     TALLY,
     Ask,
@@ -263,11 +264,18 @@ class Journal(JournalFile):
     # Finals and notes
 
     def add_finals(self, finals: Finals) -> None:
-        data = finals.to_json()
+        data, lost = finals.to_json(), self.finals_lost
         with self._transaction() as tally:
             after = replace(tally, finals=tally.finals + 1, final=final_of(data))
             self._insert("finals", sealed("finals", after.finals, time.time(), pack(data)))
+            if lost:
+                keep(self._db, FINALS_LOST, False)
             self._settle(after)
+
+    @property
+    def finals_lost(self) -> bool:
+        """Whether damage took the newest finals, and none were held since: what they had rejected is not known."""
+        return bool(self._meta(FINALS_LOST))
 
     def finals(self) -> Finals | None:
         """The newest finals. Raises BadInput for what no deepgen wrote."""

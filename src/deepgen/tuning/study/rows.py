@@ -21,7 +21,8 @@ from deepgen.vocabulary.measurement import Measurement, Trial
 
 Row = tuple[Any, ...]
 FORMAT = 2  # of a journal; its number is in the file's header, and in a sealed row of `meta` too
-TALLY, FORMAT_KEY, RESTART, CHECKPOINT = "tally", "format", "restart", "checkpoint"  # keys of `meta`
+# Keys of `meta`.
+TALLY, FORMAT_KEY, RESTART, CHECKPOINT, FINALS_LOST = "tally", "format", "restart", "checkpoint", "finals_lost"
 _OF_BEST = ("rank", "config", "seconds")
 
 _TABLES = """

@@ -21,6 +21,7 @@ from deepgen.tuning.study.definition import STRANGE
 from deepgen.tuning.study.rows import (
     CHECKPOINT,
     COLUMNS,
+    FINALS_LOST,
     FLOATS,
     FORMAT_KEY,
     RESTART,
@@ -246,12 +247,15 @@ def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], loss
     """All intact finals; none if the newest is lost or its winner has to be measured again."""
     finals = _in_order(scanned.finals)
     newest = finals[-1] if finals else None
-    if tally and (newest[0] if newest else 0) < tally.finals:
-        losses.append("the newest finals cannot be read and are held again")
+    if (newest[0] if newest else 0) < (tally.finals if tally else 1 if ended else 0):
+        # Without a tally nobody knows whether finals were held: one of the trials may have lost them.
+        losses.append("the newest finals cannot be read and are held again" if tally else "finals may be lost")
+        scanned.meta[FINALS_LOST] = (0, True)
         return []
     winner = scanned.unpack(newest[2]).get("winner") if newest else None
     if winner is not None and winner not in ended:
         losses.append(f"the winner of the finals, trial {winner}, is among them: the finals are held again")
+        scanned.meta[FINALS_LOST] = (0, True)
         return []
     return finals
 

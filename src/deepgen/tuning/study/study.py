@@ -271,12 +271,15 @@ class Study:
         return sorted(best, key=lambda t: (t.id != winner, t.seconds))
 
     def best(self) -> Best:
-        """The winner of the finals, or the fastest so far when there were none yet."""
+        """The winner of the finals, or the fastest so far when there were none yet. Refused where they are damaged."""
         from deepgen.tuning.study.best import Best
 
         with self._journal() as journal:
             winner = self._winner_id(journal)
             finals = journal.finals()
+            if finals is None and journal.finals_lost:
+                what = "its finals are damaged, and what they had rejected is not known"
+                raise DeepgenError(f"{self.folder}: {what}; hold them again with: deepgen retest {self.folder}")
             trial = journal.trial(winner) if winner is not None else None
             best = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:
@@ -287,7 +290,7 @@ class Study:
         seconds = best[0].seconds or 0.0
         if finals is not None and finals.best is not None:
             seconds = finals.best.seconds
-        return Best(self, best[0], seconds)
+        return Best(self, best[0], seconds, judged=finals is not None)
 
     def kernel(self, trial: Trial) -> Kernel:
         """The kernel of a trial: the stored winner where that may be used, otherwise emitted again."""
