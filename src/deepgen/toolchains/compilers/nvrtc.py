@@ -46,7 +46,7 @@ class Nvrtc:
 
     def _headers(self, kernel: Kernel) -> list[str]:
         """The toolkit's own headers, for kernels that ask for some, such as <cuda_fp16.h>."""
-        if not any(_SYSTEM_HEADER.search(source.text) for source in kernel.sources):
+        if not any(_has(_SYSTEM_HEADER, source.text) for source in kernel.sources):
             return []
         lib = Path(self.path).resolve().parent
         places = [
@@ -111,11 +111,17 @@ class Nvrtc:
         arch = f"--gpu-architecture={target.built_for}"
         named = (f"{nvrtc_program.NAME}{name}" for name in judge.expressions(kernel))
         headers = (f"--include-path={place}" for place in self._headers(kernel))
-        small = (_SMALL,) if self._takes_small() and not any(_LARGE.search(s.text) for s in kernel.sources) else ()
+        small = (_SMALL,) if self._takes_small() and not any(_has(_LARGE, s.text) for s in kernel.sources) else ()
         return kernel.sources[0].name, *form, arch, *_OPTIONS, _REPORT, *small, *kernel.flags, *named, *headers
 
     def _takes_small(self) -> bool:
         return tuple(map(int, self.version.split("."))) >= _SMALL_SINCE
+
+
+@lru_cache(maxsize=256)
+def _has(pattern: re.Pattern[str], text: str) -> bool:
+    """Whether it occurs. A family's kernels share most of their files, and to search them takes milliseconds."""
+    return pattern.search(text) is not None
 
 
 def capability(target: Target) -> int:
