@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from deepgen.operators import Answer, Array, Conv2d, Gemm, Operator, Signature, Tolerance, Work, conv2d, gemm
-from deepgen.operators.base import EXTREMES, least_work
+from deepgen.operators.base import least_work
 from deepgen.operators.compare import compare
+from deepgen.operators.filling import EXTREMES
 from deepgen.operators.signature import Param
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.dtypes import narrow

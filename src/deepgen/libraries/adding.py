@@ -25,6 +25,7 @@ from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
+from deepgen.vocabulary.properties import Properties
 
 Added = tuple[Entry, Kernel, Artifact]
 _MOST = 200  # trials that are looked through for a kernel that serves other shapes
@@ -116,6 +117,7 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
         peak_gflops=finals.peak_gflops,
         bandwidth=finals.bandwidth or study.target.bandwidth,
         provenance=_provenance(study, trial, finals, artifact),
+        properties=finals.properties or Properties(),
     )
     return entry, kernel, artifact
 

@@ -18,6 +18,7 @@ from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, digest
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.json import Json
+from deepgen.vocabulary.properties import Properties
 
 Requirements = tuple[tuple[str, str], ...]
 
@@ -72,6 +73,7 @@ class Entry(Serializable):
     peak_gflops: float | None = field(metadata=_RATE)
     bandwidth: float | None = field(metadata=_RATE)
     provenance: Mapping[str, Json]  # the study, its trial and rounds, the machine's conditions, versions, the time
+    properties: Properties = field(default_factory=Properties, metadata=coded(omit=True))
 
     def __post_init__(self) -> None:
         if not self.timed:

@@ -6,21 +6,18 @@ it.
 
 from __future__ import annotations
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from math import inf
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from deepgen.operators import drawing
+from deepgen.operators import filling
 from deepgen.operators.neighbours import neighbours
 from deepgen.operators.signature import (
     INPUT,
     OUTPUT,
-    Param,
     Signature,
     Solved,
     Tensor,
@@ -29,10 +26,8 @@ from deepgen.operators.signature import (
     dense_strides,
     stride_scalars,
 )
-from deepgen.operators.signature import number as size_number
 from deepgen.operators.words import Word, words_of
-from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
-from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.dtypes import dtype, widen
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
@@ -43,8 +38,6 @@ Array: TypeAlias = "npt.NDArray[Any]"
 O = TypeVar("O", bound="Operator")  # noqa: E741
 
 REFERENCE_ROWS = 16  # of which elements are drawn, where each takes its whole row
-# Probes of integers: all at one end of their range, or alternating between both ends.
-EXTREMES = ("minimum", "maximum", "alternating")
 
 
 @dataclass(frozen=True)
@@ -237,8 +230,13 @@ class Operator(ABC):
 
     def probes(self) -> tuple[str, ...]:
         """The kinds of input that finalists are verified on; "normal" is the first and the one that is timed."""
-        integers = any(t.dtype.integer for t in self.tensors() if t.role != OUTPUT)
-        return ("normal", "zeros", *(EXTREMES if integers else ()))
+        return filling.probes(self.signature(), self.tensors())
+
+    def float_probes(self) -> tuple[str, ...]:
+        """Those that tell what a kernel does with NaN, infinities and denormal numbers. It need not keep them, unless
+        that is asked for. None where inputs are the operator's own."""
+        usual = type(self).inputs is Operator.inputs
+        return filling.float_probes(self.signature(), self.tensors()) if usual else ()
 
     def neighbours(self: O) -> tuple[O, ...]:
         """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
@@ -248,20 +246,26 @@ class Operator(ABC):
         """New inputs (input and inout tensors), the same for the same seed on every machine.
 
         Floats are drawn from a standard normal distribution, or uniformly where a range is declared; integers
-        uniformly from their range or that of their dtype. The probes EXTREMES set integers to the ends of it.
+        uniformly from their range or that of their dtype. `filling.py` has what the other probes are.
         """
-        sizes = self.sizes()
-        signature = self.signature()
-        return {
-            tensor.name: drawn(tensor, signature[tensor.name], sizes, seed, probe)
-            for tensor in self.tensors()
-            if tensor.role != OUTPUT
-        }
+        sizes, signature = self.sizes(), self.signature()
+        tensors = [tensor for tensor in self.tensors() if tensor.role != OUTPUT]
+        arrays = {t.name: filling.drawn(t, signature[t.name], sizes, seed, filling.drawn_as(probe)) for t in tensors}
+        return filling.special(arrays, signature, tensors, probe)
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         """Allows one rounding of each output, and a few roundings of similar size before it."""
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
+
+    def tolerance_on(self, output: str, probe: str) -> Tolerance:
+        """The tolerance on any probe's inputs. Of denormal results little more than their size is asked for."""
+        from deepgen.operators.products import tiny_step
+
+        of = dtype(self.signature().dtype_of(self.signature()[output]))
+        if probe != filling.DENORMALS or of.integer:
+            return self.tolerance(output, probe)
+        return Tolerance(0.0, 0.5, 2.0 * tiny_step(of, kept=True))
 
     def judged_by(self) -> Mapping[str, Any]:
         """Functions and values that decide what is right: a study of an operator from outside deepgen begins anew where
@@ -327,66 +331,6 @@ def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:
         read=sum(t.bytes for t in tensors if t.role != OUTPUT),
         written=sum(t.bytes for t in tensors if t.role != INPUT),
     )
-
-
-def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
-    """One input from a seed of its own."""
-    import numpy as np
-
-    if probe not in (probes := ("normal", "zeros", *EXTREMES)):
-        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(probes))
-    key, of = (seed, zlib.crc32(tensor.name.encode())), tensor.dtype
-    low, high = bounds(param, of, sizes)
-    if of.integer:
-        if probe == "normal":
-            return _whole(tensor, int(low), int(high), key)
-        zero = min(max(0, int(low)), int(high))
-        ends = {"minimum": (low, low), "maximum": (high, high), "alternating": (low, high)}.get(probe, (zero, zero))
-        even, odd = narrow(np.array(ends, np.int64), of)
-        stored: Array = np.where(_odd_places(tensor.shape), odd, even)
-        return stored
-    wide = drawing.wide(of)
-    if probe == "zeros":
-        return np.full(tensor.shape, narrow(np.array([min(max(0.0, low), high)], wide), of)[0])
-    if param.range is None:
-        return drawing.normal(tensor.shape, of, key)
-    if not drawing.is_large(tensor.shape):
-        return narrow(low + (high - low) * np.random.default_rng(list(key)).random(tensor.shape, dtype=wide), of)
-    drawn = drawing.filled(tensor.shape, wide, key, lambda rng, out: rng.random(out.size, dtype=wide, out=out))
-    return narrow(low + (high - low) * drawn, of)
-
-
-def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
-    """Integers of a range, each as likely as any other."""
-    import numpy as np
-
-    of = tensor.dtype
-    if not drawing.is_large(tensor.shape):
-        rng = np.random.default_rng(list(key))
-        return narrow(rng.integers(low, high, tensor.shape, dtype=np.int64, endpoint=True), of)
-
-    def fill(rng: np.random.Generator, out: Array) -> None:
-        out[:] = rng.integers(low, high, out.size, dtype=out.dtype.type, endpoint=True)
-
-    return drawing.filled(tensor.shape, of.numpy(), key, fill)
-
-
-def _odd_places(shape: tuple[int, ...]) -> Array:
-    """Where the indices add up to an odd number: a chessboard, whichever dimension is the fastest."""
-    import numpy as np
-
-    odd: Array = np.zeros(shape, bool)
-    for axis, length in enumerate(shape):
-        odd ^= (np.arange(length) % 2 == 1).reshape(-1, *(1,) * (len(shape) - axis - 1))
-    return odd
-
-
-def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """The least and greatest value that an input may hold."""
-    if param.range is not None:
-        low, high = (size_number(v, sizes) if isinstance(v, str) else v for v in param.range)
-        return low, high
-    return of.whole if of.integer else (-inf, inf)
 
 
 def plain(size: Any) -> Any:

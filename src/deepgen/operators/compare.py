@@ -32,7 +32,8 @@ class Comparison:
 
 
 def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
-    """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format.
+    """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format. Where as much is
+    allowed as the format holds, nothing is known of the result: anything is right.
 
     Denormal numbers may be rounded to zero: see `floor`.
     """
@@ -92,6 +93,9 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
     )
     off = np.abs(x - want)
     shares: Array = off / allowed
+    unknown = (allowed >= largest(dtype)) & np.isfinite(want)
+    if unknown.any():  # whatever it is
+        shares[unknown] = 0.0
     odd = ~np.isfinite(shares)
     if odd.any():
         # With zero tolerance only equality is right; an Inf is right for the same Inf or for a sum that overflows.

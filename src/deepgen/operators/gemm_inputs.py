@@ -7,7 +7,8 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from deepgen.operators import drawing
-from deepgen.operators.base import EXTREMES, Array, drawn
+from deepgen.operators.base import Array
+from deepgen.operators.filling import EXTREMES, drawn
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import OUTPUT, Tensor
 from deepgen.vocabulary.dtypes import narrow, widen

@@ -64,10 +64,15 @@ class Recorded(Operator):
         return Work.from_json(self.data["work"])
 
     def probes(self) -> tuple[str, ...]:
-        return tuple(self.data["tolerances"])
+        return tuple(probe for probe in self.data["tolerances"] if probe not in self.float_probes())
+
+    def float_probes(self) -> tuple[str, ...]:
+        return tuple(self.data.get("float_probes", ()))
 
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         return Tolerance(*self.data["tolerances"][probe][output])
+
+    tolerance_on = tolerance
 
     def judge(self) -> str | None:
         judge = self.data.get("judge")
@@ -102,8 +107,9 @@ def record(operator: Operator) -> Recorded:
         return operator
     outputs = [p.name for p in operator.signature().outputs]
     tolerances: JsonObject = {}
-    for probe in operator.probes():
-        allowed = {name: operator.tolerance(name, probe) for name in outputs}
+    special = operator.float_probes()
+    for probe in (*operator.probes(), *special):
+        allowed = {name: operator.tolerance_on(name, probe) for name in outputs}
         tolerances[probe] = {name: [t.absolute, t.relative, t.floor] for name, t in allowed.items()}
     judge = operator.judge()
     return Recorded(
@@ -118,5 +124,6 @@ def record(operator: Operator) -> Recorded:
             "scalars": dict(operator.scalars()),
             "work": operator.work().to_json(),
             "tolerances": tolerances,
+            **({"float_probes": [*special]} if special else {}),
         }
     )

@@ -51,6 +51,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
     if definition["policy"].get("threads") is not None:
         words += ["--threads", str(definition["policy"]["threads"])]
     words += [] if definition["policy"].get("cold", True) else ["--warm"]
+    words += ["--strict-floats"] if definition["policy"].get("strict_floats") else []
     words += ["--no-transfer"] if definition.get("transfer") is False else []
     words += ["--no-second-look"] if definition.get("second_look") is False else []
     return shlex.join(words)

@@ -10,6 +10,7 @@ from deepgen.vocabulary.codec import Serializable, coded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_SPECIAL = {"nan": "NaN", "inf": "infinities", "denormals": "denormal numbers"}
 KEPT, LOST, FLUSHED = "kept", "lost", "flushed"
 ANY, ONE = "any number at once", "one at a time"
 
@@ -27,6 +28,11 @@ class Properties(Serializable):
     usual: ClassVar[Mapping[str, str]] = {
         "nan": KEPT, "inf": KEPT, "denormals": KEPT, "threads": ANY, "alignment": "element",
     }  # fmt: skip
+
+    def loses(self) -> list[str]:
+        """Special numbers that it does not keep as the reference does, in words."""
+        marks = self.marks()
+        return [words for name, words in _SPECIAL.items() if name in marks]
 
     def marks(self) -> dict[str, str]:
         """What a user has to know: the properties that are not as those of any plain kernel."""

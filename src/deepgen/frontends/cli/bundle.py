@@ -51,7 +51,7 @@ Archive = Annotated[
 # Those of `tune` but for what ends a search: a bundle is packed whole.
 PACKED = (
     "dtype", "layout", "epilogue", "fast_sums", "also", "target", "family", "threads", "trials", "jobs", "seed",
-    "strategy", "space_strategy", "keep_top", "counters", "out", "warm",
+    "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
 )  # fmt: skip
 
 
@@ -140,7 +140,9 @@ def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, 
     one = words[0] if len(words) == 1 else None
     if one is not None and "=" not in one and not is_file_name(one) and not names_code(one):
         return requests.from_study(studies.open_study(one, current, trust=trust), requested, current)
-    policy = current.limited(Policy(cold=not values["warm"], timeout_seconds=current.limits.run_seconds))
+    strict = bool(values["strict_floats"])
+    timing = Policy(cold=not values["warm"], timeout_seconds=current.limits.run_seconds, strict_floats=strict)
+    policy = current.limited(timing)
     wanted = requests.from_words(words, requested, current, policy).requests
     if len(wanted) > 1:
         raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")

@@ -179,6 +179,7 @@ _DECLARED = (
     OptionSpec("noisy", bool, "With a library: add winners that were timed on a busy machine, too."),
     OptionSpec("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
     OptionSpec("warm", bool, "Measure with warm caches instead of cold ones."),
+    OptionSpec("strict_floats", bool, "Kernels must keep NaN, infinities and denormal numbers as the reference does."),
 )  # fmt: skip
 OPTIONS = {option.name: option for option in _DECLARED}
 OPTIONS["one_family"] = OptionSpec(

@@ -32,17 +32,18 @@ Words = Annotated[
     "dtype", "layout", "epilogue", "fast_sums", "also", "target", "host", "family", "threads", "trials", "time_budget",
     "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from", "no_second_look",
     "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library", "noisy", "out",
-    "warm", after="words",
+    "warm", "strict_floats", after="words",
 )  # fmt: skip
 def tune(
     context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any
 ) -> None:
     """Find the fastest kernel. Run the same command again to resume."""
     engine, address, library, warm = (values[name] for name in ("engine", "address", "library", "warm"))
-    noisy = values.pop("noisy")
+    noisy, strict = values.pop("noisy"), values["strict_floats"]
     on = engines.chosen(engine, address)
     current = settings.load()
-    policy = current.limited(Policy(cold=not warm, timeout_seconds=current.limits.run_seconds))
+    timing = Policy(cold=not warm, timeout_seconds=current.limits.run_seconds, strict_floats=bool(strict))
+    policy = current.limited(timing)
     wanted = requests.from_words(words, options.requested(values), current, policy)
     if wanted.file is not None:
         current = current.with_build_limit(wanted.file.build_seconds)

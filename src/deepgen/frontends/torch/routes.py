@@ -301,6 +301,8 @@ class Router:
         choice = self._library.choose(asked.operator, target, TORCH)
         if choice.entry is None:
             return choice.reason
+        if lost := choice.entry.properties.loses():
+            return f"the kernel does not keep {' and '.join(lost)} as torch does"
         theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
         gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
         try:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from deepgen.operators.base import drawn
+from deepgen.operators.filling import drawn
 from deepgen.operators.signature import INOUT, INPUT, OUTPUT, Param, Size, Tensor
 from deepgen.vocabulary import BadInput, DType, JsonObject
 from deepgen.vocabulary import dtype as dtype_of

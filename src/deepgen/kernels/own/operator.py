@@ -14,7 +14,7 @@ from deepgen.kernels.own.arguments import Array, TensorArgument
 from deepgen.kernels.own.description import Description, Reference
 from deepgen.kernels.own.family import NAME, KernelFamily
 from deepgen.kernels.own.scales import Scales, tolerance
-from deepgen.operators import Answer, Operator, Param, Signature, Tolerance, Word, Work, least_work
+from deepgen.operators import Answer, Operator, Param, Signature, Tolerance, Word, Work, filling, least_work
 from deepgen.operators.base import typical
 from deepgen.operators.signature import INPUT, OUTPUT, SCALAR
 from deepgen.operators.signature import number as size_number
@@ -139,12 +139,23 @@ class KernelOperator(Operator):
         return tolerance(of, carried=callable(self.compared_with) and self.judge() is None, terms=self._terms)
 
     def probes(self) -> tuple[str, ...]:
-        usual = (
-            super().probes()
-            if any(arguments.free(t) for t in self.described.tensors if t.role != OUTPUT)
-            else ("normal",)
-        )
-        return (*usual, *self.described.probes)
+        if not self._free:
+            return ("normal", *self.described.probes)
+        wide = () if self.described.tolerance or not any(self._floats(t) for t in self._free) else (filling.WIDE,)
+        return (*super().probes(), *wide, *self.described.probes)
+
+    def float_probes(self) -> tuple[str, ...]:
+        floats = {t.name for t in self._free if self._floats(t)}
+        return filling.float_probes(self.signature(), [t for t in self.tensors() if t.name in floats])
+
+    @property
+    def _free(self) -> list[TensorArgument]:
+        """What other numbers may stand in than those that it is filled with."""
+        return [t for t in self.described.tensors if t.role != OUTPUT and arguments.free(t)]
+
+    @staticmethod
+    def _floats(argument: TensorArgument) -> bool:
+        return not dtype(argument.dtype).integer and arguments.declared_range(argument) is None
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         sizes, signature = self.sizes(), self.signature()
@@ -154,10 +165,11 @@ class KernelOperator(Operator):
             if tensor.role == OUTPUT:
                 continue
             filled = replace(argument, fill=named[tensor.name]) if named and tensor.name in named else argument
-            kind = "normal" if named is not None else probe
+            kind = "normal" if named is not None else filling.drawn_as(probe)
             param = replace(signature[tensor.name], range=arguments.declared_range(filled))
             arrays[tensor.name] = arguments.filled(filled, param, tensor, sizes, seed, kind)
-        return arrays
+        floats = {t.name for t in self._free if self._floats(t)}
+        return filling.special(arrays, signature, [t for t in self.tensors() if t.name in floats], probe)
 
     def describe(self) -> str:
         return " ".join([self.described.name, *(f"{name}={value}" for name, value in self.numbers)])

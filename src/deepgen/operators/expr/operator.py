@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from deepgen.operators import filling
 from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.builder import expression as expression_of
 from deepgen.operators.expr.contraction import Contraction, plain_contraction
@@ -44,6 +45,10 @@ class Expressed(Operator):
         from deepgen.operators.expr import probes
 
         return probes.probes(self.expression())
+
+    def float_probes(self) -> tuple[str, ...]:
+        own = "special" in self.probes()  # which must be kept then
+        return () if own else filling.float_probes(self.signature(), self.tensors())
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         from deepgen.operators.expr import probes

@@ -8,10 +8,11 @@ from math import inf, nan
 
 import numpy as np
 
-from deepgen.operators.base import EXTREMES, Array, Operator
+from deepgen.operators import filling
+from deepgen.operators.base import Array, Operator
 from deepgen.operators.expr.contraction import Contraction, Factor, plain_contraction
 from deepgen.operators.expr.index import iterator
-from deepgen.operators.expr.nodes import Expression, Select, walk
+from deepgen.operators.expr.nodes import Cast, Expression, Select, walk
 from deepgen.operators.products import TINY, cancelling, signs
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 from deepgen.vocabulary.errors import BadInput
@@ -24,7 +25,8 @@ def probes(expression: Expression) -> tuple[str, ...]:
     integers = any(dtype(t.dtype).integer for t in expression.tensors)
     product = _product(expression)
     if product is None or integers:
-        return ("normal", "zeros", *(EXTREMES if integers else ()))
+        wide = (filling.WIDE,) if _takes_any(expression) else ()
+        return ("normal", "zeros", *wide, *(filling.EXTREMES if integers else ()))
     offered = {
         "denormal": _tiny(expression, product) is not None,
         "special": _odd(expression, product) is not None,
@@ -36,9 +38,9 @@ def probes(expression: Expression) -> tuple[str, ...]:
 def inputs(
     operator: Operator, expression: Expression, seed: int, probe: str, usual: Callable[[int, str], dict[str, Array]]
 ) -> dict[str, Array]:
-    if probe not in (names := probes(expression)):
+    if probe not in (names := (*probes(expression), *operator.float_probes())):
         raise BadInput(f"{operator.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(names))
-    if probe in ("normal", "zeros", *EXTREMES):
+    if probe in ("normal", "zeros", filling.WIDE, *filling.EXTREMES, *operator.float_probes()):
         return usual(seed, probe)
     product = _product(expression)
     assert product is not None, "only sums of products have these probes"
@@ -63,6 +65,18 @@ def inputs(
     last = np.moveaxis(drawn_inputs[name], dimension, 0)
     last[-1] = _scaled(last[-1], expression.dtype_of(name), TINY[expression.dtype_of(name)])
     return drawn_inputs
+
+
+def _takes_any(expression: Expression) -> bool:
+    """Whether floats of all magnitudes may stand in its inputs: a product of many would leave any format, and what a
+    float becomes that is no integer of a format is not told."""
+    for stage in expression.stages:
+        if stage.reduce == "prod":
+            return False
+        for node in walk(stage.value):
+            if isinstance(node, Cast) and dtype(node.dtype).integer and not dtype(node.value.dtype).integer:
+                return False
+    return any(not dtype(t.dtype).integer for t in expression.tensors)
 
 
 def _product(expression: Expression) -> Contraction | None:

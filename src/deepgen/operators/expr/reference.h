@@ -89,6 +89,7 @@ DG_DEVICE i64 inside(i64 a, i64 extent) { return a < 0 ? 0 : a < extent ? a : ex
 DG_DEVICE f64 size(f64 x) { return x < 0 ? -x : x; }
 DG_DEVICE int is_finite(f64 x) { return x - x == 0; }
 DG_DEVICE f64 own(f64 x) { return is_finite(x) ? size(x) : 0; }  // an infinity is not rounded
+DG_DEVICE f64 rounded(f64 x, f64 steps, f64 largest) { return own(x) > largest ? INFINITE : steps * own(x); }
 DG_DEVICE f64 maximum(f64 a, f64 b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 DG_DEVICE f64 minimum(f64 a, f64 b) { return a != a ? a : b != b ? b : a < b ? a : b; }
 DG_DEVICE f64 chosen(f64 v, f64 a, f64 ea, f64 b, f64 eb) {
@@ -244,7 +245,9 @@ i64 reference_compare(i64 first, i64 last, const void* got, i64 kind, const void
         for (i64 i = 0; i < count; ++i) larger += !(off[i] <= known * allowed[i]);
         for (i64 i = 0; larger && i < count; ++i) {
             f64 share = kind < 6 ? off[i] / allowed[i] : off[i] ? INFINITE : 0;
-            if (kind < 6 && !is_finite(share)) {
+            if (kind < 6 && is_finite(r[i]) && allowed[i] >= largest) {
+                share = 0;  // nothing is known of it
+            } else if (kind < 6 && !is_finite(share)) {
                 // Only equality is right where nothing is allowed; an infinity also for a sum that overflows.
                 const int same = x[i] == r[i] || (x[i] != x[i] && r[i] != r[i]);
                 const int over = size(x[i]) == INFINITE && (x[i] > 0 ? r[i] > 0 : r[i] < 0);

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepgen.operators.compare import largest
 from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.nodes import (
@@ -167,7 +168,7 @@ class StageFunction:
         of = dtype(name)
         if of.integer or not self.errors:
             return Term(value)
-        added = f"{steps * of.epsilon!r} * own({value}) + {tiny_step(of, kept=False)!r}"
+        added = f"rounded({value}, {steps * of.epsilon!r}, {largest(of)!r}) + {tiny_step(of, kept=False)!r}"
         return Term(value, self.let(f"{error} + {added}" if error else added))
 
     def _cast(self, cast: Cast) -> Term:

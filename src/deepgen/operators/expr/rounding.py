@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.operators.base import Array
+from deepgen.operators.compare import largest
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary.dtypes import DType, dtype
 
@@ -45,12 +46,15 @@ def of_format(name: str) -> DType | None:
 
 
 def rounded(values: Array, error: Array, name: str, steps: float = _ONE) -> Numbers:
-    """After one operation in a format, which may also take tiny numbers for zero."""
+    """After one operation in a format, which may also take tiny numbers for zero. Where the format has no such number,
+    nothing is known of what becomes of it: another may have."""
     of = of_format(name)
     if of is None:
         return Numbers(values)
     own = np.where(np.isfinite(values), np.abs(values), 0.0)  # an infinity is not rounded
-    return Numbers(values, error + steps * of.epsilon * own + tiny_step(of, kept=False))
+    error = error + steps * of.epsilon * own + tiny_step(of, kept=False)
+    over = own > largest(of)
+    return Numbers(values, np.where(over, np.inf, error) if over.any() else error)
 
 
 def unary(op: str, x: Numbers, name: str) -> Numbers:

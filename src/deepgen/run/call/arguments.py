@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from deepgen.operators import Operator, Param, Tensor, TensorFacts
-from deepgen.operators.base import bounds
+from deepgen.operators.filling import bounds
 from deepgen.operators.signature import DENSE, INOUT, INPUT, ROWS, broadcast_strides, dense_strides, stored
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, View, as_format

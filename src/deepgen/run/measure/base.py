@@ -44,6 +44,7 @@ class Policy:
     threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
     calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a calm machine at most
     race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # that a race lasts at most, but for its start
+    strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormal numbers, are wrong
 
     def __post_init__(self) -> None:
         for name in _OF_FINALS:
@@ -51,7 +52,7 @@ class Policy:
                 raise BadInput(f"{name} is {getattr(self, name)!r}", allowed="seconds, a number from 0 up")
 
     def to_json(self) -> JsonObject:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "strict_floats" or value}
 
     def identity(self) -> JsonObject:
         """What a study is known by. How long its finals may take can differ from run to run."""

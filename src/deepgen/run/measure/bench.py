@@ -245,7 +245,7 @@ class Bench:
                 return right
         worst = 0.0
         for tensor in self._judged:
-            tolerance = self.operator.tolerance(tensor.name, self._probe)
+            tolerance = self.operator.tolerance_on(tensor.name, self._probe)
             answer, poisoned = self._present.answers[tensor.name], self._poison.get(tensor.name)
             judged = (self._compiled and self._compiled.compare) or compare
             worst = max(worst, error_of(self.arrays[tensor.name], answer, tensor, tolerance, poisoned, judged))

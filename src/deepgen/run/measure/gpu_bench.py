@@ -233,7 +233,7 @@ class GpuBench:
         """The largest error of the outputs as a share of the tolerance, when all are right."""
         worst = 0.0
         for tensor in self._judged:
-            tolerance = self.operator.tolerance(tensor.name, self._probe)
+            tolerance = self.operator.tolerance_on(tensor.name, self._probe)
             result = self._judged_part(tensor, tolerance, 0, _size(tensor.shape))
             if result.count:
                 self._explain(tensor, tolerance, result)

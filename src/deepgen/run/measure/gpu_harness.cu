@@ -78,7 +78,9 @@ extern "C" __global__ void dg_judge(const void* got, const void* want, const flo
             double magnitude = r < 0 ? -r : r, off = x - r;
             double allowed = absolute * scale[each ? i : 0] + relative * magnitude + smallest;
             share = (off < 0 ? -off : off) / allowed;
-            if (!(share < infinity)) {
+            if (magnitude < infinity && allowed >= largest) {
+                share = 0.0;  // nothing is known of it
+            } else if (!(share < infinity)) {
                 int same = x == r || (x != x && r != r);
                 int overflow = (x == infinity && r > 0 || x == -infinity && r < 0) && magnitude + allowed >= largest;
                 share = same || overflow ? 0.0 : infinity;

@@ -149,7 +149,7 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
     _check(operator, inputs, answers)
     out: dict[str, Array] = {_INPUT + n: array for n, array in inputs.items()}
     for n, answer in answers.items():
-        relative = operator.tolerance(n, probe).relative
+        relative = operator.tolerance_on(n, probe).relative
         values = least(answer.values) if answer.values.dtype.kind == "i" or relative >= _ENOUGH else answer.values
         out |= {_WANT + n: values, _SCALE + n: least(answer.scale)}
     return out

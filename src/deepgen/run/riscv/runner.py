@@ -250,5 +250,5 @@ def _judged(
             except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
                 raise Rejected(Verdict.WRONG, "what the runner wrote of it was changed or removed") from None
             with on_call(line["run"] + 1):
-                worst = max(worst, error_of(got, want, tensor, operator.tolerance(tensor.name, probe), None))
+                worst = max(worst, error_of(got, want, tensor, operator.tolerance_on(tensor.name, probe), None))
     return worst

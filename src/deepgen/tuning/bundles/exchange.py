@@ -22,7 +22,7 @@ from deepgen.tuning.bundles.runner import UNMEASURED
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.finals.entrants import entrants
-from deepgen.tuning.finals.qualifying import finals_inputs
+from deepgen.tuning.finals.qualifying import finals_inputs, special_inputs
 from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
@@ -110,7 +110,7 @@ def _arrays(task: Task) -> dict[str, bytes]:
     """Inputs and answers of an operator that is not deepgen's own: its code stays here."""
     if not handed.needed(task.operator):
         return {}
-    wanted = [(i, task.seed, "normal") for i in range(len(task.timed))] + list(finals_inputs(task))
+    wanted = [(i, task.seed, "normal") for i in range(len(task.timed))] + [*finals_inputs(task), *special_inputs(task)]
     cases = [(task.shapes[shape], seed, probe) for shape, seed, probe in wanted]
     return {handed.name(*one): handed.packed(*one) for one in cases}
 

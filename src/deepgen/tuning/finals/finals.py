@@ -26,7 +26,14 @@ from deepgen.tuning.finals.plan import (
     plan_finals,
     race_seconds,
 )
-from deepgen.tuning.finals.qualifying import Finalist, Qualified, Qualifying, finals_inputs, tried_at_neighbours
+from deepgen.tuning.finals.qualifying import (
+    Finalist,
+    Qualified,
+    Qualifying,
+    finals_inputs,
+    float_properties,
+    tried_at_neighbours,
+)
 from deepgen.tuning.finals.race import Race, choose, raced_among, run_race
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import (
@@ -42,6 +49,7 @@ from deepgen.tuning.study.finals import (
 )
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary.properties import Properties
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
 _NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
@@ -114,6 +122,7 @@ class _Course:
         self._choice: tuple[Finalist, list[Finalist]] | None = None
         self._bursts = BurstTimes()
         self._serves: Serves | None = None
+        self._properties: Properties | None = None
         self._waited: Waited | None = None
         self._left_out: list[str] = []
 
@@ -136,6 +145,7 @@ class _Course:
         say("builds paused: verifying the winner at other shapes")
         with clock.on("verifying"):
             self._serves = tried_at_neighbours(arena, task, self._choice[0].kernel, clock, self._left_out)
+            self._properties = float_properties(arena, task, self._choice[0].kernel, clock, self._left_out)
 
     def _planned(self) -> FinalsPlan:
         """What fits into the finals as a whole, by what their steps have taken so far."""
@@ -280,6 +290,7 @@ class _Course:
                 if name in race.samples
             ),
             serves=self._serves,
+            properties=self._properties,
             shapes=_by_shape(self._task, winner.name, self._names, race),
             conditions=tuple(race.conditions),
             waited=self._waited,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deepgen.operators.filling import DENORMALS, INF, NAN
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import STRIDED, Task
 from deepgen.tuning.bounded import OutOfTime
@@ -17,6 +18,7 @@ from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
+from deepgen.vocabulary.properties import FLUSHED, KEPT, LOST, Properties
 
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 
@@ -46,8 +48,15 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
         for seed, probe in handed.sets(task.operator, task.seed, OTHER_SEEDS):
             if shape == 0 or (probe == "normal" and seed == task.seed + 1):
                 yield shape, seed, probe
+    if task.policy.strict_floats:
+        yield from special_inputs(task)
     for shape in range(len(task.timed), len(task.shapes)):
         yield shape, task.seed, "normal"
+
+
+def special_inputs(task: Task) -> list[tuple[int, int, str]]:
+    """Those that tell what a kernel does with NaN, infinities and denormal numbers."""
+    return [(0, task.seed, probe) for probe in task.operator.float_probes()]
 
 
 def verified_first(task: Task) -> list[tuple[int, int, str]]:
@@ -112,6 +121,28 @@ def tried_at_neighbours(
         left_out.append(f"{untried} of {counted(len(task.neighbours), 'other shape')}")
     only = tuple(dict(operator.sizes()) for operator in task.timed) if why else None
     return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, dense, untried)
+
+
+def float_properties(session: Arena, task: Task, kernel: Kernel, clock: Clock, left_out: list[str]) -> Properties:
+    """What a kernel does with special numbers. It passed those that it must keep."""
+    probes = task.operator.probes()
+    words = dict.fromkeys((NAN, INF), KEPT) if "special" in probes else {}
+    words |= {DENORMALS: KEPT} if "denormal" in probes else {}
+    for shape, seed, probe in special_inputs(task):
+        try:
+            if not clock.fits(REFERENCE):
+                raise OutOfTime
+            with clock.hearing(REFERENCE):
+                verdict = session.verify(kernel, seed, probe, shape)
+        except OutOfTime:
+            left_out.append("NaN, infinities and denormal numbers")
+            break
+        except DeepgenError:  # a user's reference need not take them
+            continue
+        wrong = FLUSHED if probe == DENORMALS else LOST
+        bad = wrong if verdict.verdict is Verdict.WRONG else verdict.verdict.value.replace("_", " ")
+        words[probe] = KEPT if verdict.ok else bad
+    return Properties(**words, alignment="element")
 
 
 @dataclass

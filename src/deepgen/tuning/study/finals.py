@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deepgen.operators import Signature
 
 MOST_SECONDS = 1e9
-_OF_WINNER = frozenset({"ties", "tie_broken_by", "rounds", "serves", "conditions", "waited"})
+_OF_WINNER = frozenset({"ties", "tie_broken_by", "rounds", "serves", "properties", "conditions", "waited"})
 
 
 @dataclass(frozen=True)

@@ -82,4 +82,11 @@ def winner(shapes: Sequence[Operator], target: Target, tally: Tally) -> JsonObje
         return None
     rates = speed(shapes, best["seconds"], final.get("peak_gflops"), final.get("bandwidth") or target.bandwidth)
     ties = {"ties": final.get("ties") or [], "tie_broken_by": final.get("tie_broken_by")}
-    return {**best, **rates, "verdict": shapes[0].verdict_text("correct"), **ties, "serves": final.get("serves")}
+    return {
+        **best,
+        **rates,
+        "verdict": shapes[0].verdict_text("correct"),
+        **ties,
+        "serves": final.get("serves"),
+        "properties": final.get("properties") or {},
+    }

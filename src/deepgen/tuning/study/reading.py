@@ -174,6 +174,7 @@ def all_doubts(
         *_of_ratios(finals, winner),
         *_of_bound(winner, cold=cold),
         *_of_serves(finals),
+        *_of_properties(finals),
         *lost_baselines(finals.to_json()),
     ]
 
@@ -252,6 +253,11 @@ def _of_serves(finals: Finals) -> list[str]:
     if serves.dense:
         doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves.dense}")
     return doubts
+
+
+def _of_properties(finals: Finals) -> list[str]:
+    lost = finals.properties.loses() if finals.properties else []
+    return [f"the winner does not keep {' and '.join(lost)} as its reference does"] if lost else []
 
 
 def _disturbed(finals: Finals) -> list[str]:

@@ -264,7 +264,7 @@ def final_of(finals: Mapping[str, Any]) -> JsonObject:
     """Finals without their samples and losers."""
     chosen = [row for row in finals["finalists"] if row["trial"] == finals["winner"]]
     summary: JsonObject = {
-        key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves")
+        key: finals.get(key) for key in ("peak_gflops", "bandwidth", "ties", "tie_broken_by", "serves", "properties")
     }
     return {**summary, "winner": {key: chosen[0][key] for key in ("trial", *_OF_BEST)} if chosen else None}
 

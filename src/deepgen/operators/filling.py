@@ -1,0 +1,158 @@
+"""What inputs hold: usual numbers, and the probes that every operator has.
+
+Floats of probes are within a declared range, too; only those without one are special or of all magnitudes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, nan
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from deepgen.operators import drawing
+from deepgen.operators.signature import OUTPUT, Param, Signature, Tensor
+from deepgen.operators.signature import number as size_number
+from deepgen.vocabulary.dtypes import DType, narrow, widen
+from deepgen.vocabulary.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Array: TypeAlias = "npt.NDArray[Any]"
+
+# Probes of integers: all at one end of their range, or alternating between both ends.
+EXTREMES = ("minimum", "maximum", "alternating")
+WIDE = "wide"  # floats of all magnitudes
+NAN, INF, DENORMALS = "nan", "inf", "denormals"
+# Powers of two, where those of f32 would leave the format: sums and products of a few must not.
+_MAGNITUDES = {"f16": (-14, 6), "f8e4m3": (-6, 3), "f8e5m2": (-14, 6)}
+_PERIOD = 61  # elements from one special number to the next of its kind: all places of a tile come about
+_WITHOUT_INF = ("f8e4m3",)
+
+
+def probes(signature: Signature, tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """The kinds of input that every kernel must be right on.
+
+    Floats of all magnitudes are for operators that know how far off each element may be.
+    """
+    integers = any(t.dtype.integer for t in tensors if t.role != OUTPUT)
+    return ("normal", "zeros", *(EXTREMES if integers else ()))
+
+
+def float_probes(signature: Signature, tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    floats = free(signature, [t for t in tensors if t.role != OUTPUT])
+    if not floats:
+        return ()
+    return (NAN, DENORMALS) if any(t.dtype.name in _WITHOUT_INF for t in floats) else (NAN, INF, DENORMALS)
+
+
+def drawn_as(probe: str) -> str:
+    """The probe whose numbers have the special ones among them."""
+    return "normal" if probe in (NAN, INF, DENORMALS) else probe
+
+
+def special(arrays: dict[str, Array], signature: Signature, tensors: Sequence[Tensor], probe: str) -> dict[str, Array]:
+    """Usual inputs with special numbers in some places, where the probe has such. Each tensor has its own places, and
+    for NaN some that it shares with its neighbour: nothing there, and infinity here."""
+    import numpy as np
+
+    from deepgen.operators.products import TINY
+
+    for number, tensor in enumerate(free(signature, tensors) if drawn_as(probe) != probe else ()):
+        flat, of = arrays[tensor.name].reshape(-1), tensor.dtype
+        period = min(_PERIOD, max(1, flat.size))
+        odd = number % 2 == 1
+        values: dict[int, float] = {}
+        if probe == NAN:
+            values = {2 * number: nan}
+            if of.name not in _WITHOUT_INF:
+                values |= {31: inf if odd else 0.0, 37: 0.0 if odd else inf}
+        elif probe == INF:
+            values = {4 * number: inf, 4 * number + 2: -inf}
+        for place, value in values.items():
+            flat[place % period :: period] = narrow(np.array([value], drawing.wide(of)), of)[0]
+        if probe == DENORMALS:
+            some = slice(2 * number % period, None, period)
+            flat[some] = narrow(widen(flat[some], of) * TINY[of.name], of)
+    return arrays
+
+
+def free(signature: Signature, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Floats in which any number may stand."""
+    return [t for t in tensors if not t.dtype.integer and signature[t.name].range is None]
+
+
+def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, probe: str) -> Array:
+    """One input from a seed of its own."""
+    import numpy as np
+
+    if probe not in (names := ("normal", "zeros", WIDE, *EXTREMES)):
+        raise BadInput(f"{tensor.name}: unknown probe {probe!r}", allowed="one of " + ", ".join(names))
+    key, of = (seed, zlib.crc32(tensor.name.encode())), tensor.dtype
+    low, high = bounds(param, of, sizes)
+    if of.integer:
+        if probe in ("normal", WIDE):
+            return _whole(tensor, int(low), int(high), key)
+        zero = min(max(0, int(low)), int(high))
+        ends = {"minimum": (low, low), "maximum": (high, high), "alternating": (low, high)}.get(probe, (zero, zero))
+        even, odd = narrow(np.array(ends, np.int64), of)
+        stored: Array = np.where(_odd_places(tensor.shape), odd, even)
+        return stored
+    wide = drawing.wide(of)
+    if probe == "zeros":
+        return np.full(tensor.shape, narrow(np.array([min(max(0.0, low), high)], wide), of)[0])
+    if param.range is None:
+        return _wide(tensor, key) if probe == WIDE else drawing.normal(tensor.shape, of, key)
+    if not drawing.is_large(tensor.shape):
+        return narrow(low + (high - low) * np.random.default_rng(list(key)).random(tensor.shape, dtype=wide), of)
+    drawn = drawing.filled(tensor.shape, wide, key, lambda rng, out: rng.random(out.size, dtype=wide, out=out))
+    return narrow(low + (high - low) * drawn, of)
+
+
+def _wide(tensor: Tensor, key: tuple[int, int]) -> Array:
+    """Numbers of all magnitudes alike, of either sign."""
+    import numpy as np
+
+    of, kind = tensor.dtype, drawing.wide(tensor.dtype)
+    low, high = _MAGNITUDES.get(of.name, (-40, 40))
+
+    def fill(rng: np.random.Generator, out: Array) -> None:
+        drawn = 2.0 * rng.random(out.size)
+        out[:] = np.exp2(low + (high - low) * (drawn % 1.0)) * np.where(drawn < 1.0, 1.0, -1.0)
+
+    return narrow(drawing.filled(tensor.shape, kind, key, fill), of)
+
+
+def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
+    """Integers of a range, each as likely as any other."""
+    import numpy as np
+
+    of = tensor.dtype
+    if not drawing.is_large(tensor.shape):
+        rng = np.random.default_rng(list(key))
+        return narrow(rng.integers(low, high, tensor.shape, dtype=np.int64, endpoint=True), of)
+
+    def fill(rng: np.random.Generator, out: Array) -> None:
+        out[:] = rng.integers(low, high, out.size, dtype=out.dtype.type, endpoint=True)
+
+    return drawing.filled(tensor.shape, of.numpy(), key, fill)
+
+
+def _odd_places(shape: tuple[int, ...]) -> Array:
+    """Where the indices add up to an odd number: a chessboard, whichever dimension is the fastest."""
+    import numpy as np
+
+    odd: Array = np.zeros(shape, bool)
+    for axis, length in enumerate(shape):
+        odd ^= (np.arange(length) % 2 == 1).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    return odd
+
+
+def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """The least and greatest value that an input may hold."""
+    if param.range is not None:
+        low, high = (size_number(v, sizes) if isinstance(v, str) else v for v in param.range)
+        return low, high
+    return of.whole if of.integer else (-inf, inf)
