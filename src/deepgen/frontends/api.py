@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -54,6 +55,7 @@ def tune(
     threads: int | None = None,
     generator: Generator | None = None,
     policy: Policy | None = None,
+    strict_floats: bool = False,
     baselines: bool | Sequence[str | type[Baseline]] = True,
     counters: str | Sequence[str] | None = None,
     out: str | Path | None = None,
@@ -73,7 +75,8 @@ def tune(
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
     baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
     your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
-    classes. `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
+    classes. With `strict_floats` kernels that lose NaN or infinities, or flush denormal numbers, are wrong.
+    `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
     `learn_from` names files to start from: what was measured of the same kernel, as T4 or as Kernel Tuner's cache.
     `out` is where studies are kept.
 
@@ -123,7 +126,7 @@ def tune(
         keep_top=keep_top,
         domains=knobs or {},
         generator=generator if family is None else generators.by_name(family),
-        policy=policy or Policy(),
+        policy=replace(policy or Policy(), strict_floats=True) if strict_floats else policy or Policy(),
         baselines=baselines,
         counters=counters,
         out=STUDIES if out is None else Path(out),
