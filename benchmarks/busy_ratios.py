@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE
@@ -28,7 +29,7 @@ from deepgen.targets.host import usable_cores
 from harness import parser, run_main, save
 
 SHAPES = ((200, 200, 200), (16, 19, 35), (128, 256, 96), (454, 1296, 238))
-BURST_SECONDS, BURSTS, ROUNDS = 10e-3, 12, 9
+BURST_SECONDS, BURSTS, ROUNDS, IDLE_SECONDS = 10e-3, 12, 5, 0.3
 
 
 def bursts_by_hand(name: str, folder: str) -> None:
@@ -55,26 +56,26 @@ def bursts_by_hand(name: str, folder: str) -> None:
         print(median(taken[BURSTS // 4 :]), flush=True)
 
 
-def by_hand(names: tuple[str, str], folder: Path) -> list[float]:
-    """Ratios of the first's time to the second's: the lower quartile, the median, the upper quartile.
+def by_hand(names: Sequence[str], folder: Path) -> dict[str, list[float]]:
+    """The seconds of each side, round by round.
 
-    Each side has a process of its own, and they alternate: cores of a shared machine change their speed by a third
-    within seconds, and two timings one after the other would differ by that.
+    Each has a process of its own, and they alternate: cores of a shared machine change their speed by a third within
+    seconds, and two timings one after the other would differ by that. Before a side's turn all are idle for a while:
+    threads of OpenBLAS and OpenMP spin for up to 0.2 s after their last call, on the cores of whoever comes next.
     """
     threads = {f"{library}_NUM_THREADS": str(usable_cores()) for library in ("OMP", "MKL", "OPENBLAS")}
-    argv = [[sys.executable, __file__, "--hand", name, str(folder)] for name in names]
     words: dict[str, Any] = {"env": {**os.environ, **threads}, "text": True, "stdin": PIPE, "stdout": PIPE}
-    ratios = []
-    with subprocess.Popen(argv[0], **words) as first, subprocess.Popen(argv[1], **words) as second:
-        for _ in range(1 + ROUNDS):
-            seconds = []
-            for side in (first, second):
-                assert side.stdin is not None and side.stdout is not None, "both are pipes"
-                print(file=side.stdin, flush=True)
-                seconds.append(float(side.stdout.readline()))
-            ratios.append(seconds[0] / seconds[1])
-        first.stdin.close(), second.stdin.close()  # type: ignore[union-attr]
-    return [float(ratio) for ratio in np.quantile(ratios[1:], (0.25, 0.5, 0.75))]  # the first round warms up
+    sides = {name: subprocess.Popen([sys.executable, __file__, "--hand", name, str(folder)], **words) for name in names}
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(1 + ROUNDS):
+        for name, side in sides.items():
+            assert side.stdin is not None and side.stdout is not None, "both are pipes"
+            time.sleep(IDLE_SECONDS)
+            print(file=side.stdin, flush=True)
+            taken[name].append(float(side.stdout.readline()))
+    for side in sides.values():
+        side.communicate()
+    return {name: seconds[1:] for name, seconds in taken.items()}  # the first round warms up
 
 
 def run(number: int, out: Path, allowed: float) -> list[dict[str, Any]]:
@@ -82,16 +83,19 @@ def run(number: int, out: Path, allowed: float) -> list[dict[str, Any]]:
     operator, policy = dg.gemm(*SHAPES[number % len(SHAPES)]), Policy(calm_seconds=0.0, race_seconds=3.0)
     words: dict[str, Any] = {"target": "cpu", "trials": 2, "strategy": "random", "seed": number, "keep_top": 1}
     study = dg.tune(operator, baselines=["numpy", "torch"], policy=policy, out=out, **words)
-    rows: list[dict[str, Any]] = []
-    for row in study.summary()["baselines"]:  # type: ignore[union-attr]
-        rows.append({"shape": operator.describe(), "name": row["name"], "noisy": row["noisy"]})  # type: ignore[index, call-overload]
-        if not rows[-1]["noisy"]:
-            bursts: dict[str, Any] = row["bursts"]  # type: ignore[index, call-overload, assignment]
+    told: list[dict[str, Any]] = study.summary()["baselines"]  # type: ignore[assignment]
+    rows = [{"shape": operator.describe(), "name": row["name"], "noisy": row["noisy"]} for row in told]
+    rated = [row["name"] for row in told if not row["noisy"]]
+    seconds = by_hand([*rated, "ours"], study.folder) if rated else {}
+    for row, of_study in zip(rows, told, strict=True):
+        if row["name"] in rated:
+            bursts = of_study["bursts"]
             ratio = bursts["call" if bursts["kernel"]["seconds"] < SMALL else "kernel"]["ratio"]
-            hand = by_hand((rows[-1]["name"], "ours"), study.folder)
-            wrong = abs(ratio / hand[1] - 1.0) > allowed
-            rows[-1] |= {"ratio": ratio, "by_hand": hand, "wrong": wrong, "bursts": bursts}
-        print(rows[-1], flush=True)
+            hand = median(theirs / ours for theirs, ours in zip(seconds[row["name"]], seconds["ours"], strict=True))
+            wrong = abs(ratio / hand - 1.0) > allowed
+            row |= {"ratio": ratio, "by_hand": hand, "wrong": wrong, "bursts": bursts}
+            row |= {"seconds_by_hand": [seconds[row["name"]], seconds["ours"]]}
+        print(row, flush=True)
     return rows
 
 
