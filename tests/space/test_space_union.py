@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spaces import brute_force, frozen, spaces
 
 from deepgen.space import Config, Space, implies, parse
+from deepgen.space.member import MemberEngine
 from deepgen.vocabulary import BadInput
 
 QUICK = settings(
@@ -147,3 +148,41 @@ def test_alternatives_compiled_apart_answer_like_the_whole(
 
 def _changed(config: Config, other: Config) -> frozenset[tuple[str, object]]:
     return frozenset((n, other[n]) for n in config if n in other and other[n] != config[n])
+
+
+@QUICK
+@given(spaces(most_requirements=3), spaces(most_requirements=3, prefix="m"), st.data(), st.integers(0, 2**32))
+def test_a_space_within_a_union_answers_as_if_it_were_compiled_itself(
+    one: Space, other: Space, data: st.DataObject, seed: int
+) -> None:
+    knob = data.draw(st.sampled_from(one.knobs))
+    part = one.restrict({knob.name: data.draw(st.lists(st.sampled_from(knob.values), min_size=1, unique=True))})
+    members = {"one": one, "other": other, "part": part}
+    union = Space.union("all", members)
+    for label, alone in members.items():
+        member = alone.within(union, label)
+        listed = list(member)
+        assert isinstance(member._ready()[0], MemberEngine) and member.count() == len(listed) == member.ranks
+        assert Counter(map(frozen, listed)) == Counter(map(frozen, alone))
+        assert [member.rank(config) for config in listed] == [*range(len(listed))]
+        assert member.places([*range(len(listed))]).tolist() == [member._ready()[1].row(c) for c in listed]
+        assert all(config in alone for config in (member.sample(5, seed) if listed else []))
+        foreign = union.sample(3, seed) if listed else []
+        assert not any(config in member for config in foreign)  # these have the union's own knob
+        for kind in ("any", "adjacent", "repair"):
+            for config in listed[seed % (len(listed) or 1) :][:3]:
+                near = [{frozen(c) for c in space.neighbors(config, kind)} for space in (member, alone)]  # type: ignore[arg-type]
+                assert kind == "repair" or near[0] == near[1]
+                assert all(c in alone for c in member.neighbors(config, kind))  # type: ignore[arg-type]
+
+
+def test_a_space_that_changed_since_is_compiled_itself(union: Space) -> None:
+    direct = sketches()["direct"].within(union, "direct")
+    assert direct.count() == 4 and isinstance(direct._ready()[0], MemberEngine)
+    direct.require(direct.derivations["bytes"] <= 64, "a smaller one")
+    assert direct.count() == 2 and not isinstance(direct._ready()[0], MemberEngine)
+    wide = Space("wide")
+    wide.knob("tile", [1024])
+    for label in ("direct", "unknown"):
+        member = wide.within(union, label)
+        assert member.count() == 1 and not isinstance(member._ready()[0], MemberEngine)

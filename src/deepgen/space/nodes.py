@@ -21,6 +21,9 @@ _LONG = 1 << 62  # beyond this, numbers are kept as Python's own
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
+_DECIDED = ("and", "or", "implies", "where")
+
+
 class Nodes:
     """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be.
 
@@ -128,6 +131,8 @@ class Nodes:
             return self._present(expr.data), no, no
         if op == "points":
             return self.make("points", (), expr.data), no, no
+        if op in _DECIDED and (decided := self._decided(expr)) is not None:
+            return decided
         parts = [self.total(a) for a in expr.args]
         if op == "named":
             return parts[0]
@@ -150,6 +155,17 @@ class Nodes:
         if op == "not":
             return self.negate(self.truth(values[0])), absent, undefined
         return self.make(op, values, expr.data), absent, undefined
+
+    def _decided(self, expr: Expr) -> tuple[Expr, Expr, Expr] | None:
+        """Where the first operand decides alone, nobody need look at the others: in an alternative of a union these are
+        the requirements of all other alternatives."""
+        value, absent, undefined = self.total(expr.args[0])
+        if value.op != "const" or any(part.op != "const" or part.data for part in (absent, undefined)):
+            return None
+        if expr.op == "where":
+            return self.total(expr.args[1 if value.data else 2])
+        decides = bool(value.data) is (expr.op == "or")
+        return (self.make("const", (), expr.op != "and"), self.false(), self.false()) if decides else None
 
     def _terms(self, expr: Expr, parts: list[tuple[Expr, Expr, Expr]]) -> tuple[tuple[Expr, ...], Expr]:
         """The operands of a sum, zero where absent, and where the sum itself is: where both are."""

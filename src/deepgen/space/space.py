@@ -31,9 +31,10 @@ class Space(Declared):
         self._compiled: tuple[SpaceEngine, Rows] | None = None
         self._derivations: Derivations | None = None
         self._orders: Sequence[Sequence[str]] = ()
+        self._union: tuple[Space, Value] | None = None  # whose alternative it is
 
     def _changed(self) -> None:
-        self._compiled = self._derivations = None
+        self._compiled = self._derivations = self._union = None
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
@@ -47,9 +48,30 @@ class Space(Declared):
             with self._lock:
                 ready = self._compiled
                 if ready is None:
-                    engine = open_engine(self.name, self.knobs, self.requirements, self.memory, self._orders, self._by)
+                    engine = self._shared_engine() or open_engine(
+                        self.name, self.knobs, self.requirements, self.memory, self._orders, self._by
+                    )
                     ready = self._compiled = (engine, Rows(self.knobs))
         return ready
+
+    def within(self, union: Space, label: Value) -> Space:
+        """The same space as the alternative of this label in a union: what answers there answers for it too, so that
+        both are compiled once. Its ranks may be others."""
+        member = self._copy()
+        member._union = (union, label)
+        return member
+
+    def _shared_engine(self) -> SpaceEngine | None:
+        from deepgen.space.member import member_engine
+        from deepgen.space.union import Union
+
+        if self._union is None:
+            return None
+        union, label = self._union
+        engine, (chosen,) = union._ready()[0], [k for k in union.knobs if k.name == union._by]
+        if not isinstance(engine, Union) or label not in chosen.values:
+            return None
+        return member_engine(engine, union.knobs, chosen.values.index(label), self.knobs)
 
     def orders(self) -> list[list[str]]:
         """The orders of knobs that compiling had to search for. `arrange` spares an equal space the search."""

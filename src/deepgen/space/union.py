@@ -24,7 +24,7 @@ from deepgen.space.relax import Partial, relax
 from deepgen.space.rows import variable
 
 Places = tuple[tuple[int, ...], ...]  # by knob and place in an alternative: the place in the union
-_NEW, _OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it does not have
+NEW, OTHER = -1, -2  # in a row of an alternative: a knob that may take any value; a value that it does not have
 _TOGETHER = 1 << 14
 
 
@@ -75,8 +75,8 @@ class Alternative:
         return np.stack([table[rows[:, i]] for i, table in enumerate(self._tables)], axis=1)
 
     def inward(self, row: Sequence[int]) -> list[int] | None:
-        places = [back.get(place, _OTHER) for back, place in zip(self._back, row, strict=True)]
-        return None if _OTHER in places else places
+        places = [back.get(place, OTHER) for back, place in zip(self._back, row, strict=True)]
+        return None if OTHER in places else places
 
     def allowed(self, places: Mapping[int, Collection[int]]) -> dict[int, list[int]]:
         """By variable, the own places among these of the union."""
@@ -86,8 +86,8 @@ class Alternative:
         """A row of another alternative as far as it fits here, and the places that are free: those of new knobs."""
         here, free = [], []
         for back, place, gone in zip(self._back, row, absent, strict=True):
-            here.append(back.get(place, _NEW if place == gone else _OTHER))
-            free.append(back.get(gone, _NEW))
+            here.append(back.get(place, NEW if place == gone else OTHER))
+            free.append(back.get(gone, NEW))
         return here, free
 
 

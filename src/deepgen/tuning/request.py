@@ -192,6 +192,8 @@ def plan(request: Request) -> StudyPlan:
     starts = first_configs(generator, request.operator, request.target, space, request.domains, request.policy)
     members = generator.spaces(request.operator, request.target) if isinstance(generator, Families) else {}
     members = {name: narrow(own, request.domains) for name, own in members.items()}
+    if not request.domains:
+        members = {name: own.within(space, name) for name, own in members.items()}
     sources = code_of(request, generator)
     recorded: JsonObject = {**definition, "deepgen": __version__, "facts": _facts(request.operator)}
     if not is_built_in(request.operator):
