@@ -94,13 +94,17 @@ def surroundings(threads: int) -> tuple[list[str], dict[str, str]]:
 
 def environment(threads: int) -> dict[str, str]:
     """Of a process that runs kernels and baselines."""
-    count = str(threads)
-    out = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    count, out = str(threads), unmarked()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
         out[name] = count
     # OpenBLAS's threads spin for up to 135 ms after a call before they sleep, and every sample waits for that.
     out.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     return out
+
+
+def unmarked() -> dict[str, str]:
+    """This process's own environment, without what says whose it is."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
 
 
 def import_path() -> list[str]:

@@ -1,0 +1,213 @@
+"""The last judgement: the loaded kernel in a fresh process, on inputs that nobody has seen, as a user calls it.
+
+A worker has guard pages, a harness and a supervisor; here is an interpreter that loads the binary and calls it on plain
+arrays. The process is started without a word of what it is for. It writes down what it got; the comparison is here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deepgen.operators import Operator, Recorded, record
+from deepgen.operators.compare import Comparison, compare, explain_element
+from deepgen.operators.signature import INPUT, OUTPUT
+from deepgen.run.measure import spawn
+from deepgen.run.measure.sampled import sampled
+from deepgen.targets import Target
+from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
+
+if TYPE_CHECKING:
+    from deepgen.operators import Array, Tensor
+
+_MOST_BYTES = 1 << 30  # of tensors: they are written to files
+SECONDS = 60.0  # for the interpreter, its imports and the calls
+_REQUEST, _REPLY = "request.json", "reply.json"
+_PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
+
+
+def can_be_called(operator: Operator, target: Target) -> bool:
+    """Whether there is a reference here, and a way to call kernels from Python."""
+    judged = operator.judge() is None and not isinstance(operator, Recorded)
+    small = sum(tensor.bytes for tensor in operator.tensors()) <= _MOST_BYTES
+    return judged and small and target.runner in ("cpu", "gpu")
+
+
+def called_afresh(
+    kernel: Kernel,
+    artifact: Artifact,
+    operator: Operator,
+    target: Target,
+    seed: int,
+    requires: Sequence[tuple[str, str]] = (),
+    seconds: float = SECONDS,
+) -> Measurement:
+    """Call the kernel twice at the same addresses, the second time with other inputs and old results in its outputs."""
+    sets = [operator.inputs(seed + turn) for turn in range(2)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write(folder, kernel, artifact, operator, target, requires, sets)
+        program = _PROGRAM.format(path=spawn.import_path(), folder=name)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-"],
+                input=program,
+                text=True,
+                capture_output=True,
+                check=False,
+                timeout=seconds,
+                cwd=name,
+                env=spawn.unmarked(),
+            )
+        except subprocess.TimeoutExpired:
+            return Measurement(Verdict.TIMED_OUT, f"a call did not end within {seconds:.0f} s")
+        if done.returncode or not (folder / _REPLY).exists():
+            last = (done.stderr.strip().splitlines() or [""])[-1]
+            signal = f"signal {-done.returncode}" if done.returncode < 0 else last or "nothing was said"
+            return Measurement(Verdict.CRASHED, f"the process ended: {signal}")
+        reply = json.loads((folder / _REPLY).read_text())
+        if reply["refused"]:
+            return Measurement(Verdict.REFUSED, str(reply["refused"]))
+        for turn, inputs in enumerate(sets):
+            if wrong := _wrong(operator, inputs, folder, turn):
+                return Measurement(Verdict.WRONG, f"call {turn + 1}: {wrong}")
+    return Measurement(Verdict.CORRECT)
+
+
+def _write(
+    folder: Path,
+    kernel: Kernel,
+    artifact: Artifact,
+    operator: Operator,
+    target: Target,
+    requires: Sequence[tuple[str, str]],
+    sets: Sequence[Mapping[str, Array]],
+) -> None:
+    import numpy as np
+
+    for turn, inputs in enumerate(sets):
+        for name, array in inputs.items():
+            np.save(folder / f"in-{turn}-{name}.npy", array, allow_pickle=False)
+    request = {
+        "kernel": kernel.without_sources().to_json(),
+        "plan": None if artifact.plan is None else artifact.plan.to_json(),
+        "binary": str(Path(artifact.binary).absolute()),
+        "operator": record(operator).to_json(),
+        "target": target.to_json(),
+        "requires": [list(pair) for pair in requires],
+        "turns": len(sets),
+    }
+    (folder / _REQUEST).write_text(json.dumps(request))
+
+
+def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, turn: int) -> str | None:
+    """The first element that is not right, in words: of a thousand, and of the corners."""
+    import numpy as np
+
+    signature = operator.signature()
+    for tensor in operator.tensors():
+        if tensor.role == INPUT or not signature[tensor.name].checked:
+            continue
+        places = sampled(tensor.shape, operator.reference_rows)
+        got = np.load(folder / f"out-{turn}-{tensor.name}.npy", allow_pickle=False).reshape(-1)[places]
+        answer = operator.reference_at(inputs, tensor.name, places)
+        result = compare(got, answer, tensor.dtype, operator.tolerance(tensor.name))
+        if result.first is not None:
+            index = ", ".join(str(int(i)) for i in np.unravel_index(places[result.first], tensor.shape))
+            first = slice(result.first, result.first + 1)
+            shown = Comparison(result.error, result.wrong, result.first, len(places))
+            where = f"{tensor.name}[{index}]"
+            return explain_element(where, got[first], answer.values[result.first], tensor.dtype, shown, None)
+    return None
+
+
+def answer(name: str) -> None:
+    """What the fresh process does."""
+    from deepgen.vocabulary import DeepgenError
+
+    folder = Path(name)
+    refused = ""
+    try:
+        _call(folder, json.loads((folder / _REQUEST).read_text()))
+    except DeepgenError as error:
+        refused = str(error)
+    (folder / _REPLY).write_text(json.dumps({"refused": refused}))
+
+
+def _call(folder: Path, request: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    from deepgen import operators, targets
+    from deepgen.run.call.loaded import load
+    from deepgen.vocabulary import LaunchPlan
+
+    operator, target = operators.from_json(request["operator"]), targets.from_json(request["target"])
+    plan = None if request["plan"] is None else LaunchPlan.from_json(request["plan"])
+    requires = tuple((str(test), str(words)) for test, words in request["requires"])
+    kernel = load(Kernel.from_json(request["kernel"]), operator, target, Path(request["binary"]), plan, requires)
+    place: _Host | _OnDevice = _Host() if target.runner == "cpu" else _OnDevice(target)
+    tensors = operator.tensors()
+    written = [tensor for tensor in tensors if tensor.role == OUTPUT]
+    held = {tensor.name: place.new(tensor) for tensor in tensors}
+    for turn in range(request["turns"]):
+        for tensor in tensors:
+            if tensor.role != OUTPUT:
+                place.put(held[tensor.name], np.load(folder / f"in-{turn}-{tensor.name}.npy", allow_pickle=False))
+        outputs = tuple(place.passed(held[tensor.name]) for tensor in written)
+        out = {} if not outputs else {"out": outputs[0] if len(outputs) == 1 else outputs}
+        kernel(**{t.name: place.passed(held[t.name]) for t in tensors if t.role != OUTPUT}, **out)
+        for tensor in tensors:
+            if tensor.role != INPUT:
+                np.save(folder / f"out-{turn}-{tensor.name}.npy", place.get(held[tensor.name]), allow_pickle=False)
+
+
+class _Host:
+    """Plain arrays, with numbers in them that are as plausible as any."""
+
+    def new(self, tensor: Tensor) -> Any:
+        array = tensor.empty()
+        array[...] = 1
+        return array
+
+    def passed(self, held: Any) -> Any:
+        return held
+
+    def put(self, held: Any, array: Array) -> None:
+        held[...] = array
+
+    def get(self, held: Any) -> Any:
+        return held
+
+
+class _OnDevice:
+    """The same in a device's memory."""
+
+    def __init__(self, target: Target) -> None:
+        from deepgen.targets.gpu_driver import APIS, Driver
+
+        self._driver = Driver(APIS[target.languages[0]])
+
+    def new(self, tensor: Tensor) -> Any:
+        from deepgen.run.measure.gpu_device import DeviceBuffer
+
+        buffer = DeviceBuffer(self._driver, tensor.name, tensor.bytes)
+        buffer.put(_Host().new(tensor))
+        return buffer, tensor
+
+    def passed(self, held: Any) -> Any:
+        from deepgen.run.measure.gpu_device import DeviceTensor
+
+        buffer, tensor = held
+        return DeviceTensor(buffer.start, tensor.shape, tensor.dtype)
+
+    def put(self, held: Any, array: Array) -> None:
+        held[0].put(array)
+
+    def get(self, held: Any) -> Any:
+        self._driver.synchronize()
+        return held[0].get(held[1].empty())
