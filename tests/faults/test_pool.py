@@ -65,3 +65,9 @@ def test_names_are_unique_and_nothing_is_awaited_that_is_not_there() -> None:
     names = [fault.full_name for fault in FAULTS]
     assert len(set(names)) == len(names)
     assert set(AWAITED) <= {*names, *(fault.name for fault in FAULTS)}
+
+
+def test_each_stands_under_a_heading_of_the_page_on_verification() -> None:
+    page = Path(__file__).parents[2] / "docs/verification.md"
+    headings = {line.strip("# ") for line in page.read_text().splitlines() if line.startswith("##")}
+    assert {fault.point for fault in FAULTS} <= headings

@@ -34,7 +34,7 @@ def _plain(statement: Stmt) -> TypeGuard[If]:
 def _out_of_loop(loop: For, guard: If) -> Stmt:
     before, limits, inside = [], list(loop.limits), []
     for condition in guard.conditions:
-        limit = _limit(loop, condition)
+        limit = limit_of(loop, condition)
         if loop.variable not in condition.iterators:
             before.append(condition)
         elif limit is not None:
@@ -46,7 +46,7 @@ def _out_of_loop(loop: For, guard: If) -> Stmt:
     return If(tuple(before), inner) if before else inner
 
 
-def _limit(loop: For, condition: Index) -> Index | None:
+def limit_of(loop: For, condition: Index) -> Index | None:
     """Below which the loop's variable keeps to a condition."""
     times = dict(condition.terms).get(Iter(loop.variable), 0)
     rest = condition - iterator(loop.variable) * times

@@ -9,6 +9,7 @@ from itertools import pairwise
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.passes.bounds import IndexBounds, conditions
+from deepgen.compiler.passes.guards import limit_of
 from deepgen.compiler.passes.ir import (
     Alloc,
     For,
@@ -22,6 +23,7 @@ from deepgen.compiler.passes.ir import (
     with_indices_in,
 )
 from deepgen.compiler.passes.simplify import simplified
+from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Const, Place, Read, Select, Value, children, reads, walk
@@ -104,7 +106,7 @@ class _Vectors:
         if borders:
             return sequence(*(self.between(loop, store, *ends) for ends in pairwise([0, *borders, loop.extent])))
         if loop.limits or lanes < 2 or not self.inside(loop).serves(loop.variable, store, lanes):
-            return replace(loop, kind=SERIAL, body=store)
+            return _shortened(replace(loop, kind=SERIAL, body=store), store)
         pieces: list[Stmt] = []
         start = 0
         if loop.extent // lanes > _MOST_PIECES:
@@ -148,6 +150,22 @@ class _Vectors:
         offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
         inside = all(self.bounds.always(i) and self.bounds.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
+
+
+def _shortened(loop: For, store: Store) -> For:
+    """The loop up to where its choice ends, if what is chosen after that changes nothing.
+
+    What is not chosen must not be read, and a compiler may vectorize the choice: where gcc 12 knows which elements are
+    chosen, it loads the others of a vector of AVX-512 as well, beyond the end of a tensor.
+    """
+    chosen = store.value
+    if store.reduce is None or not isinstance(chosen, Select):
+        return loop
+    limits = [limit_of(loop, asked) for asked in conditions(chosen.condition) or ()]
+    if not limits or None in limits or chosen.otherwise != identity(store.reduce, chosen.dtype):
+        return loop
+    ends = (limit for limit in limits if limit is not None)
+    return replace(loop, body=replace(store, value=chosen.then), limits=(*loop.limits, *ends))
 
 
 @dataclass(frozen=True)
