@@ -4,8 +4,8 @@
 
 Each kind of file is read by a process of its own, in folders of its own. What counts: errors for which the command line
 has no sentence (tracebacks), cases that took more than 60 s, whatever was written outside the case's folder or run as
-a program, and the most memory that the process had. The user's key and the build cache may be written. Libraries of
-kernels do not exist yet, so they are not among the kinds.
+a program, signals, control characters in what is printed, and the most memory that the process had. The user's key and
+the build cache may be written.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from harness import parser, run_main, save
 
 _FORK = multiprocessing.get_context("fork")
 SECONDS = 60  # of CPU time for one case
-MEGABYTES = 500  # at most, of a process that reads one kind
+MEGABYTES = 300  # at most, of a process that reads one kind
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown")
-_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "ctypes.dlopen")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "ctypes.dlopen")
+_PROGRAMS += ("socket.connect",)
 
 
 class Hung(BaseException):

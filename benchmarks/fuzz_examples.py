@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 SETTINGS = """
 target = "sim"
 cache = "cache"
@@ -29,7 +31,7 @@ out = "studies"
 shapes = [{ M = 64, N = 128, K = 32 }, { MNK = 256, B = 2 }]
 
 [knobs]
-BM = [32, 64]
+BLOCK_M = [32, 64]
 
 [budget]
 trials = 20
@@ -78,3 +80,13 @@ RECORDED = {
     }
     | {"9": {"bx": 4, "by": 9, "pad": 0, "time": "RuntimeFailedConfig"}},
 }
+HERON = """{"config": {
+"method": "CGA", "max_trials": 20, "runner_repeat": 3, "in_dtype": "float16", "out_dtype": "float16",
+"cases": {"A": ["gemm", [64, 64, 64]], "B": ["c2d", [1, 8, 8, 16, 16, 3, 3, 1, 1, 1]], "C": ["gemv", [8, 8]]}}}"""
+_PRODUCT = """{"name": "gemm", "m": 64, "n": 64, "k": 64, "batch": 1, "a": "f32", "b": "f32", "c": "f32", "acc": "f32",
+"layout": "nn", "alpha": 1.0, "beta": 0.0, "bias": false, "activation": "none", "scales": "none"}"""
+WORK = f"""{{"format": "deepgen work 1", "target": "sim", "operators": [
+{{"operator": {_PRODUCT}, "count": 2, "seconds": 0.1}}, {{"name": "aten::add", "count": 1, "seconds": 1.5}}]}}"""
+RATES = {"format": "deepgen rates 1", "kinds": {"gemm": {"size": 1.0, "seconds": {"build": 1.0}}}}
+ENTRY = {"sha256": "0", "kernel_id": "k", "binary": "../../b", "format": "so", "toolchain": "gcc", "facts": {}}
+RECORDED |= {"operator": json.loads(_PRODUCT), "kernel_name": "sim_tiles"}

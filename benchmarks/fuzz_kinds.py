@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import json
@@ -17,22 +18,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from deepgen import settings
+from deepgen import gemm, library, settings, targets
+from deepgen.frontends import formats
 from deepgen.frontends.cli import options, requests
 from deepgen.frontends.cli.main import main
 from deepgen.run.measure.base import Policy
-from deepgen.tuning import Study
+from deepgen.toolchains import Cache
+from deepgen.tuning import Study, costs
 from deepgen.tuning.bundles import archive as bundle_archive
 from deepgen.tuning.bundles import runner as bundle_runner
 from deepgen.tuning.search import recorded
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.rows import Proposal
-from deepgen.vocabulary import Measurement, Trial, Verdict, digest
+from deepgen.vocabulary import DeepgenError, Measurement, Trial, Verdict, digest
 from deepgen_cluster import task_file as cluster_files
 from deepgen_cluster.folder import Definition, RunFolder, RunProgress
 from fuzz_changes import changed_bytes, changed_json, changed_toml, changed_value
-from fuzz_examples import CLUSTER, OLDER, RECORDED, RESULT, SETTINGS, TUNING
+from fuzz_examples import CLUSTER, ENTRY, HERON, OLDER, RATES, RECORDED, RESULT, SETTINGS, TUNING, WORK
 
 DATA = Path(__file__).parents[1] / "data"
 _WORDS = ("gemm", "MNK=64", "--target", "sim", "--seed", "1")
@@ -49,8 +52,10 @@ class Kind:
 
 def command(*words: str | Path) -> None:
     """A command line in this process, whose errors are raised."""
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
         main(["--debug", *map(str, words)])
+    assert not set("\x1b\x07\x9b\u202e") & set(said.getvalue()), "control characters reach the terminal"
 
 
 def _nothing(folder: Path) -> None:
@@ -140,6 +145,7 @@ def _recorded(bomb: bytes, folder: Path, rng: random.Random) -> None:
     if rng.random() < 0.02:
         path.write_bytes(gzip.compress(b"[") + bomb)
     recorded.read(path)
+    command("import", path, "--as-study", "--target", "sim", "-o", folder / "studies")
     command("replay", path, "--learn-from", path, "--strategy", "random", "--budget", "4", "--repeats", "2")
 
 
@@ -148,6 +154,56 @@ def _older_results(shared: None, folder: Path, rng: random.Random) -> None:
     path = folder / "results.json"
     path.write_bytes(changed_json(json.dumps({"results": rows}), rng))
     command("import", path, "-o", folder / "out.json", *(["--as-space"] if rng.random() < 0.5 else []))
+
+
+def _other_tools(shared: None, folder: Path, rng: random.Random) -> None:
+    """Files of T1 kernels, of Heron, of recorded work."""
+    shutil.copytree(DATA.parent / "examples" / "t1", folder / "t1")
+    texts = [HERON, WORK, *(path.read_text() for path in sorted((folder / "t1").glob("*.json")))]
+    path = folder / "t1" / "f.json"
+    path.write_bytes(changed_json(rng.choice(texts), rng))
+    file = formats.read(path)
+    for operator in file.operators:
+        operator.describe(), operator.work()
+    if file.kernel is not None:
+        operator, target = file.kernel.operator(), targets.resolve("cuda:sm_90a")
+        file.kernel.family.emit(operator, target, file.kernel.family.default(operator, target))
+
+
+# Libraries, and the small files of deepgen's own -----------------------------------------------------------------
+
+
+def _library_example(folder: Path) -> Path:
+    command("tune", "gemm", "MNK=32", "--target", "cpu", "--trials", "1", "--out", folder / "studies")
+    command("library", "add", folder / "studies", "--noisy", "--library", folder / "library")
+    return folder / "library"
+
+
+def _library(shared: Path, folder: Path, rng: random.Random) -> None:
+    place = shutil.copytree(shared, folder / "library")
+    rng.choice((_changed_file, _changed_file, _changed_file, _changed_files))(place, rng)
+    for words in (("list",), ("prune", "--dry-run"), ("why", "gemm", "MNK=32", "--target", "cpu")):
+        command("library", *words, "--library", place)
+    library(place).choose(gemm(32, 32, 32), "cpu").load()
+
+
+def _small_files(shared: Path, folder: Path, rng: random.Random) -> None:
+    """Locks that others hold, allowed settings, kept rates, entries of the cache."""
+    study = shutil.copytree(shared, folder / "study")
+    text = f"{rng.choice((1, os.getppid(), 2, 0, 2**40))} {rng.choice(('-', '1', 'x'))} - - host".encode()
+    with (study / "lock").open("wb", buffering=0) as file, suppress(DeepgenError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(text if rng.random() < 0.5 else changed_bytes(text, rng))
+        command("status", study)
+        command("stop", study, "--grace", "0")
+    examples = {"allowed.json": {str(folder / settings.FILE_NAME): "0" * 64}, "rates.json": RATES, "entry.json": ENTRY}
+    places = {"allowed.json": Path(os.environ["XDG_CONFIG_HOME"], "deepgen"), "entry.json": folder / "cache/ab/abc"}
+    for name, data in examples.items():
+        place = places.get(name, folder)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(changed_json(json.dumps(data), rng))
+    (folder / settings.FILE_NAME).write_text(SETTINGS)
+    Cache(folder / "cache").get("abc"), costs._rows(folder), settings.load(folder)
 
 
 # Bundles and their results --------------------------------------------------------------------------------------
@@ -225,23 +281,17 @@ def _study_example(folder: Path) -> Path:
 
 def _study(shared: Path, folder: Path, rng: random.Random) -> None:
     study = shutil.copytree(shared, folder / "study")
-    changes = (_forged_journal, _forged_journal, _changed_winner, _changed_journal, _changed_files)
-    rng.choice(changes)(study, rng)
-    looks: tuple[tuple[str | Path, ...], ...] = (
-        ("status", study),
-        ("top", study),
-        ("show", study),
-        ("show", study, "--json"),
-        ("show", study, "--trial", "0"),
-        ("show", study, "--source", "--asm"),
-        ("export", study, "--as-space", "-o", folder / "space.json"),
-        ("export", study, "--as-config", "-o", folder / "config.json"),
-        ("replay", study, "--strategy", "random", "--budget", "3", "--repeats", "2"),
-    )
+    rng.choice((_forged_journal, _forged_journal, _changed_file, _changed_files))(study, rng)
+    looks = (
+        "status", "top", "show", "show --json", "show --trial 0", "show --source --asm", "analyze", "report --markdown",
+        f"report -o {folder}/report.html", f"export --as-space -o {folder}/space.json",
+        f"export --as-config -o {folder}/config.json", "replay --strategy random --budget 3 --repeats 2",
+    )  # fmt: skip
     errors: list[Exception] = []
-    for words in rng.sample(looks, 4):
+    for look in rng.sample(looks, 4):
         try:
-            command(*words)
+            name, *others = look.split()
+            command(name, study, *others)
         except Exception as error:
             errors.append(error)
     try:
@@ -259,17 +309,11 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
         summary: dict[str, Any] = {
             "definition": journal.definition(),
             "run": journal.run(),
+            "time": journal.times(),
+            "history": journal.history(),
+            "notes": ["a note"],
             "finals": finals.to_json() if (finals := journal.finals()) is not None else None,
-            "trials": [
-                {
-                    "rank": t.rank,
-                    "config": t.config,
-                    "kernel": t.kernel_id,
-                    "facts": t.build_facts,
-                    **t.measurement.to_json(),
-                }
-                for t in journal.trials()
-            ],
+            "trials": [_row(t) for t in journal.trials()],
         }
         space = journal.space()
     part = rng.choice(sorted(summary))
@@ -282,10 +326,19 @@ def _forged_journal(study: Path, rng: random.Random) -> None:
         if space is not None and rng.random() < 0.8:
             journal.keep_space(space)
         journal.begin_run(summary["run"])
+        for key in ("time", "history"):
+            journal._keep(key, summary[key])
+        for text in summary["notes"]:
+            journal.note(text)
         rows = summary["trials"]
         journal.ask(0, len(rows), [Proposal(i, row["rank"], row["config"]) for i, row in enumerate(rows)])
         journal.finish([_trial(i, row) for i, row in enumerate(rows)])
         journal.add_finals(cast(Finals, SimpleNamespace(to_json=lambda: summary["finals"])))  # whatever it holds
+
+
+def _row(trial: Trial) -> dict[str, Any]:
+    own = {"rank": trial.rank, "config": trial.config, "kernel": trial.kernel_id, "facts": trial.build_facts}
+    return {**own, **trial.measurement.to_json()}
 
 
 def _trial(number: int, row: dict[str, Any]) -> Trial:
@@ -294,17 +347,12 @@ def _trial(number: int, row: dict[str, Any]) -> Trial:
     return Trial(number, row["rank"], row["config"], row["kernel"], measured, row["facts"])
 
 
-def _changed_winner(study: Path, rng: random.Random) -> None:
-    path = rng.choice(sorted(path for path in (study / "winner").iterdir() if path.is_file()))
+def _changed_file(folder: Path, rng: random.Random) -> None:
+    path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
     if path.suffix == ".json" and path.read_text().strip().startswith("{"):
         path.write_bytes(changed_json(path.read_text(), rng))
     else:
         path.write_bytes(changed_bytes(path.read_bytes(), rng))
-
-
-def _changed_journal(study: Path, rng: random.Random) -> None:
-    path = study / "journal.sqlite"
-    path.write_bytes(changed_bytes(path.read_bytes(), rng))
 
 
 def _changed_files(study: Path, rng: random.Random) -> None:
@@ -322,8 +370,6 @@ def _changed_files(study: Path, rng: random.Random) -> None:
 
 def spoken(error: BaseException) -> bool:
     """Whether the command line has a sentence for it; anything else is a traceback."""
-    from deepgen.vocabulary import DeepgenError
-
     summary = isinstance(error, DeepgenError) and error.exit_code in (1, 2)
     return summary or hasattr(error, "format_message") or (isinstance(error, OSError) and bool(error.strerror))
 
@@ -340,4 +386,7 @@ KINDS: Mapping[str, Kind] = {
     "space files": Kind(_own_space_example, _own_space),
     "recorded spaces (T4)": Kind(_bomb, _recorded),
     "older results": Kind(_nothing, _older_results),
+    "T1 kernels, Heron's and work files": Kind(_nothing, _other_tools),
+    "libraries": Kind(_library_example, _library),
+    "locks, permissions, rates, caches": Kind(_study_example, _small_files),
 }

@@ -262,3 +262,13 @@ def test_logarithms_are_added_from_left_to_right_on_every_python() -> None:
     """sum() gives 1.0 from Python 3.12 on: ties would break differently, and ranks would be other ones."""
     assert added([0.1] * 10) == 0.9999999999999999
     assert added([]) == 0.0
+
+
+@pytest.mark.parametrize("power", ["9**9", "10**6 * 10**6"])
+def test_a_power_of_a_knob_that_is_too_long_to_compute_is_refused(power: str) -> None:
+    space = Space("powers")
+    space.knob("A", [1, 2, 3])
+    space.knob("B", [1, 2])
+    with pytest.raises(BadInput, match="too large"):
+        space.require(parse(f"64 % (B * A**({power})) == 0"), "a power")
+        space.count()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from deepgen.space.definition import Knob
-from deepgen.space.evaluate import ABSENT, STRICT, UNDEFINED, evaluate
+from deepgen.space.evaluate import ABSENT, STRICT, UNDEFINED, evaluate, power
 from deepgen.space.expr import Expr, const
 from deepgen.space.nodes import Leaf, Nodes, misfit
 from deepgen.space.rows import Array, variable
@@ -114,6 +114,8 @@ def apply(nodes: Nodes, node: Expr, operands: list[Array]) -> Array:
             numbers[1] = _nonzero(numbers[1])
         elif op == "**":
             numbers = _powers(numbers)
+            if object in (numbers[0].dtype, numbers[1].dtype):  # numbers of any length: each is refused if too long
+                return np.asarray(np.frompyfunc(power, 2, 1)(*numbers), dtype=object)
         result = numbers[0]
         for other in numbers[1:]:
             result = _NUMERIC[op](result, other)

@@ -31,7 +31,7 @@ _FORMAT = 1  # of entries; another number is another key
 _ENTRY = "entry.json"
 _WORK = "work"
 _ABANDONED_SECONDS = 86400.0  # work folders this old that nobody ever owned were left by a process that was killed
-_TORN = (OSError, ValueError, KeyError, TypeError)  # what reading a damaged entry may raise
+_TORN = (OSError, ValueError, RecursionError, KeyError, TypeError)  # what reading a damaged entry may raise
 _log = logging.getLogger(__name__)
 _temporary: list[Scratch] = []  # instead of folders that cannot be written, until this process ends
 
