@@ -10,7 +10,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.operators import Answer, Array, Operator, Param, Signature, Tolerance, Work, record
-from deepgen.operators.base import least_work
+from deepgen.operators.base import least_work, strictly
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.operator import Expressed, as_operator
 from deepgen.operators.recorded import Recorded
@@ -52,12 +52,13 @@ def test_special_numbers_are_few_and_meet_zeros() -> None:
 def test_flushing_shows_on_denormal_inputs_and_counts_nowhere_else() -> None:
     operator = pair()
     inputs = operator.inputs(3, "denormals")
-    answer = operator.reference(inputs)["y"]
-    right = np.float32(answer.values)
+    usual = operator.reference(inputs)["y"]
+    answers = {"normal": usual, "denormals": strictly(usual, dtype("f32"))}
+    right = np.float32(usual.values)
     flushed = np.where(np.abs(right) < np.finfo(np.float32).tiny, 0, right)
     found = {
-        (probe, name): compare(got, answer, dtype("f32"), operator.tolerance_on("y", probe)).ok
-        for probe in ("normal", "denormals")
+        (probe, name): compare(got, answers[probe], dtype("f32"), operator.tolerance_on("y", probe)).ok
+        for probe in answers
         for name, got in (("right", right), ("flushed", flushed))
     }
     assert found == {
@@ -129,3 +130,11 @@ def test_what_leaves_a_format_on_the_way_is_right_whatever_it_is() -> None:
     for got in ([1.3132616, 51, 100, 200], [np.inf, 50, 100, 200], [np.nan, 50, 100, 200]):
         assert not compare(np.float32(got), answer, dtype("f32"), operator.tolerance("y")).ok
     assert not compare(np.float32([np.nan]), Answer(np.array([np.inf])), dtype("f32"), Tolerance(1e39, 0.0)).ok
+
+
+def test_a_small_sigmoid_has_all_its_digits() -> None:
+    x = dg.tensor("x", (3,), "f64")
+    operator = as_operator(dg.compute("y", (3,), lambda i: dg.sigmoid(x[i])))
+    values = operator.reference({"x": np.array([-3.8, -26.0, -700.0])})["y"].values
+    want = np.array([1.0 / (1.0 + np.exp(3.8)), np.exp(-26.0) / (1.0 + np.exp(-26.0)), np.exp(-700.0)])
+    assert np.allclose(values, want, rtol=1e-15, atol=0.0)

@@ -27,7 +27,7 @@ from deepgen.operators.signature import (
     stride_scalars,
 )
 from deepgen.operators.words import Word, words_of
-from deepgen.vocabulary.dtypes import dtype, widen
+from deepgen.vocabulary.dtypes import DType, dtype, widen
 from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
@@ -259,13 +259,15 @@ class Operator(ABC):
         return Tolerance(0.0, 0.0) if of.integer else Tolerance(4.0 * of.epsilon, 2.0 * of.epsilon)
 
     def tolerance_on(self, output: str, probe: str) -> Tolerance:
-        """The tolerance on any probe's inputs. Of denormal results little more than their size is asked for."""
+        """The tolerance on any probe's inputs. Of denormal results little more than their size is asked for, and their
+        answers have other scales (`strictly`)."""
         from deepgen.operators.products import tiny_step
 
         of = dtype(self.signature().dtype_of(self.signature()[output]))
         if probe != filling.DENORMALS or of.integer:
             return self.tolerance(output, probe)
-        return Tolerance(0.0, 0.5, 2.0 * tiny_step(of, kept=True))
+        usual = self.tolerance(output)
+        return Tolerance(usual.absolute, max(usual.relative, 0.5), 2.0 * tiny_step(of, kept=True))
 
     def judged_by(self) -> Mapping[str, Any]:
         """Functions and values that decide what is right: a study of an operator from outside deepgen begins anew where
@@ -321,6 +323,20 @@ def typical(values: Array) -> Array:
     usual = np.sqrt(np.mean(finite**2)) if finite.size else 0.0
     scale: Array = np.where(np.isfinite(own) & (own > 0.0), np.minimum(usual, _FAR * own), usual)
     return scale
+
+
+def strictly(answer: Answer, of: DType) -> Answer:
+    """The answer where denormal numbers count: its scale has nothing that allows for flushing them."""
+    import numpy as np
+
+    from deepgen.operators.products import tiny_step
+
+    if of.integer:
+        return answer
+    flushed, kept = tiny_step(of, kept=False), tiny_step(of, kept=True)
+    # A few operations add up to some of them, and factors after that to more.
+    least = flushed * (2.0**36 if flushed > kept else 16.0)
+    return Answer(answer.values, np.where(answer.scale < least, 0.0, answer.scale).astype(answer.scale.dtype))
 
 
 def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:

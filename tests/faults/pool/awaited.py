@@ -28,8 +28,6 @@ AWAITED: tuple[str, ...] = (
     "another process name",
     "locked memory",
     "an exit handler",
-    # Contenders
-    "overwrites its inputs",
     # Kernels that watch the judge
     "watches the protection of inputs",
     # In other languages

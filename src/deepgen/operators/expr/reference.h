@@ -184,7 +184,10 @@ DG_DEVICE f64 fn_exp(f64 x) { return exp(x); }
 DG_DEVICE f64 fn_log(f64 x) { return log(x); }
 DG_DEVICE f64 fn_tanh(f64 x) { return tanh(x); }
 DG_DEVICE f64 fn_erf(f64 x) { return erf(x); }
-DG_DEVICE f64 fn_sigmoid(f64 x) { return x < -30 ? exp(x) : 0.5 * (1 + tanh(0.5 * x)); }
+DG_DEVICE f64 fn_sigmoid(f64 x) {
+    const f64 e = exp(-size(x));
+    return (x < 0 ? e : 1) / (1 + e);
+}
 DG_DEVICE f64 fn_sin(f64 x) { return sin(x); }
 DG_DEVICE f64 fn_cos(f64 x) { return cos(x); }
 DG_DEVICE f64 fn_pow(f64 a, f64 b) { return pow(a, b); }

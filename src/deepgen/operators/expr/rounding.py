@@ -146,9 +146,9 @@ def _erf() -> Callable[[Any], Any]:
 
 
 def _sigmoid(x: Array) -> Array:
-    # By tanh, which does not overflow.
-    usual: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
-    return np.where(x < -30.0, np.exp(x), usual)
+    # Without overflow, and without a difference of nearly equal numbers.
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0.0, e, 1.0) / (1.0 + e)
 
 
 _NEAR = 2.0**-7  # errors up to here are taken by the slope

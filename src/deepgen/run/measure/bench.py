@@ -141,6 +141,7 @@ class Bench:
         self.arrays: dict[str, Array] = {}
         self._poison: Mapping[str, int] = {}
         self._runs = 0
+        self._contender: object = None
         self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
         self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
         signature = operator.signature()
@@ -154,6 +155,8 @@ class Bench:
             buffer.protect(read_only=tensor.role == "input")
         self._outputs = [t for t in operator.tensors() if t.role != "input"]
         self._judged = [t for t in self._outputs if signature[t.name].checked]
+        self._read_only = [t.name for t in operator.tensors() if t.role == "input"]
+        self.input_bytes = sum(self.buffers[name].bytes for name in self._read_only)
         held = [array for one in self._sets for array in one.inputs.values()]
         if self.reference == COMPILED:  # otherwise it is a file's
             held += [a for one in self._sets for answer in one.answers.values() for a in (answer.values, answer.scale)]
@@ -202,6 +205,15 @@ class Bench:
             self._rewriting[key] = self._writing([n for n in other if self.buffers[n].read_only], chosen)
         self._carry_out(self._rewriting[key])
 
+    def look_at_inputs(self) -> None:
+        """They must be as they were: a kernel may write in spite of their protection, and its rivals read them next."""
+        for name in self._read_only:
+            kept, buffer = np.ascontiguousarray(self._present.inputs[name], self.arrays[name].dtype), self.buffers[name]
+            if _memcmp(buffer.start, kept.ctypes.data, kept.nbytes):
+                place = int(np.flatnonzero(buffer.all != kept.reshape(-1).view(np.uint8))[0])
+                self._carry_out(self._writing(self._read_only, self._present))
+                raise Rejected(Verdict.WRONG, f"wrote to its input {name} (at byte {place})")
+
     def _writing(self, names: Iterable[str], chosen: InputSet, poisoned: Mapping[str, int] | None = None) -> Steps:
         """The steps that write numbers of a set, and then bytes."""
         rows: list[tuple[StepKind, int, int, int]] = []
@@ -223,6 +235,12 @@ class Bench:
     def begin(self) -> None:
         """Another contender comes."""
         self._runs = 0
+
+    def taken_by(self, contender: object) -> None:
+        """Give a contender inputs that nobody before it has left otherwise."""
+        if self._contender is not contender and self._contender is not None:
+            self._carry_out(self._writing(self._read_only, self._present))
+        self._contender = contender
 
     def reset(self) -> None:
         """Before each run: spoil the outputs or leave old results there, restore what is read and written."""

@@ -26,6 +26,7 @@ from deepgen.run.measure.repeated import repeated
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
+_COMPARED_BYTES = 32 << 20  # of inputs that are compared after every run; larger ones are rewritten for each contender
 _LOADING = "deepgen.run.call.loaded"  # by its name: it does not travel in bundles, whose users call nothing
 _STAGES = 4  # runs as long as one may take that a burst has room for
 
@@ -94,6 +95,7 @@ class CpuEntrant(Entrant):
     def last(self) -> None:
         self._guard(timing=False)
         super().last()
+        self.bench.look_at_inputs()
 
     def timed(self) -> float:
         """It finds other inputs than the run before. Where caches are to be warm, an untimed run has met them first:
@@ -188,7 +190,15 @@ class CpuEntrant(Entrant):
         if self.around.harness.do(self._intact) >= 0:
             look_for_damage(self._buffers())
 
-    _look_after_run = _look_for_damage
+    def _look_after_run(self) -> None:
+        self._look_for_damage()
+        if self.bench.input_bytes <= _COMPARED_BYTES:
+            self.bench.look_at_inputs()
+
+    def _next_inputs(self) -> None:
+        if self.bench.input_bytes > _COMPARED_BYTES:
+            self.bench.taken_by(self)
+        super()._next_inputs()
 
     def _judged(self) -> tuple[float, Right]:
         right = self.bench.judge()

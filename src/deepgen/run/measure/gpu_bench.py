@@ -13,6 +13,7 @@ import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale
+from deepgen.operators.filling import DENORMALS
 from deepgen.run.call.gpu_kernel import GPU_ALIGN, GpuKernel
 from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
@@ -50,7 +51,8 @@ class GpuBench:
         scratch: Path,
         on_device: DeviceReference | None = None,
     ) -> None:
-        self.operator, self._driver, self._checks, self._on_device = operator, driver, checks, on_device
+        self.operator, self._driver, self._checks = operator, driver, checks
+        self._on_device = None if probe == DENORMALS else on_device  # which would allow for flushing
         self._seed, self._probe, self._scratch = seed, probe, scratch
         self._owned: list[DeviceBuffer] = []
         self.buffers = {t.name: self._new(t.name, t.bytes) for t in operator.tensors()}

@@ -23,9 +23,12 @@ import numpy as np
 
 from deepgen import operators
 from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
+from deepgen.operators.base import strictly
+from deepgen.operators.filling import DENORMALS
 from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.run.measure.base import STRIDED
 from deepgen.vocabulary import BadInput, DeepgenError, Json, digest
+from deepgen.vocabulary.dtypes import dtype
 
 T = TypeVar("T")
 Compiled = Callable[[Operator, Mapping[str, Array], str], "dict[str, Answer] | None"]
@@ -57,6 +60,20 @@ def arrays(
 
     They are read where they were handed over, computed otherwise.
     """
+    if probe == DENORMALS:
+        drawn_sets = _arrays(operator, seed, probe, folder, compiled)
+        return [(inputs, partial(_strictly, operator, answers)) for inputs, answers in drawn_sets]
+    return _arrays(operator, seed, probe, folder, compiled)
+
+
+def _strictly(operator: Operator, answers: Callable[[], Mapping[str, Answer]]) -> Mapping[str, Answer]:
+    signature = operator.signature()
+    return {n: strictly(a, dtype(signature.dtype_of(signature[n]))) for n, a in answers().items()}
+
+
+def _arrays(
+    operator: Operator, seed: int, probe: str, folder: Path, compiled: Compiled | None
+) -> list[tuple[dict[str, Array], Callable[[], Mapping[str, Answer]]]]:
     seeds = pair(seed, probe)
     if isinstance(operator, Recorded):
         handed_over = [read(operator, one, probe, folder) for one in seeds]
