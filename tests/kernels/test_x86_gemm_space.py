@@ -12,7 +12,7 @@ from importlib import resources
 import pytest
 
 from deepgen import targets
-from deepgen.kernels.gemm.x86_gemm import X86Gemm, X86GemmConstant
+from deepgen.kernels.gemm.x86_gemm import X86Gemm, X86GemmConstant, tile
 from deepgen.operators import Gemm, gemm
 from deepgen.operators.gemm import LAYOUTS
 from deepgen.targets import X86
@@ -129,3 +129,25 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     assert Kernel.from_json(kernel.to_json()) == kernel
     told = {"sources": [s.name for s in kernel.sources], "flags": kernel.flags, "plan": kernel.to_json()["plan"]}
     assert golden(f"x86_gemm/{name}.json", json.dumps(told, indent=1) + "\n") == ""
+
+
+def test_loops_in_assembly_know_where_the_fields_of_their_work_are() -> None:
+    struct = resources.files("deepgen.kernels.gemm.x86_gemm").joinpath("fma_tile.h").read_text()
+    body = re.sub(r"//.*", "", struct[struct.index("};") + 2 : struct.index("} tile_work")])
+    names = re.findall(r"\**(\w+)(?=[,;])", body)
+    assert names[-2:] == ["alpha", "beta"]  # share eight bytes
+    assert tuple(names[:-2]) == tile._FIELDS[:-1]
+
+
+@pytest.mark.parametrize("target", [MACHINE, OLDER], ids=["avx512", "avx2"])
+def test_loops_in_assembly_take_the_registers_there_are(target: X86) -> None:
+    for layout in LAYOUTS:
+        operator = gemm(137, 263, 1031, layout=layout)
+        for config in FAMILY.space(operator, target).sample(40, seed=1):
+            loops = [source.text for source in FAMILY.emit(operator, target, config).sources if "loops" in source.name]
+            assert len(loops) == (config["KIND"] != "dot")
+            numbers = {int(n) for text in loops for n in re.findall(r"%[xyz]mm(\d+)", text)}
+            assert all(n < target.vector_registers for n in numbers)
+            multiplied = [line for text in loops for line in text.splitlines() if "vfmadd231ps %" in line]
+            assert len(multiplied) >= config["MR"] * config["NR"] * config["UNROLL"] * len(loops)
+            assert not any("(%rsp" in text for text in loops)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.x86_gemm.defaults import default_config
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
+from deepgen.kernels.gemm.x86_gemm.tile import text
 from deepgen.kernels.shared import c_kernel, served
 from deepgen.kernels.shared.x86 import HUGE_PAGE, TileCost, seconds
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import X86, Target
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
 
 _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _LINE = 64  # bytes
@@ -64,7 +66,11 @@ class X86Gemm:
         plan = LaunchPlan(
             steps=(Step("deepgen_gemm", _arguments(gemm, config, lanes)),), prepare=_preparation(config, lanes)
         )
-        return c_kernel(self.name, __name__, _SOURCES, _macros(gemm, config, lanes), plan)
+        macros = _macros(gemm, config, lanes)
+        kernel = c_kernel(self.name, __name__, _SOURCES, macros, plan)
+        if config["KIND"] == "dot":
+            return kernel
+        return replace(kernel, sources=(*kernel.sources, Source("fma_loops.h", text(macros, lanes))))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return default_config(*served(operator, target, Gemm, X86), constant_b=self._constant_b)

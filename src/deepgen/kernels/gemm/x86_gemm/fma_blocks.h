@@ -11,29 +11,77 @@ typedef struct {
     offer strips;        // by their first rows
 } work;
 
-// The tile at row i and column j of a block.
-static inline void one_tile(const work *w, const float *strip, const float *panel, long ldb, long i, long j,
-                            coming *next) {
-    long rows = least(MR, w->mc - i), cols = w->nc - j, lda = w->a.ld;
-    lines nothing, *later = to_ask_for(next, panel, &nothing);
-    if (!PACK_A && rows < MR) {
-        strip = w->edge;
-        lda = A_T ? MR : A_ROW;
+// Sums that a loop leaves: of a tile with more to be done than to scale it. Rows of COLS numbers.
+static void put(const float *sums, long rows, long cols, const result *r) {
+#if SWAP  // columns of C: squares of the tile are turned in registers
+    for (long j = 0; j < cols; j += VL) {
+        vec t[VL];
+        UNROLLED for (int i = 0; i < VL; i++) t[i] = i < MR ? load(sums + (i < MR ? i : 0) * COLS + j) : all(0);
+        transpose(t);
+        float turned[VL * VL];
+        UNROLLED for (int i = 0; i < VL; i++) store(turned + i * VL, t[i]);
+        for (long i = 0; i < least(VL, cols - j); i++)
+            finish(load(turned + i * VL), r->c + (j + i) * r->ldc, 0, first(rows), r);
     }
+#else
+    for (long i = 0; i < rows; i++)
+        for (long j = 0; j < cols; j += VL)
+            finish(load(sums + i * COLS + j), r->c + i * r->ldc, j, first(cols - j), r);
+#endif
+}
+
+// The tile at row i and column j of a block, `cols` columns of it.
+typedef struct {
+    const float *strip, *panel;
+    long lda, ldb, rows, cols, i, j;
+    float *copy;
+} tile;
+
+static void run(void (*loop)(tile_work *), int unroll, const work *w, const tile *t, lines *later) {
+    float sums[MR * COLS];
+    result r = tile_at(w->r, t->i, t->j);
+    int left = SWAP || ((BIAS || ACTIVATION) && r.last) || (VL == 8 && t->cols < COLS && r.beta != 0);
+    tile_work job = {.last = first((t->cols - 1) % VL + 1), .a = t->strip, .lda = t->lda * 4, .b = t->panel,
+                     .ldb = t->ldb * 4, .copy = t->copy, .turns = unroll == 1 ? w->kc : w->kc / UNROLL,
+                     .rest = unroll == 1 ? 0 : w->kc % UNROLL, .rows_left = t->rows, .rows = t->rows, .c = r.c,
+                     .to = r.c, .ldc = r.ldc * 4, .far = ROWS_AHEAD * t->ldb * 4, .sums = sums, .alpha = r.alpha,
+                     .beta = r.beta, .how = left ? LEFT : r.beta != 0 ? ADDED : STREAM_C && r.stream ? STREAMED : PLAIN};
+    if (ASKS) job.at = later->at, job.end = later->end, job.gap = later->gap, job.ld = later->ld;
+    loop(&job);
+    if (ASKS) later->at = job.at, later->end = job.end;
+    if (left) put(sums, t->rows, t->cols, &r);
+}
+
+static void one_tile(const work *w, const float *strip, const float *panel, long ldb, long i, long j, coming *next) {
+    lines nothing, *later = to_ask_for(next, panel, &nothing);
+    tile t = {strip, panel, w->a.ld, ldb, least(MR, w->mc - i), least(COLS, w->nc - j), i, j, 0};
+    if (!PACK_A && t.rows < MR) {
+        t.strip = w->edge;
+        t.lda = A_T ? MR : A_ROW;
+    }
+    int whole = t.cols == COLS, tail = !whole && ceil_div(t.cols, VL) == TAIL;
 #if PACK_B == 4
     const float *from = i ? 0 : w->b.from;
-    if (from && (cols >= COLS || ceil_div(cols, VL) == TAIL)) {
-        (cols >= COLS ? packing_tile : packing_tail)(first((cols - 1) % VL + 1), rows, cols, w->kc, strip, lda,
-                                                     from + j, w->b.ld_from, (float *)panel, later, &w->r, i, j);
+    if (from && (whole || tail)) {
+        t.copy = (float *)panel, t.panel = from + j, t.ldb = w->b.ld_from;
+        run(whole ? packing_loop : packing_tail_loop, UNROLL, w, &t, later);
         return;
     }
-    if (from) pack_b((float *)panel, B_PANEL, from + j, w->b.ld_from, cols, w->kc);
+    if (from) pack_b((float *)panel, B_PANEL, from + j, w->b.ld_from, t.cols, w->kc);
 #endif
-    if (cols >= COLS)
-        whole_tile(first(VL), rows, COLS, w->kc, strip, lda, panel, ldb, later, &w->r, i, j);
-    else
-        part_tiles[(cols - 1) / VL](first((cols - 1) % VL + 1), rows, cols, w->kc, strip, lda, panel, ldb, later, &w->r,
-                                    i, j);
+    if (whole) return run(whole_loop, UNROLL, w, &t, later);
+#if TAIL
+    if (tail) return run(tail_loop, UNROLL, w, &t, later);
+#endif
+    // A width that the shape which the kernel was made for does not have: a vector at a time.
+    for (long left = t.cols; left > 0; left -= VL, t.panel += VL, t.j += VL) {
+        t.cols = least(VL, left);
+#if TAIL == 1
+        run(tail_loop, UNROLL, w, &t, later);
+#else
+        run(narrow_loop, 1, w, &t, later);
+#endif
+    }
 }
 
 #if INNER_A

@@ -46,7 +46,7 @@ static void dot_tile(const float *A, long lda, long rows, const float *B, long l
     float sums[MR][VL];  // a row of C at a time is finished like a tile's
     UNROLLED for (int i = 0; i < MR; i++) UNROLLED for (int j = 0; j < NR; j++) sums[i][j] = total(acc[0][i][j]);
     for (long i = 0; i < rows; i++)
-        finish(load_part(sums[i], first(cols)), r->c + i * r->ldc, 0, 1, first(cols), r);
+        finish(load_part(sums[i], first(cols)), r->c + i * r->ldc, 0, first(cols), r);
 }
 
 static void dot_gemm(const float *A, long lda, const float *B, long ldb, long m, long n, long k, result r) {

@@ -63,19 +63,14 @@ ALWAYS_INLINE vec activated(vec x) {
     return x;
 }
 
-// Vector of sums `x` at column `j` of a row of C; `part` when only the lanes in `m` belong to it.
-ALWAYS_INLINE void finish(vec x, float *c, long j, int part, mask m, const result *r) {
+// Vector of sums `x` at column `j` of a row of C, of which the lanes in `m` belong to it.
+ALWAYS_INLINE void finish(vec x, float *c, long j, mask m, const result *r) {
     x = all(r->alpha) * x;
     if (r->beta != 0)  // a C that is not asked for may hold anything, NaN too
-        x = madd(all(r->beta), part ? load_part(c + j, m) : load(c + j), x);
+        x = madd(all(r->beta), load_part(c + j, m), x);
     if ((BIAS || ACTIVATION) && r->last) {
-        if (BIAS) x = x + (part ? load_part(r->bias + j, m) : load(r->bias + j));
+        if (BIAS) x = x + load_part(r->bias + j, m);
         x = activated(x);
     }
-    if (part)
-        store_part(c + j, m, x);
-    else if (STREAM_C && r->stream)
-        stream(c + j, x);
-    else
-        store(c + j, x);
+    store_part(c + j, m, x);
 }

@@ -1,11 +1,10 @@
 // f32 GEMM for AVX2 and AVX-512: C = activation(alpha * op(A) op(B) + beta * C + bias), row-major, any M, N, K, batch,
-// all four layouts. The knobs are macros with defaults, so this file compiles alone:
-//     cc -O3 -std=gnu11 -mavx512f -mfma -shared -fPIC -pthread -I.. gemm_fma.c -o gemm.so
+// all four layouts. The knobs are macros.
 //
 // Levels, from the inside out, a file each:
 //   fma_region.h  where parts of A and B lie
 //   fma_later.h   what later tiles will need
-//   fma_tile.h    MR rows x NR vectors of C in registers (fma_dot.h: sums along K instead)
+//   fma_tile.h    MR rows x NR vectors of C in registers (fma_dot.h: sums along K instead); the loops: tile.py
 //   fma_result.h  what becomes of a finished tile
 //   fma_pack.h    operands in the order in which tiles read them
 //   fma_blocks.h  cache blocks
@@ -122,7 +121,7 @@ static void draw_rows(void *arg, int thread) {
                 vec x = load_part(c + j, m);
                 for (long slice = 0; slice < g->parts_k - 1; slice++)
                     x += load_part(p + slice * rows * width + j, m);
-                finish(x, c, j, 1, m, &r);
+                finish(x, c, j, m, &r);
             }
         }
     }
