@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
 _PERIOD = 256  # tiles are mostly powers of two: a size cut by multiples of this keeps its remainder
 _WHOLE = 4e9  # operations: up to here the reference of the full shape takes a second or two at most
 _SMALL = (7, 5, 3)
+_FAR, _FAR_TIMES = 70_001, 4  # beyond what 16 bits count, and beyond what was tuned
+_FAR_ELEMENTS = 1 << 21  # of a tensor there: a user's reference may go element by element
 
 
 def neighbours(operator: O) -> tuple[O, ...]:
-    """The operator with each size one less and one more, with all sizes odd, and with all sizes small.
+    """The operator with each size one less and one more, with all sizes odd, with all small, and with one far larger.
 
     Large sizes are reduced first: errors near a shape occur at its edges, and references take time.
     """
@@ -29,7 +32,20 @@ def neighbours(operator: O) -> tuple[O, ...]:
         resized = _resized(operator, sizes)
         if resized is not None:
             results[key] = resized
-    return tuple(results.values())
+    far = next(_far(operator, own), None)
+    return (*results.values(), *([] if far is None else [far]))
+
+
+def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
+    """Where tensors end that were tuned for, others go on: with the largest size that can be, beside small ones."""
+    *_, small = _candidates(own, whole=False)
+    for others in (small, {name: _cut(size) for name, size in own.items()}):
+        for name in sorted(own, key=lambda name: -own[name]):
+            resized = _resized(operator, {**others, name: max(_FAR, _FAR_TIMES * own[name] + 1)})
+            if resized is None or resized.flops() > _WHOLE:
+                continue
+            if all(prod(tensor.shape) <= _FAR_ELEMENTS for tensor in resized.tensors()):
+                yield resized
 
 
 def _candidates(own: Mapping[str, int], *, whole: bool) -> Iterator[dict[str, int]]:

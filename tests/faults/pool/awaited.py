@@ -8,7 +8,6 @@ from __future__ import annotations
 AWAITED: tuple[str, ...] = (
     # Other shapes and strides
     "wrong where n is odd",
-    "indices of 16 bits",
     # Scalars
     "the factor is a constant",
     "right for whole factors only",
