@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,19 +17,24 @@ import pytest
 from hypothesis import settings
 
 from deepgen.baselines import torch_cpu
-from deepgen.run.measure import base, conditions
+from deepgen.run.measure import base, conditions, spawn
 from deepgen.targets.host import usable_cores
 from deepgen.tuning.finals import bursts
 from deepgen.tuning.study import connections
+from forked_workers import Forks
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 
 TESTS = Path(__file__).parent
+FORKS = Forks()
 GOLDEN = TESTS / "golden"
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 # Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
 ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
             "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
+# Their subject is the measuring worker as a process: it is started as users' are.
+STARTED = ("chaos", "conformance", "faults", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
+           "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
          "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
@@ -97,6 +103,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Before anything that a test needs is set up, what several tests share included."""
+    vars(spawn)["subprocess"] = subprocess if _among(STARTED, nodeid) else FORKS
 
 
 @pytest.hookimpl(optionalhook=True)
