@@ -51,9 +51,11 @@ def library(functions: Sequence[Function], folder: Path, *flags: str, compiler: 
     return folder / "all.so"
 
 
-def run(loaded: Any, n: int, function: Function, inputs: Sequence[Any], threads: int) -> list[Any]:
-    """What function n gives."""
-    arrays = [_guarded(buffer, at_end=n % 2 == 0) for buffer in function.parameters]
+def run(
+    loaded: Any, n: int, function: Function, inputs: Sequence[Any], threads: int, *, at_end: bool = False
+) -> list[Any]:
+    """What function n gives. Tensors of every other one lie at the end of their pages, or all of them."""
+    arrays = [_guarded(buffer, at_end=at_end or n % 2 == 0) for buffer in function.parameters]
     for array, given in zip(arrays, inputs, strict=False):
         array[...] = given.reshape(array.shape)  # rules may have joined dimensions
     for array in arrays[len(inputs) :]:
