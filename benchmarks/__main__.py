@@ -14,7 +14,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Libraries of kernels": ("library_unseen", "library_replay", "call_costs", "torch_calls"),
     "Search": ("search", "record", "tuner_overhead", "space"),
     "Are results right?": (
-        "device_check", "wrong_kernels", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
+        "device_check", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
         "busy_ratios",
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),

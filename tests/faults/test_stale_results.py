@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from wrong_family import DTYPES, RIGHT, STALE, WrongGemm
 
 import deepgen as dg
 from deepgen.run.measure.base import Policy
 from deepgen.vocabulary import Verdict
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from wrong_family import DTYPES, RIGHT, STALE, WrongGemm
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +20,8 @@ FOLDER = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent), str(FOLDER.parent / "run/measure")]
 
 import deepgen as dg  # noqa: E402
-from pool import FAULTS  # noqa: E402
+from pool import FAULTS, Fault  # noqa: E402
+from pool.first_round import first_round  # noqa: E402
 from pool.runner import Place, place_of, tried, used  # noqa: E402
 from pool.texts import described  # noqa: E402
 
@@ -28,6 +30,7 @@ def main() -> int:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--target", default="cpu")
     words.add_argument("--only", default="", help="a part of the names")
+    words.add_argument("--all", action="store_true", help="also the faults that other tests have")
     words.add_argument("--verbose", action="store_true", help="what was said of each")
     words.add_argument("--use", nargs=2, metavar=("NAME", "STUDY"), help="only call the winner of a study")
     options = words.parse_args()
@@ -44,15 +47,16 @@ def main() -> int:
             place = stack.enter_context(emulated(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
         else:
             place = place_of(options.target)
-        return run(place, options.only, verbose=options.verbose)
+        faults = [fault for fault in (*FAULTS, *(first_round() if options.all else ())) if options.only in fault.name]
+        return run(place, faults, verbose=options.verbose)
 
 
-def run(place: Place, only: str, *, verbose: bool) -> int:
+def run(place: Place, faults: Sequence[Fault], *, verbose: bool) -> int:
     """Try all that run there; 1 where something is amiss."""
     count: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for number, fault in enumerate(FAULTS):
-            if fault.language not in place.languages or only not in fault.name:
+        for number, fault in enumerate(faults):
+            if fault.language not in place.languages:
                 continue
             started = time.monotonic()
             outcome = tried(fault, place, Path(folder) / str(number), Path(folder) / "cache")

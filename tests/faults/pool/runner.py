@@ -123,8 +123,8 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -
             lost[trial.id] = f"{trial.measurement.verdict.value} {trial.measurement.detail}"
     if Due.RIGHT in fault.due and lost:  # every config is right
         return Outcome(WRONG, next(iter(lost.values())))
-    # In Triton a fault has a number of its own.
-    by_fault = {int(trial.config.get("FAULT", 1) > 0): trial.id for trial in study.trials()}
+    # In Triton a fault has a number of its own, in products a name.
+    by_fault = {int(trial.config.get("FAULT", 1) not in (0, "NONE")): trial.id for trial in study.trials()}
     rival = lost.get(by_fault[0], "") if 0 in by_fault else ""
     if by_fault[1] in lost:
         return Outcome(WRONG, lost[by_fault[1]], rival=rival)
