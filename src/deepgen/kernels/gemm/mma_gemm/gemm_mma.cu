@@ -89,7 +89,7 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Pla
         copy_wait<STAGES - 2>();
         barrier();
     };
-    DG_UNROLL for (int s = 0; s < STAGES - 1; ++s) ask();
+    DG_NO_UNROLL for (int s = 0; s < STAGES - 1; ++s) ask();  // compilers take long for copies of its text
     constexpr int OWN = STEPS / WARPS_K;  // steps of a tile that are this warp's
     Fragments f[FRAGMENTS];
 #if FRAGMENTS == 2
