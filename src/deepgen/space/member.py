@@ -105,7 +105,7 @@ class MemberEngine:
         return self._near(self.engine.repaired(self._inward(row), self._filled(self.free, absent, NEW)))
 
     def _near(self, rows: list[list[int]]) -> list[list[int]]:
-        return self._outward(np.array(rows)).tolist() if rows else []  # type: ignore[no-any-return]
+        return self._outward(np.array(rows)).tolist() if rows else []
 
 
 def member_engine(union: Union, knobs: Sequence[Knob], label: int, own: Sequence[Knob]) -> MemberEngine | None:
