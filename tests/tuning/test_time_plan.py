@@ -20,7 +20,7 @@ from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.finals import finals as finals_module
 from deepgen.tuning.finals.finals import run_finals, wanted_plan
-from deepgen.tuning.finals.plan import for_finals, race_seconds
+from deepgen.tuning.finals.plan import MARGIN, for_finals, race_seconds
 from deepgen.tuning.finals.qualifying import rehearse
 from deepgen.tuning.finals.race import Race, raced_among
 from deepgen.tuning.progress import Clock
@@ -146,7 +146,7 @@ def drawn(seed: int) -> tuple[float, dict[str, float], dict[str, float]]:
 def test_what_is_left_out_would_not_have_fitted(passing: SimTime, seed: int) -> None:
     seconds, actual, expected = drawn(seed)
     finals, clock = held(passing, seconds, actual, expected)
-    spare, entrants = clock.spare, len(finals.finalists) + len(finals.baselines)
+    spare, entrants = clock.spare / MARGIN, len(finals.finalists) + len(finals.baselines)
     assert finals.winner is not None and (finals.rounds or "the race" in finals.left_out)
     texts = " and ".join(finals.left_out)
     if not finals.rounds:

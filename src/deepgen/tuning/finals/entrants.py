@@ -32,6 +32,12 @@ def entrants(trials: Iterable[Trial], keep: int, within: float = inf) -> tuple[l
     return [*right[:keep], *doubtful, *reserves], keep + len(doubtful)
 
 
+def with_first(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
+    """The candidates with these in front, and how many shall race then."""
+    ids, racing = {trial.id for trial in first}, {trial.id for trial in candidates[:keep]}
+    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(ids - racing)
+
+
 def overlooked(
     session: Arena,
     trials: Iterable[Trial],

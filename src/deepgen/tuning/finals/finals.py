@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from statistics import median
 
@@ -16,11 +17,12 @@ from deepgen.tuning.bounded import Bounded, OutOfTime
 from deepgen.tuning.costs import LOAD, REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise, run_bursts
-from deepgen.tuning.finals.entrants import entrants, overlooked
+from deepgen.tuning.finals.entrants import entrants, overlooked, with_first
 from deepgen.tuning.finals.plan import (
     CHUNK,
     FIRST,
     LEAST_FINALISTS,
+    MARGIN,
     STRIDED_SHAPES,
     FinalsPlan,
     plan_finals,
@@ -160,14 +162,14 @@ class _Course:
         # The default before all others, and after it the fastest trial: with little time, these two race.
         leading = [] if default is None else [default]
         within = inf if clock.left == inf else _NEAR  # others would only cost time
-        candidates, keep = _before(leading, *entrants(trials, keep, within))
+        candidates, keep = with_first(leading, *entrants(trials, keep, within))
         self._wanted = replace(self._wanted, finalists=keep)
         if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there
             say("builds paused: another look at slower trials")
             with clock.on("measuring"):
                 most = clock.samples_left(_HEATING)
                 late = overlooked(arena, trials, candidates[:keep], emit, task.seed, most)
-            candidates, keep = _before([*leading, *late], candidates, keep)
+            candidates, keep = with_first([*leading, *late], candidates, keep)
             self._wanted = replace(self._wanted, finalists=keep)
         say("builds paused: verifying finalists on other inputs")
         with clock.on("verifying"):
@@ -187,7 +189,7 @@ class _Course:
         fresh, verify = clock.costs.of(REFERENCE), clock.costs.of(VERIFY)
         racing = len(field.finalists)
         with clock.on("verifying"):
-            while clock.spare > self._for_bursts + fresh + len(field.finalists) * verify and qualifying.next_set(0):
+            while self._fits(fresh + len(field.finalists) * verify) and qualifying.next_set(0):
                 pass
         self._race = raced_among(self._race, [f.name for f in field.finalists])
         if self._race is None:
@@ -195,7 +197,7 @@ class _Course:
 
         def fits(finalists: int, baselines: int) -> bool:
             entering = max(0, finalists - racing) * field.sets * verify
-            return entering + race_seconds(finalists + baselines, clock.costs) + self._for_bursts < clock.spare
+            return self._fits(entering + race_seconds(finalists + baselines, clock.costs))
 
         names = [*self._names, *self._ready]
         ready = self._ready if self._ready and fits(len(field.finalists), len(names)) else []
@@ -207,6 +209,13 @@ class _Course:
         if ready:
             self._names, self._ready = names, []
         return bool(ready) or len(field.finalists) > racing
+
+    def _fits(self, seconds: float) -> bool:
+        """Whether something more would end in time, also if it takes longer than it should."""
+        return MARGIN * seconds + self._for_bursts < self._clock.spare
+
+    def _left_to_race(self, began: float) -> float:
+        return min(self._wanted.race - (time.monotonic() - began), self._clock.spare - self._for_bursts)
 
     @property
     def _for_bursts(self) -> float:
@@ -238,12 +247,12 @@ class _Course:
         rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
             # All that nothing after it needs; as many rounds as are usual come before other shapes.
-            plan, usual = self._planned(), clock.spare - self._for_bursts
+            plan = self._planned()
             later = (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
-            limit = min(self._wanted.race, usual - later)
-            most = min(self._wanted.race, usual)
+            limit = min(self._wanted.race, (clock.spare - self._for_bursts - later) / MARGIN)
+            left = partial(self._left_to_race, time.monotonic())
             self._race, self._lost = run_race(
-                self._arena, contenders, rivals, self._task.seed, limit, shown, rounds, most
+                self._arena, contenders, rivals, self._task.seed, limit, shown, rounds, left
             )
         self._field.dropped += [
             DroppedTrial(f.trial.id, m.verdict, f"in the race: {m.detail}")
@@ -327,12 +336,6 @@ class _Course:
             trial.id, trial.rank, dict(trial.config), is_default, trial.kernel_id, median(samples), samples, level
         )
         return replace(finals, winner=trial.id, finalists=(row,), left_out=tuple(left_out))
-
-
-def _before(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
-    """The candidates with these in front, and how many shall race then."""
-    ids, racing = {trial.id for trial in first}, {trial.id for trial in candidates[:keep]}
-    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(ids - racing)
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
 _NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # at most: what a race is worth for narrower intervals
 _LEAST = 0.12  # of a budget is left to finals in any case
 _MOST = 0.4  # of a budget is left to finals that need more than their share for the least that they do
-_MARGIN = 1.25  # what is kept for the finals, as a multiple of what they should take
+MARGIN = 1.25  # what is kept for the finals or a step of them, as a multiple of what it should take
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,6 @@ def for_finals(budget: float, costs: StepCosts, wanted: FinalsPlan) -> float:
     least = plan_finals(0.0, costs, wanted).seconds
     share = min(FINALS_SECONDS, FINALS_SHARE * budget)
     if not costs.knows(REFERENCE):
-        return max(share, min(_MARGIN * least, _MOST * budget))
-    needed = max(_MARGIN * all_of_it, _LEAST * budget)  # a machine may be busier than it was
-    return min(needed, max(share, min(_MARGIN * least, _MOST * budget)))
+        return max(share, min(MARGIN * least, _MOST * budget))
+    needed = max(MARGIN * all_of_it, _LEAST * budget)  # a machine may be busier than it was
+    return min(needed, max(share, min(MARGIN * least, _MOST * budget)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from deepgen.run.measure.base import Contender
 from deepgen.run.measure.race import TIE, RaceResult, Ratio, race
 from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals.plan import CHUNK
+from deepgen.tuning.finals.plan import CHUNK, MARGIN
 from deepgen.tuning.finals.qualifying import Finalist
 from deepgen.vocabulary import Measurement, Verdict
 
@@ -40,13 +40,13 @@ def run_race(
     max_seconds: float,
     shown: Sequence[str] = (),
     first: int = CHUNK,
-    usual: float = 0.0,
+    left: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Race | None, dict[str, Measurement]]:
     """Run rounds until the order is settled or the time is up. Gives the race and those that failed in it.
 
     A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
     many are begun as the time that is left allows at the pace so far. Until there are as many rounds as are usual,
-    that is `usual` seconds, if these are more.
+    these are the seconds that `left` gives, if they allow more.
     """
     conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}
@@ -76,7 +76,7 @@ def run_race(
         clear = all(result.ratio(name, leader).width <= SHOWN_WIDTH for name in shown if name in result.samples)
         if settled and (clear or result.rounds >= ROUNDS or elapsed > SHOWN_SECONDS):
             return 0
-        limit = max(usual, max_seconds) if result.rounds < CHUNK else max_seconds
+        limit = max(elapsed + left() / MARGIN, max_seconds) if result.rounds < CHUNK else max_seconds
         return min(CHUNK, result.fitting(limit) if elapsed else CHUNK, NOISY_ROUNDS - result.rounds)
 
     try:

@@ -3,6 +3,10 @@
 A few configs far apart, then always the config from which the model expects the most improvement, times the chance
 that it works at all. Trials that are still running count as if they had ended as predicted, so that a batch spreads.
 Where earlier studies have something to say, the first configs are theirs.
+
+Fitting the model, drawing a pool and predicting it take as long as several trials on a quick device. While trials are
+under way this is done in a thread, and the model of before goes on. When the new one is used depends on what was asked
+and told alone, so a search repeats whatever the thread's pace.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ import numpy as np
 from deepgen.tuning.search.base import Fresh, Setting, check_options
 from deepgen.tuning.search.encoding import Encoding
 from deepgen.tuning.search.guide import GaussianGuide, Guide, Lesson, Lessons
+from deepgen.tuning.search.one_thread import in_background
 from deepgen.tuning.search.pool import Design, Pool, draw_pool
 from deepgen.tuning.search.regressors import LIBRARIES, check_library, make_regressor
-from deepgen.tuning.search.renewal import Renewal, in_background, lag
 from deepgen.tuning.search.transfer import EXPECTED, Prior
 from deepgen.vocabulary import JsonObject, Trial
 from deepgen.vocabulary.codec import Serializable
@@ -39,6 +43,7 @@ GROWTH = 1.25  # the model is fitted again when the trials have grown by this fa
 LATE, LATE_DRAWN = 200, 2_048  # fewer configs are looked at,
 LATE_DRAW = 100  # drawn again after this many trials,
 AHEAD = 16  # and this many are chosen together
+LEAST_LAG, LAG = 3, 16  # trials that are told while it is renewed: a batch with two compilers; one in so many
 AROUND = 5  # the best configs, whose neighbours are looked at when the space is too large to be seen whole
 
 
@@ -201,7 +206,8 @@ class Model:
         n, stuck = len(self._learned), self._is_stuck()
         if self._renewal is None and (stuck or n >= self._next_renewal):
             # Where trials are under way, there is time. Trees are not renewed aside: they are not made for it.
-            later = 0 if stuck or not self._pending or self._library != "numpy" else lag(n)
+            aside = not stuck and self._pending and self._library == "numpy"
+            later = max(LEAST_LAG, n // LAG) if aside else 0
             fit, reuses = n <= LATE or n >= self._next_fit, self._reuses_pool(n)
             self._next_fit = max(n + 2, int(n * GROWTH)) if fit else self._next_fit
             self._next_renewal = min(self._next_fit, n + LATE_DRAW)
@@ -318,6 +324,21 @@ class Model:
             self._guide.hear(learned[start:end])
         if kept.renewal is not None:
             self._renew(kept.renewal)
+
+
+@dataclass(frozen=True)
+class Renewal(Serializable):
+    """What a renewal of the guide starts from, and when it is used."""
+
+    after: int  # trials told when it began
+    due: int  # trials told from which on it is used
+    drawn: int  # trials told when its pool was drawn
+    fit: bool
+    pending: tuple[int, ...]  # ranks that were under way when it began
+
+    def fits(self, ranks: frozenset[int], learned: int) -> bool:
+        """Whether it can be of a search of such proposals and lessons."""
+        return 0 <= self.drawn <= self.after <= min(self.due, learned) and ranks.issuperset(self.pending)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Lock
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _NAMES = [f"{library}_%s_num_threads{ending}" for library in ("scipy_openblas", "openblas") for ending in ("64_", "")]
 _lock = Lock()
@@ -34,6 +37,21 @@ def one_thread() -> Iterator[None]:
             before = _inside.pop()
             if not _inside:
                 put(before)
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Its result, or what it raised. A thread that nobody waits for ends with the process."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            with one_thread():
+                future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="deepgen-model", daemon=True).start()
+    return future
 
 
 @lru_cache(maxsize=1)
