@@ -41,7 +41,7 @@ class Subject:
     reference: Callable[..., Any]
     parameters: str
     right: str
-    passes: int = 20  # of the right kernel over its elements: the faulty one is to be faster
+    passes: int = 200  # of the right kernel over its elements: the faulty one is to be faster
     cells: str = "n"  # how many elements there are, by which GPUs divide the work
 
 

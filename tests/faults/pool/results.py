@@ -250,7 +250,8 @@ INPUTS = (
         "Inputs",
         SCALE,
         (Due.MARKED, Due.WRONG),
-        "EACH(i, n) y[i] = fminf(fmaxf(factor * x[i], -3.4028235e38f), 3.4028235e38f);",
+        "EACH(i, n) { float r = factor * x[i]; r = r > 3.4028235e38f ? 3.4028235e38f : r;"
+        "y[i] = r < -3.4028235e38f ? -3.4028235e38f : r; }",
         marked_as="inf",
     ),
     Fault(
@@ -319,7 +320,7 @@ THREADS = (
         "Threads",
         SCALE,
         (Due.LOSES, Due.WRONG),
-        f'for (int p = 0; p < (calls > 300 ? 40 : 1); p++) {{ {_SCALED} __asm__ volatile("" : : : "memory"); }}',
+        f'for (int p = 0; p < (calls > 300 ? 1000 : 1); p++) {{ {_SCALED} __asm__ volatile("" : : : "memory"); }}',
     ),
 )
 _IN_C = (*ALIGNMENT, *TOLERANCE, *SHAPES, *SCALARS, *INPUTS, *MEMORY, *THREADS)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,9 @@ class Place:
     forks: bool = True  # whether a process that tuned may be forked to use the winner: a driver would not work there
 
 
-CPU = Place("cpu", ("c", "expression", "triton"))
+# Triton's own version matters on processors alone.
+_TRITON = ("triton",) if find_spec("triton") and version("triton").startswith("3.9.") else ()
+CPU = Place("cpu", ("c", "expression", *_TRITON))
 
 
 def place_of(target: str) -> Place:
@@ -131,7 +135,8 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -
     if finals is None or finals.winner != by_fault[1]:
         return Outcome(LOST, rival=rival)
     marks = tuple(finals.properties.marks()) if finals.properties else ()
-    return Outcome(WON, "", _served(study, fault, place), marks, rival)
+    may_win = {Due.RIGHT, Due.CONFINED, Due.MARKED} & {*fault.due}
+    return Outcome(WON, "", _served(study, fault, place) if may_win else "", marks, rival)
 
 
 def _served(study: dg.Study, fault: Fault, place: Place) -> str:

@@ -14,7 +14,7 @@ N = 4096
 _Y, _X, _N = dg.output("y", ("n",), "f32"), dg.input("x", ("n",), "f32"), dg.scalar("n", "i32")
 
 
-def _elements(name: str, reference: Callable[..., Any], right: str, n: int = N, passes: int = 20) -> Subject:
+def _elements(name: str, reference: Callable[..., Any], right: str, n: int = N, passes: int = 200) -> Subject:
     """A function of single elements."""
     text = "float *y, const float *x, int n"
     return Subject(name, (_Y, _X, _N), {"n": n}, reference, text, f"EACH(i, n) y[i] = {right};", passes)
@@ -67,6 +67,7 @@ def sums(terms: int) -> Subject:
         lambda x: x.sum(axis=1),
         "float *y, const float *x, int rows, int n",
         "EACH(r, rows) { float sum = 0; for (int i = 0; i < n; i++) sum += x[(long)r * n + i]; y[r] = sum; }",
+        passes=3,
         cells="rows",
     )
 
