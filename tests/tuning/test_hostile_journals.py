@@ -209,3 +209,10 @@ def test_escape_sequences_reach_no_terminal(study: Path, tmp_path: Path) -> None
     assert "\\x1b]0;title" in said.getvalue(), "it is shown, and harmless"
     assert "\x1b" not in said.getvalue() and "\x07" not in said.getvalue()
     assert "bug in deepgen" not in said.getvalue(), said.getvalue()
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_device_in_place_of_a_journal_is_not_read(tmp_path: Path, write: bool) -> None:
+    (tmp_path / FILE).symlink_to("/dev/zero")
+    with pytest.raises(DeepgenError, match="is not a study"):
+        Journal(tmp_path, write=write)

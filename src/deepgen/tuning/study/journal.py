@@ -18,6 +18,7 @@ from deepgen.tuning.study.rows import (
     Ask,
     Damaged,
     Proposal,
+    Row,
     Tally,
     asked_row,
     done_values,
@@ -34,7 +35,8 @@ from deepgen.vocabulary import JsonObject, Trial
 if TYPE_CHECKING:
     from deepgen.space import Space
 
-_LONGEST = 1e11  # seconds, of anything that a run records
+_NUMBERS = ("trials", "time_budget", "keep_top", "target_speedup", "patience", "started_at")  # of a run's budget
+_LARGEST = 1e12  # of anything that a run records; moments are in seconds
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ class Journal(JournalFile):
 
     def run(self) -> dict[str, Any]:
         budget = dict(self._meta("run") or {})
-        if not isinstance(budget.get("started_at"), (int, float, type(None))):
-            raise JournalError(f"{self.folder}: {STRANGE}: when its newest run began")
+        if not all(map(_is_number, map(budget.get, _NUMBERS))) or not isinstance(budget.get("counters", []), list):
+            raise JournalError(f"{self.folder}: {STRANGE}: the budget of its newest run")
         return budget
 
     def add_time(self, seconds: JsonObject) -> None:
@@ -230,11 +232,11 @@ class Journal(JournalFile):
 
     def trials(self) -> list[Trial]:
         """The ended trials, by id."""
-        return [trial_of(row, self._unpack) for row in self._table("trials") if row[5]]
+        return [self._trial(row) for row in self._table("trials") if row[5]]
 
     def ended(self) -> list[tuple[Trial, float, float]]:
         """The same, each with the Unix times at which it was asked for and at which it ended."""
-        return [(trial_of(row, self._unpack), row[3], row[8]) for row in self._table("trials") if row[5]]
+        return [(self._trial(row), row[3], row[8]) for row in self._table("trials") if row[5]]
 
     def ended_from(self, first: int) -> list[tuple[Trial, float]]:
         """The ended trials from this id on, and when they ended: for who follows a journal and knows the others."""
@@ -244,21 +246,27 @@ class Journal(JournalFile):
             rows = self._rows("trials", where, (first,))
             if not all(is_sound("trials", row) for row in rows):
                 raise Damaged("trials")
-            return [(trial_of(row, self._unpack), row[8]) for row in rows]
+            return [(self._trial(row), row[8]) for row in rows]
 
         return self._reading(read)
 
+    def _trial(self, row: Row) -> Trial:
+        try:
+            return trial_of(row, self._unpack)
+        except Damaged as error:  # its seal is right
+            raise JournalError(f"{self.folder}: {STRANGE}: {error}") from error
+
     def trial(self, number: int) -> Trial | None:
-        return next((trial_of(row, self._unpack) for row in self._table("trials") if row[0] == number and row[5]), None)
+        return next((self._trial(row) for row in self._table("trials") if row[0] == number and row[5]), None)
 
     def best(self, count: int) -> list[Trial]:
         """The fastest correct trials; equal times are ordered by rank, so that the order is always the same."""
         right = [row for row in self._table("trials") if row[5] == "correct"]
-        return [trial_of(row, self._unpack) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
+        return [self._trial(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
         """The trial of this config, if there is one and it was right, though its time may not have settled."""
-        of_config = (trial_of(row, self._unpack) for row in self._table("trials") if row[1] == str(rank) and row[5])
+        of_config = (self._trial(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
         return next((trial for trial in of_config if trial.measurement.right), None)
 
     # Finals and notes
@@ -297,7 +305,12 @@ def _is_time(run: object) -> bool:
     """Whether it says where the time of a run went: seconds by their names, all of them together as `total`."""
     if not isinstance(run, dict) or "total" not in run:
         return False
-    return all(type(value) in (int, float) and abs(value) < _LONGEST for value in run.values() if value is not None)
+    return all(map(_is_number, run.values())) and run["total"] is not None
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number that a run may record, or none."""
+    return value is None or (type(value) in (int, float) and -_LARGEST < value < _LARGEST)  # type: ignore[operator]
 
 
 __all__ = ["FILE", "LOCK", "Journal", "JournalError", "Proposal", "Restart", "holder", "writer"]

@@ -58,10 +58,11 @@ class JournalFile:
         self._unpack = Unpacker(str(folder))
         self._still = False  # whether it is read on the assumption that nobody writes it
         self.writer: int | None = None  # the other process that was writing it when it was opened
+        regular = os.path.isfile(self._path)  # noqa: PTH113  a thousand studies are looked at
+        if not regular and (not write or self._path.exists()):  # a device or a pipe would be read without end
+            raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         if write:
             self._lock = _take_lock(folder)
-        elif not os.path.exists(self._path):  # noqa: PTH110  a thousand studies are looked at
-            raise JournalError(f"{folder} is not a study: it contains no {FILE}")
         else:
             self.writer = holder(folder)
             self._still = self.writer is None and not self._logged()
