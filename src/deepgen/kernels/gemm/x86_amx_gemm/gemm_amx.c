@@ -59,7 +59,8 @@ static void take_left(product *p, course *g, long row, long rows, long k, long d
 }
 
 // Sums of rows x columns at (row, column) of the product, in `from`, into C.
-static void finish(course *g, const char *from, long rows, long columns, long row, long column) {
+static __attribute__((noinline)) void finish(course *g, const char *from, long rows, long columns, long row,
+                                             long column) {
     if (!SWAP) {
         finish_rows(from, COLS * 4, rows, columns, row, column, g->r);
         return;

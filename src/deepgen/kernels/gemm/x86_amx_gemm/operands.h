@@ -1,10 +1,15 @@
 // The operands of a product: panels of the left one, and blocks of the right one packed into panels.
 
+static __attribute__((noinline)) void copy_left(char *to, const char *from, long ld) {
+    copy_square(to, LEFT_ACROSS, 0, from, ld);
+}
+
 // A panel of the left operand, packed: for each square along K, tile after tile of 16 rows of 64 bytes.
 static void pack_left(char *to, matrix x, long row, long rows, long k, long depth) {
     for (long d = 0; d < depth; d += DEPTH)
         for (long i = 0; i < ROWS; i += 16, to += 1024)
-            copy_square(to, LEFT_ACROSS, 0, place(x, LEFT_ACROSS, row + i, k + d), x.ld, rows - i, depth - d);
+            copy_some(copy_left, 0, to, LEFT_ACROSS, place(x, LEFT_ACROSS, row + i, k + d), x.ld, rows - i,
+                      depth - d);
 }
 
 // A panel of the right operand, packed: NR squares for each DEPTH numbers along K.
@@ -30,6 +35,10 @@ static void pack_across(char *to, const char *from, long ld, long columns, long 
     }
 }
 
+static __attribute__((noinline)) void copy_right(char *to, const char *from, long ld) {
+    copy_square(to, 0, 1, from, ld);
+}
+
 // Columns that lie along K, a square at a time.
 static void pack_along(char *to, const char *from, long ld, long columns, long depth) {
     const long panel = panel_bytes(depth);
@@ -39,7 +48,7 @@ static void pack_along(char *to, const char *from, long ld, long columns, long d
             char *square = to + j / COLS * panel + k / DEPTH * NR * 1024 + j % COLS * 64;
             if (PACK_AHEAD)
                 UNROLLED for (int i = 0; i < 16; i++) __builtin_prefetch(at + i * ld + PACK_AHEAD * 64, 0, 2);
-            copy_square(square, 0, 1, at, ld, columns - j, depth - k);
+            copy_some(copy_right, 1, square, 0, at, ld, columns - j, depth - k);
         }
 }
 

@@ -76,22 +76,33 @@ static inline void interleave_lines(line t[GROUP], const char *from, long ld) {
 }
 #endif
 
-// Reads a square: 16 rows along K, or 16 columns across DEPTH lines. What lies outside the matrix is 0.
-ALWAYS_INLINE void read_square(line t[16], int across, const char *from, long ld, long rows, long k) {
-    if (across && rows >= 16 && k >= DEPTH) {
-        UNROLLED for (int g = 0; g < 16; g++) t[g] = interleave(1, from + g * GROUP * ld, ld, 16, GROUP);
-    } else if (across) {
-        UNROLLED for (int g = 0; g < 16; g++) t[g] = interleave(0, from + g * GROUP * ld, ld, rows, k - g * GROUP);
-    } else if (rows >= 16 && k >= DEPTH) {
-        UNROLLED for (int i = 0; i < 16; i++) t[i] = line_whole(from + i * ld);
-    } else {
-        UNROLLED for (int i = 0; i < 16; i++) t[i] = line_part(from + (i < rows ? i * ld : 0), i < rows ? k * ES : 0);
-    }
-}
-
-ALWAYS_INLINE void copy_square(char *to, int across, int by_groups, const char *from, long ld, long rows, long k) {
+// A whole square: 16 rows along K, or 16 columns across DEPTH lines.
+ALWAYS_INLINE void copy_square(char *to, int across, int by_groups, const char *from, long ld) {
     line t[16];
-    read_square(t, across, from, ld, rows, k);
+    UNROLLED for (int i = 0; i < 16; i++)
+        t[i] = across ? interleave(1, from + i * GROUP * ld, ld, 16, GROUP) : line_whole(from + i * ld);
     if (across != by_groups) turn(t);
     UNROLLED for (int i = 0; i < 16; i++) line_put(to + i * 64, t[i]);
+}
+
+// What a square at the edge has, its rows one after the other, and 0 for what lies outside the matrix. Writes 64 bytes
+// for each row, in order, so that the next row sets them right.
+static __attribute__((noinline)) void pad_square(char *to, int across, const char *from, long ld, long rows, long k) {
+    long row = across ? 16 * ES : 64, bytes = (across ? least(rows, 16) : k) * ES, filled = across ? k : rows;
+    for (long i = 0; i < 1024 / row; i++)
+        line_put(to + i * row, i < filled ? line_part(from + i * ld, bytes) : line_zero());
+}
+
+typedef void (*copy)(char *to, const char *from, long ld);
+
+ALWAYS_INLINE void copy_some(copy whole, int by_groups, char *to, int across, const char *from, long ld, long rows,
+                             long k) {
+    char padded[1024 + 64];
+    if (rows < 16 || k < DEPTH) {
+        int as_it_is = !across && !by_groups;
+        pad_square(as_it_is ? to : padded, across, from, ld, rows, k);
+        if (as_it_is) return;
+        from = padded, ld = across ? 16 * ES : 64;
+    }
+    whole(to, from, ld);
 }

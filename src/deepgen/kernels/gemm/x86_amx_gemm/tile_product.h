@@ -70,6 +70,9 @@ ALWAYS_INLINE void dots(int mr, int nr, const char *left, long row, long tile, c
     }
 }
 
+// Between the steps of products at the edges, of which there are many kinds and none runs often.
+static __attribute__((noinline)) void step_aside_there(aside *x) { step_aside(x); }
+
 ALWAYS_INLINE void product_of(int mr, int nr, const product *p) {
     UNROLLED for (int i = 0; i < mr; i++) UNROLLED for (int j = 0; j < nr; j++) {
         if (p->sums_in)
@@ -86,7 +89,10 @@ ALWAYS_INLINE void product_of(int mr, int nr, const product *p) {
     }
     for (long t = 0; t < p->depth; t++, left += left_step, right += right_step) {
         dots(mr, nr, left, p->left_row, p->left_tile, right);
-        step_aside(p->aside);
+        if (mr == MR && nr == NR)
+            step_aside(p->aside);
+        else
+            step_aside_there(p->aside);
     }
     UNROLLED for (int i = 0; i < mr; i++) UNROLLED for (int j = 0; j < nr; j++)
         tile_store(SUM_TILE(i, j), p->sums_out + i * 16 * p->sums_row + j * 64, p->sums_row);
@@ -103,7 +109,7 @@ static void multiply(long rows, long columns, const product *p) {
         return;
     }
     UNROLLED for (int i = MR; i > 0; i--) UNROLLED for (int j = NR; j > 0; j--)
-        if (i == mr && j == nr) {
+        if (i * j < MR * NR && i == mr && j == nr) {
             product_of(i, j, p);
             return;
         }

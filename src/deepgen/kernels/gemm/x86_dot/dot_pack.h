@@ -26,11 +26,12 @@ ALWAYS_INLINE line shifted(line x) { return SHIFTED ? line_shifted(x) : x; }
 
 // 16 columns of the right operand over a LINE of K, some of which may be missing, or whose groups lie as no floats do.
 static __attribute__((noinline)) void other_square(char *to, const char *from, long ld, long columns, long depth) {
-    line t[16];
-    UNROLLED for (int i = 0; i < 16; i++) t[i] = i < columns ? line_along(from + i * ld, depth) : line_zero();
+    line t[16], rows[16];
+    for (long i = 0; i < 16; i++) line_put(&rows[i], i < columns ? line_along(from + i * ld, depth) : line_zero());
+    UNROLLED for (int i = 0; i < 16; i++) memcpy(&t[i], &rows[i], 64);
     turn(t);
-    UNROLLED for (int g = 0; g < 16; g++)
-        if (g * GROUP < depth) line_put(to + g * GROUP_BYTES, shifted(t[g]));
+    UNROLLED for (int g = 0; g < 16; g++) line_put(&rows[g], shifted(t[g]));
+    for (long g = 0; g < 16 && g * GROUP < depth; g++) memcpy(to + g * GROUP_BYTES, &rows[g], 64);
 }
 
 // Columns of the right operand into panels: group after group of COLS columns. Missing columns are whatever gives sums

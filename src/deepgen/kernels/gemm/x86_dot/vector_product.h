@@ -134,11 +134,14 @@ ALWAYS_INLINE void product_of(int nr, const product *p) {
         add_groups(s, nr, p, whole);
     else
         add_groups(s, nr, p, p->columns);
+    static const char nothing[NR * 64];  // a branch for each vector would take the compiler long
+    const char *in = p->sums_in ? p->sums_in : nothing;
+    const long in_row = p->sums_in ? p->sums_in_row : 0;
     UNROLLED for (int i = 0; i < MR; i++) {
         if (i >= p->rows) break;
         UNROLLED for (int j = 0; j < nr * PIECES; j++) {
-            sums before = {0};
-            if (p->sums_in) memcpy(&before, p->sums_in + i * p->sums_in_row + j * PIECE * 4, sizeof(sums));
+            sums before;
+            memcpy(&before, in + i * in_row + j * PIECE * 4, sizeof(sums));
             s[i][j] += before;
             memcpy(p->sums_out + i * p->sums_row + j * PIECE * 4, &s[i][j], sizeof(sums));
         }
