@@ -64,5 +64,10 @@ class Fault:
     flags: tuple[str, ...] = field(default=())
 
     @property
+    def has_rival(self) -> bool:
+        """Whether the right kernel is tuned beside it: where one of them is to win, or may suffer from the other."""
+        return not self.alone and (Due.LOSES in self.due or self.point == "Contenders")
+
+    @property
     def full_name(self) -> str:
         return f"{self.name} ({self.language})"

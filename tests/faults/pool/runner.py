@@ -20,6 +20,7 @@ from deepgen.vocabulary import DeepgenError
 from pool.fault import Call, Due, Fault
 from pool.texts import described
 
+_ALL_WRONG = ("none of ", "every finalist failed")  # how the sentence begins where no kernel was right
 POLICY = Policy(max_samples=10, max_seconds=0.02, calm_seconds=0.0, race_seconds=0.5)
 RIGHT, WRONG, LOST, WON, REFUSED = "right", "wrong", "lost", "won", "refused"
 SERVED_RIGHT, SERVED_WRONG, DIED = "right", "wrong", "died"
@@ -119,7 +120,7 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -
             engine=dg.LocalEngine(jobs=1, cache=cache),
         )
     except DeepgenError as error:
-        return Outcome(WRONG if str(error).startswith("none of ") else REFUSED, str(error))
+        return Outcome(WRONG if str(error).startswith(_ALL_WRONG) else REFUSED, str(error))
     finals = study.finals()
     lost = {row.trial: f"finals: {row.verdict.value} {row.detail}" for row in (finals.dropped if finals else ())}
     for trial in study.trials():

@@ -72,7 +72,7 @@ def described(fault: Fault) -> Any:
         entry=subject.name,
         arguments=subject.arguments,
         sizes=subject.sizes,
-        knobs={"FAULT": [1] if fault.alone else [0, 1]},
+        knobs={"FAULT": [0, 1] if fault.has_rival else [1]},
         reference=subject.reference,
         flags=fault.flags,
         **(wide if fault.language == "cuda" else {}),

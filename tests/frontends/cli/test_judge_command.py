@@ -75,7 +75,9 @@ def test_a_kernel_that_does_not_build_or_crashes_is_wrong(deepgen: Callable, pro
 
 
 def test_what_is_no_kernel_is_refused(deepgen: Callable, project: Path) -> None:
-    for words in (["nosuch"], ["scale.py", "--config", "ODD=7"], ["scale.py", "--trial", "1"], [f"{project}:x"]):
+    elsewhere = ["gemm", "MNK=64", "--target", "hip:gfx942"]
+    odd = (["nosuch"], ["scale.py", "--config", "ODD=7"], ["scale.py", "--trial", "1"], [f"{project}:x"])
+    for words in (*odd, elsewhere):
         said = deepgen("judge", *words)
         assert said.code == 2 and "bug" not in said.err, said.err
 

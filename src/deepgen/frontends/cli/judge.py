@@ -19,7 +19,7 @@ from deepgen.tuning.engines import local_engine
 from deepgen.tuning.judging import Judgement, Suspect, Tried, fresh_seed
 from deepgen.tuning.judging import judge as judged
 from deepgen.tuning.study.text import counted, seconds_text
-from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.errors import BadInput, DeepgenError
 
 Words = Annotated[
     list[str],
@@ -57,18 +57,35 @@ def judge(
     """Judge one kernel: all inputs, shapes and calls that a winner must be right on, and its properties.
 
     The inputs are drawn from a fresh seed, which is printed; --seed repeats a judgement. The exit code is 0 where the
-    kernel is right, 1 where it is wrong.
+    kernel is right, 1 where it is wrong, 2 where it could not be judged.
     """
-    current = settings.load()
-    suspect = _suspect(words, config, rank, trial, current, values, trust=trust)
-    policy = current.limited(Policy(timeout_seconds=current.limits.run_seconds, threads=values["threads"]))
-    seed = fresh_seed() if values["seed"] is None else values["seed"]
-    result = judged(suspect, engine=local_engine(current), policy=policy, seed=seed)
+    try:
+        result = _judged(words, config, rank, trial, values, trust=trust)
+    except DeepgenError as error:
+        error.exit_code = 2  # 1 says that the kernel is wrong
+        raise
     if as_json:
         print_json(result.to_json())
     else:
         _print(result)
     raise typer.Exit(0 if result.right else 1)
+
+
+def _judged(
+    words: list[str],
+    config: str | None,
+    rank: int | None,
+    trial: int | None,
+    values: dict[str, Any],
+    *,
+    trust: bool,
+) -> Judgement:
+    current = settings.load()
+    suspect = _suspect(words, config, rank, trial, current, values, trust=trust)
+    targets.device_for(suspect.target)
+    policy = current.limited(Policy(timeout_seconds=current.limits.run_seconds, threads=values["threads"]))
+    seed = fresh_seed() if values["seed"] is None else values["seed"]
+    return judged(suspect, engine=local_engine(current), policy=policy, seed=seed)
 
 
 def _suspect(
