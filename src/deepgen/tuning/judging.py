@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from deepgen.operators import Operator
+from deepgen.operators.filling import DENORMALS, INF, NAN
 from deepgen.run.measure.base import STRIDED, Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
@@ -21,7 +22,7 @@ from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.finals.qualifying import finals_inputs
 from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
-from deepgen.vocabulary.codec import Serializable
+from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.properties import Properties
 
 _SEEDS = 1 << 31
@@ -47,6 +48,7 @@ class Tried(Serializable):
     what: str
     verdict: Verdict
     detail: str = ""
+    tells: bool = field(default=False, metadata=coded(omit=True))  # a property: what fails here is no fault
 
     @property
     def held(self) -> bool:
@@ -72,7 +74,7 @@ class Judgement:
 
     @property
     def failed(self) -> tuple[Tried, ...]:
-        return tuple(one for one in self.tried if not (one.held or one.refused))
+        return tuple(one for one in self.tried if not (one.held or one.refused or one.tells))
 
     @property
     def right(self) -> bool:
@@ -169,16 +171,16 @@ class _Witness:
 
         return noted
 
-    def note(self, what: str, measured: Measurement) -> None:
+    def note(self, what: str, measured: Measurement, *, tells: bool = False) -> None:
         detail = measured.detail if measured.verdict is not Verdict.CORRECT else ""
-        self.tried.append(Tried(what, measured.verdict, detail))
+        self.tried.append(Tried(what, measured.verdict, detail, tells))
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         self._inputs.add((shape, seed, probe))
         measured = self._arena.verify(kernel, seed, probe, shape)
         what = "usual inputs with room between rows" if probe == STRIDED else f"{_INPUTS.get(probe, probe)} inputs"
         where = f" at {self._task.shapes[shape].describe()}" if shape else f", seed {seed}"
-        self.note(what + where, measured)
+        self.note(what + where, measured, tells=probe in _SPECIAL and not self._task.policy.strict_floats)
         return measured
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
@@ -196,4 +198,5 @@ class _Witness:
                     self.verify(kernel, seed, probe, shape)
 
 
-_INPUTS = {"normal": "usual"}
+_INPUTS = {"normal": "usual", NAN: "NaN in usual", INF: "infinities in usual", DENORMALS: "denormal"}
+_SPECIAL = (NAN, INF, DENORMALS)

@@ -44,7 +44,7 @@ _PROPERTIES = {
 }
 
 
-@options.taking(*options.OF_OPERATOR, "target", "one_family", "threads", "seed", after="words")
+@options.taking(*options.OF_OPERATOR, "target", "one_family", "threads", "seed", "strict_floats", after="words")
 def judge(
     words: Words,
     config: ConfigText = None,
@@ -83,7 +83,8 @@ def _judged(
     current = settings.load()
     suspect = _suspect(words, config, rank, trial, current, values, trust=trust)
     targets.device_for(suspect.target)
-    policy = current.limited(Policy(timeout_seconds=current.limits.run_seconds, threads=values["threads"]))
+    limits = {"timeout_seconds": current.limits.run_seconds, "threads": values["threads"]}
+    policy = current.limited(Policy(**limits, strict_floats=values["strict_floats"]))
     seed = fresh_seed() if values["seed"] is None else values["seed"]
     return judged(suspect, engine=local_engine(current), policy=policy, seed=seed)
 
@@ -149,12 +150,12 @@ def _print(result: Judgement) -> None:
     table(None, ("tried", "result"), [(one.what, _result(one)) for one in result.tried if not one.refused])
     for name, text in _PROPERTIES.items():
         labelled(text, getattr(result.properties, name) or "not tried", _INDENT)
-    if refused := [f"{one.what}: {one.detail}" for one in result.tried if one.refused]:
+    if refused := list(dict.fromkeys(one.detail for one in result.tried if one.refused)):
         labelled("refuses", "; ".join(refused), _INDENT)
     if result.left_out:
         labelled("left out", ", ".join(result.left_out), _INDENT)
     print()
-    held = sum(one.held for one in result.tried)
+    held = sum(one.held or one.tells for one in result.tried)
     sentence = f"right in all of {counted(held, 'test')}"
     if failed:
         sentence = f"wrong in {len(failed)} of {counted(held + len(failed), 'test')}, the first: {failed[0].what}"
@@ -164,5 +165,5 @@ def _print(result: Judgement) -> None:
 def _result(one: Tried) -> str:
     if one.held:
         return "right"
-    verdict = one.verdict.value.replace("_", " ")
+    verdict = "a property" if one.tells else one.verdict.value.replace("_", " ")
     return f"{verdict}: {one.detail}" if one.detail else verdict
