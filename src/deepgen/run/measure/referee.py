@@ -136,7 +136,7 @@ class Referee(ABC, Generic[E]):
         return [counted.kept_in(measured) if measured.ok else measured]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """The verdict on other inputs, right before the guards and then one element off."""
+        """The verdict on other inputs, right before the guards; on usual ones also one element off."""
         inputs = Inputs(request["seed"], handed.drawn_as(request["probe"]), request.get("shape", 0))
         strided = request["probe"] == STRIDED
         entrant = self.strided_entrant(inputs) if strided else self.entrant(inputs, 0, None, Placement.TIGHT)
@@ -149,7 +149,7 @@ class Referee(ABC, Generic[E]):
             self.inspect(entrant)
 
         verified = self._attempted(entrant, request, work)
-        return [verified if strided else self._also_off(verified, inputs, request)]
+        return [self._also_off(verified, inputs, request) if request["probe"] == "normal" else verified]
 
     def _also_off(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
         """What is known of a kernel, if one more run is right too: with tensors that are aligned as promised only."""
