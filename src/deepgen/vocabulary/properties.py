@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from deepgen.vocabulary.codec import Serializable, coded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _SPECIAL = {"nan": "NaN", "inf": "infinities", "denormals": "denormal numbers"}
 KEPT, LOST, FLUSHED = "kept", "lost", "flushed"
