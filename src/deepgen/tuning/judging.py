@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from deepgen.operators import Operator
 from deepgen.operators.filling import DENORMALS, INF, NAN
-from deepgen.run.measure.base import STRIDED, Contender, Policy, Task
+from deepgen.run.measure.base import AFRESH, STRIDED, Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.base import Arena, Outcome
@@ -178,7 +178,13 @@ class _Witness:
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         self._inputs.add((shape, seed, probe))
         measured = self._arena.verify(kernel, seed, probe, shape)
-        what = "usual inputs with room between rows" if probe == STRIDED else f"{_INPUTS.get(probe, probe)} inputs"
+        what = (
+            "usual inputs with room between rows"
+            if probe == STRIDED
+            else "calls in a fresh process"
+            if probe == AFRESH
+            else f"{_INPUTS.get(probe, probe)} inputs"
+        )
         where = f" at {self._task.shapes[shape].describe()}" if shape else f", seed {seed}"
         self.note(what + where, measured, tells=probe in _SPECIAL and not self._task.policy.strict_floats)
         return measured
@@ -196,6 +202,8 @@ class _Witness:
             if (shape, seed, probe) not in self._inputs:
                 with suppress(DeepgenError):  # a user's operator may have no inputs or no reference of this shape
                     self.verify(kernel, seed, probe, shape)
+        if not any(probe == AFRESH for *_, probe in self._inputs):
+            self.verify(kernel, fresh_seed(), AFRESH)
 
 
 _INPUTS = {"normal": "usual", NAN: "NaN in usual", INF: "infinities in usual", DENORMALS: "denormal"}

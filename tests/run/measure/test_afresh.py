@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from faulty_kernels import TARGET, build, kernel
 
-from deepgen.operators import gemm
-from deepgen.run.measure.afresh import called_afresh, can_be_called
+from deepgen import targets
+from deepgen.operators import gemm, record
+from deepgen.run.measure.afresh import called_afresh, refusal
 from deepgen.vocabulary import Verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -64,5 +65,7 @@ def test_a_shape_that_it_does_not_serve_is_refused_in_words(tmp_path: Path) -> N
 
 
 def test_only_where_there_is_a_reference_and_a_way_to_call() -> None:
-    assert can_be_called(OPERATOR, TARGET)
-    assert not can_be_called(gemm(1 << 15, 1 << 15, 64), TARGET)
+    assert refusal(OPERATOR, TARGET) is None
+    assert "too large" in str(refusal(gemm(1 << 15, 1 << 15, 64), TARGET))
+    assert "not here" in str(refusal(record(OPERATOR), TARGET))
+    assert "not called from Python" in str(refusal(OPERATOR, targets.resolve("sim")))

@@ -31,11 +31,15 @@ _REQUEST, _REPLY = "request.json", "reply.json"
 _PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
 
 
-def can_be_called(operator: Operator, target: Target) -> bool:
-    """Whether there is a reference here, and a way to call kernels from Python."""
-    judged = operator.judge() is None and not isinstance(operator, Recorded)
-    small = sum(tensor.bytes for tensor in operator.tensors()) <= _MOST_BYTES
-    return judged and small and target.runner in ("cpu", "gpu")
+def refusal(operator: Operator, target: Target) -> str | None:
+    """Why there is nothing to call, or nothing to compare with; None where there is both."""
+    if isinstance(operator, Recorded) or operator.judge() is not None:
+        return "its reference is not here"
+    if target.runner not in ("cpu", "gpu"):
+        return f"kernels for {target.name} are not called from Python"
+    if sum(tensor.bytes for tensor in operator.tensors()) > _MOST_BYTES:
+        return "its tensors are too large to be handed over in files"
+    return None
 
 
 def called_afresh(
@@ -48,6 +52,8 @@ def called_afresh(
     seconds: float = SECONDS,
 ) -> Measurement:
     """Call the kernel twice at the same addresses, the second time with other inputs and old results in its outputs."""
+    if (why := refusal(operator, target)) is not None:
+        return Measurement(Verdict.REFUSED, why)
     sets = [operator.inputs(seed + turn) for turn in range(2)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

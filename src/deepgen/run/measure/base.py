@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "reference"  # what names of helpers begin with that compute answers
 STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
+AFRESH = "afresh"  # neither: the loaded kernel in a process of its own
 CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
 _OF_FINALS = ("calm_seconds", "race_seconds")
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import REFERENCE, Contender, Task
+from deepgen.run.measure.afresh import called_afresh
+from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
@@ -118,6 +119,8 @@ class Supervisor:
         return measured
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
+        if probe == AFRESH:
+            return called_afresh(kernel, artifact, self.task.shapes[shape], self.task.target, seed)
         key = artifact.kernel_id
         if self._deaths[key] >= DEATHS:
             return self._verdicts[key]
