@@ -123,7 +123,16 @@ def test_a_small_journal_never_becomes_large(study: Path, tmp_path: Path) -> Non
     assert int(done.stdout) < MEGABYTES
 
 
-FORGED_TIMES: list[Any] = [3, [3], [{}], [{"total": "x"}], [{"total": 1, "started_at": []}], [{"total": 1e300}], {}]
+FORGED_TIMES: list[Any] = [
+    3,
+    [3],
+    [{}],
+    [{"total": "x"}],
+    [{"total": 1, "started_at": []}],
+    [{"total": 1e300}],
+    [{"total": 1, "search": None}],
+    {},
+]
 
 
 @pytest.mark.parametrize("value", FORGED_TIMES)

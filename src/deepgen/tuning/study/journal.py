@@ -305,7 +305,7 @@ def _is_time(run: object) -> bool:
     """Whether it says where the time of a run went: seconds by their names, all of them together as `total`."""
     if not isinstance(run, dict) or "total" not in run:
         return False
-    return all(map(_is_number, run.values())) and run["total"] is not None
+    return all(_is_number(value) and (value is not None or name == "started_at") for name, value in run.items())
 
 
 def _is_number(value: object) -> bool:

@@ -116,20 +116,18 @@ def sealed(table: str, *values: Any) -> Row:
 
 
 _REAL = (float, int)
+# The second half of a trial's row: nothing yet, or how it ended.
+_HALVES: list[tuple[type, ...]] = [
+    (type(None),) * 5,
+    *((str, time, bytes, at, bytes) for time in (*_REAL, type(None)) for at in _REAL),
+]
 # What rows may hold: a column of SQLite's can hold anything.
 _TYPES: Mapping[str, frozenset[tuple[type, ...]]] = {
     "meta": frozenset({(int, str, bytes, bytes)}),
     "asks": frozenset({(int, int, int, int, int, bytes)}),
     "finals": frozenset((int, real, bytes, bytes) for real in _REAL),
     "notes": frozenset((int, real, str, bytes) for real in _REAL),
-    "trials": frozenset(
-        (int, str, bytes, asked, bytes, *done)
-        for asked in _REAL
-        for done in [
-            (type(None),) * 5,
-            *((str, time, bytes, at, bytes) for time in (*_REAL, type(None)) for at in _REAL),
-        ]
-    ),
+    "trials": frozenset((int, str, bytes, asked, bytes, *done) for asked in _REAL for done in _HALVES),
 }
 
 
