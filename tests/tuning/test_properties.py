@@ -41,6 +41,7 @@ def test_a_winner_that_loses_nan_is_said_to(loser: dg.Study) -> None:
     assert finals is not None and finals.properties is not None
     assert finals.properties.marks() == {"nan": "lost"}
     assert (finals.properties.inf, finals.properties.denormals) == ("kept", "kept")
+    assert finals.properties.alignment == "element"
     summary = loser.summary()
     assert summary["winner"]["properties"]["nan"] == "lost"  # type: ignore[index, call-overload]
     doubts = all_doubts(finals, (), summary["winner"], cold=True)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from deepgen.vocabulary.json import Json, JsonObject, digest
 Size: TypeAlias = "int | str"
 # Of fields that are newer than some kernels: these keep their ids.
 _OMITTED = coded(omit=True)
+GPU_ALIGN = 16  # bytes that every tensor's address on a GPU is a multiple of: kernels load up to 16 at once
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ class Properties(Serializable):
     threads: str = field(default="", metadata=coded(omit=True))  # how many may call it; ONE: calls take a lock
     alignment: str = field(default="", metadata=coded(omit=True))  # "element", or the bytes that addresses need
 
-    usual: ClassVar[Mapping[str, str]] = {
-        "nan": KEPT, "inf": KEPT, "denormals": KEPT, "threads": ANY, "alignment": "element",
+    usual: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "nan": (KEPT,), "inf": (KEPT,), "denormals": (KEPT,), "threads": (ANY,), "alignment": ("element", "16 bytes"),
     }  # fmt: skip
 
     def loses(self) -> list[str]:
@@ -35,4 +35,4 @@ class Properties(Serializable):
     def marks(self) -> dict[str, str]:
         """What a user has to know: the properties that are not as those of any plain kernel."""
         values = {one.name: str(getattr(self, one.name)) for one in fields(self)}
-        return {name: value for name, value in values.items() if value and value != self.usual[name]}
+        return {name: value for name, value in values.items() if value and value not in self.usual[name]}

@@ -8,8 +8,8 @@ from deepgen.libraries.c.functions import ExportedFunction, argument, ctype
 from deepgen.libraries.c.kernels import KernelText
 from deepgen.libraries.c.tables import Table, tables_of, tables_text
 from deepgen.libraries.store import LibraryContent
-from deepgen.run.call.gpu_kernel import GPU_ALIGN
 from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.kernel import GPU_ALIGN
 
 
 def source(

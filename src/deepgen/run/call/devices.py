@@ -10,11 +10,12 @@ from typing import Any
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import BoundCall
-from deepgen.run.call.gpu_kernel import GPU_ALIGN, GpuKernel
+from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NativeKernel
 from deepgen.run.call.plans import Scalars
 from deepgen.targets.gpu_driver import Api, Driver, DriverError
 from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg
+from deepgen.vocabulary.kernel import GPU_ALIGN
 
 _NO_CONTEXT = 201
 

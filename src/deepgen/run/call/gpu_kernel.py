@@ -33,7 +33,6 @@ from deepgen.vocabulary import (
 # Gives a workspace its memory: from the argument and the number of bytes to an address.
 Allocate: TypeAlias = "Callable[[WorkspaceArg, int], int]"
 Shapes: TypeAlias = "Mapping[str, tuple[tuple[int, ...], str]]"  # of each tensor, with its dtype
-GPU_ALIGN = 16  # bytes that every tensor's address is a multiple of: kernels load up to 16 at once
 _STATIC_SHARED = 48 << 10  # up to this a launch may ask for shared memory without notice
 
 

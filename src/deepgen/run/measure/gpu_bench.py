@@ -14,7 +14,7 @@ import numpy as np
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
 from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale
 from deepgen.operators.filling import DENORMALS
-from deepgen.run.call.gpu_kernel import GPU_ALIGN, GpuKernel
+from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
@@ -24,6 +24,7 @@ from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.sampled import doubt
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
+from deepgen.vocabulary.kernel import GPU_ALIGN
 
 _WANT_BYTES, _SCALE_BYTES = 8, 4
 

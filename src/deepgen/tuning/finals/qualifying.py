@@ -18,6 +18,7 @@ from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
+from deepgen.vocabulary.kernel import GPU_ALIGN
 from deepgen.vocabulary.properties import FLUSHED, KEPT, LOST, Properties
 
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
@@ -142,7 +143,15 @@ def float_properties(session: Arena, task: Task, kernel: Kernel, clock: Clock, l
         wrong = FLUSHED if probe == DENORMALS else LOST
         bad = wrong if verdict.verdict is Verdict.WRONG else verdict.verdict.value.replace("_", " ")
         words[probe] = KEPT if verdict.ok else bad
-    return Properties(**words, alignment="element")
+    return Properties(**words, alignment=_alignment(task))
+
+
+def _alignment(task: Task) -> str:
+    """What calls are held to, as trials were: on GPUs 16 bytes at least, whatever is promised."""
+    promised = max((param.align for param in task.operator.signature().tensors), default=0)
+    if task.target.runner == "gpu":
+        promised = max(promised, GPU_ALIGN)
+    return f"{promised} bytes" if promised else "element"
 
 
 @dataclass
