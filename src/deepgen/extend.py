@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from deepgen.toolchains.compilers.triton import Triton
     from deepgen.toolchains import Cache, default_cache_folder, make as make_artifact
     # Runners
-    from deepgen.run.measure.base import Contender, Runner, RunnerOptions, STRIDED, Task
+    from deepgen.run.measure.base import Contender, Runner, RunnerOptions, Task, WAYS
     from deepgen.run.counters.base import Counted
     from deepgen.vocabulary import Artifact, Measurement, Verdict
     from deepgen.run.call.native import torchs_threads
@@ -153,7 +153,7 @@ _NAMES = {
     "deepgen.run.call.native": "torchs_threads",
     "deepgen.run.counters.base": "Counted",
     "deepgen.run.measure": "bandwidth open_runner peak_gflops",
-    "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions STRIDED Task least_seconds",
+    "deepgen.run.measure.base": "Contender Helper Policy Runner RunnerOptions Task WAYS least_seconds",
     "deepgen.run.measure.helpers": "helpers_for",
     "deepgen.run.measure.worker_slot": "DeviceSetAside",
     "deepgen.settings": "Settings read_json read_toml",
@@ -207,11 +207,12 @@ __all__ = [  # noqa: RUF022
     "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
     "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
     "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe", "Request",
-    "Requirement", "Runner", "RunnerOptions", "Runs", "STRIDED", "SUFFIX_OF", "ScalarArg", "ScalarArgument",
+    "Requirement", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg", "ScalarArgument",
     "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space", "Step",
     "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
-    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "Word", "Work", "WorkspaceArg",
-    "__version__", "all_of", "bandwidth", "baselines", "build_once", "bytes_text", "checked_description", "clock",
+    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WAYS", "Word", "Work",
+    "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
+    "bytes_text", "checked_description", "clock",
     "compare", "completed", "console", "const", "counted", "cut", "declared_parameters", "default_cache_folder",
     "digest", "divided", "divides", "dtype", "explain", "file_mark", "foreign", "formats", "generator_by_name",
     "handed", "helpers_for", "host", "implies", "install_extra", "knob_ref", "labelled", "launch", "least_seconds",

@@ -100,7 +100,7 @@ def _entry(study: Study, trial: Trial, kernel: Kernel, artifact: Artifact, final
     plan = completed(kernel, artifact.plan).plan
     # All that a shape must satisfy becomes part of the plan, which is signed.
     requires = (*plan.requires, *kernel.implied, *study.serves_only(finals))
-    artifact = replace(artifact, plan=replace(plan, requires=requires))
+    artifact = replace(artifact, plan=replace(plan, requires=requires, exclusive=study.exclusive(finals)))
     policy = study.task().policy
     family, config = named_member(study.definition["generator"], trial.config)
     entry = Entry(

@@ -14,7 +14,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from deepgen.operators import filling
-from deepgen.operators.neighbours import neighbours
+from deepgen.operators.neighbours import neighbours, variants
 from deepgen.operators.signature import (
     INPUT,
     OUTPUT,
@@ -241,6 +241,10 @@ class Operator(ABC):
     def neighbours(self: O) -> tuple[O, ...]:
         """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
         return neighbours(self)
+
+    def variants(self: O) -> tuple[O, ...]:
+        """The same shape with other values of the run-time scalars: a kernel must be right at them too."""
+        return variants(self)
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
         """New inputs (input and inout tensors), the same for the same seed on every machine.

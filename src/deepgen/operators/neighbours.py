@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import frexp, ldexp, prod
+from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from deepgen.operators.base import Operator
+    from deepgen.operators.signature import Param
 
     O = TypeVar("O", bound=Operator)  # noqa: E741
 
@@ -16,6 +18,7 @@ _WHOLE = 4e9  # operations: up to here the reference of the full shape takes a s
 _SMALL = (7, 5, 3)
 _FAR, _FAR_TIMES = 70_001, 4  # beyond what 16 bits count, and beyond what was tuned
 _FAR_ELEMENTS = 1 << 21  # of a tensor there: a user's reference may go element by element
+_DIGITS = 11  # binary ones, as f16 has
 
 
 def neighbours(operator: O) -> tuple[O, ...]:
@@ -46,6 +49,48 @@ def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
                 continue
             if all(prod(tensor.shape) <= _FAR_ELEMENTS for tensor in resized.tensors()):
                 yield resized
+
+
+def variants(operator: O) -> tuple[O, ...]:
+    """The operator with two other values of each run-time scalar.
+
+    They come from its declared range. Without one, floats keep their sign and order of magnitude, and integers become
+    smaller: they may count something, or be a place. Integers below 2 stay, which may be flags, or divide.
+    """
+    own, signature = operator.values(), operator.signature()
+    chances = {name: Random(f"{name} {value}") for name, value in own.items()}
+    results: dict[str, O] = {}
+    for turn in range(2):
+        values = {name: _other(value, signature[name], chances[name], turn) for name, value in own.items()}
+        if values != own and (resized := _with_values(operator, values)) is not None:
+            results.setdefault(repr(values), resized)
+    return tuple(results.values())
+
+
+def _other(value: float, param: Param, chance: Random, turn: int) -> float:
+    bounds = None if param.range is None or any(isinstance(end, str) for end in param.range) else param.range
+    if not param.dtype.startswith(("f", "bf")):
+        if bounds is not None:
+            return chance.randint(int(bounds[0]), int(bounds[1]))
+        return value if value < 2 else value - 1 if turn == 0 else int(value) // 2
+    if bounds is not None:
+        low, high = float(bounds[0]), float(bounds[1])
+        return min(high, max(low, _rounded(chance.uniform(low, high))))
+    return _rounded((value or 1.0) * (chance.uniform(0.55, 0.95) if turn == 0 else chance.uniform(1.05, 1.95)))
+
+
+def _rounded(value: float) -> float:
+    """A number that all formats hold: otherwise a reference would get another one than a kernel."""
+    mantissa, exponent = frexp(value)
+    return ldexp(round(mantissa * 2**_DIGITS), exponent - _DIGITS)
+
+
+def _with_values(operator: O, values: Mapping[str, float]) -> O | None:
+    try:
+        other = operator.resized({}, {}, values)
+        return other if dict(other.values()) == dict(values) else None
+    except Exception:  # a user's own operator may refuse a value in any way
+        return None
 
 
 def _candidates(own: Mapping[str, int], *, whole: bool) -> Iterator[dict[str, int]]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from deepgen.operators import Operator
 from deepgen.operators.filling import DENORMALS, INF, NAN
-from deepgen.run.measure.base import AFRESH, STRIDED, Contender, Policy, Task
+from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, STRIDED, Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.base import Arena, Outcome
@@ -178,14 +178,10 @@ class _Witness:
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         self._inputs.add((shape, seed, probe))
         measured = self._arena.verify(kernel, seed, probe, shape)
-        what = (
-            "usual inputs with room between rows"
-            if probe == STRIDED
-            else "calls in a fresh process"
-            if probe == AFRESH
-            else f"{_INPUTS.get(probe, probe)} inputs"
-        )
-        where = f" at {self._task.shapes[shape].describe()}" if shape else f", seed {seed}"
+        what, operator = _WAYS.get(probe, f"{_INPUTS.get(probe, probe)} inputs"), self._task.shapes[shape]
+        where = f" at {operator.describe()}" if shape else f", seed {seed}"
+        if operator.values() != self._task.operator.values():
+            where = " with " + ", ".join(f"{name}={value:g}" for name, value in operator.values().items())
         self.note(what + where, measured, tells=probe in _SPECIAL and not self._task.policy.strict_floats)
         return measured
 
@@ -198,7 +194,8 @@ class _Witness:
 
     def finish(self, kernel: Kernel) -> None:
         """Finals end with the first fault: whoever wants to know all of them has the rest tried too."""
-        for shape, seed, probe in finals_inputs(self._task):
+        ways = [(0, self._task.seed, way) for way in (MANY_CALLS, SEVERAL_THREADS)]
+        for shape, seed, probe in (*finals_inputs(self._task), *ways):
             if (shape, seed, probe) not in self._inputs:
                 with suppress(DeepgenError):  # a user's operator may have no inputs or no reference of this shape
                     self.verify(kernel, seed, probe, shape)
@@ -208,3 +205,9 @@ class _Witness:
 
 _INPUTS = {"normal": "usual", NAN: "NaN in usual", INF: "infinities in usual", DENORMALS: "denormal"}
 _SPECIAL = (NAN, INF, DENORMALS)
+_WAYS = {
+    AFRESH: "calls in a fresh process",
+    STRIDED: "usual inputs with room between rows",
+    MANY_CALLS: "many calls on usual inputs",
+    SEVERAL_THREADS: "calls from several threads at once on usual inputs",
+}

@@ -142,10 +142,11 @@ class StudyPlan:
 
 def task_of(request: Request) -> Task:
     """What runners are opened for."""
-    near = request.operator.neighbours()
+    near, variants = request.operator.neighbours(), request.operator.variants()
     own = own_baselines(request.own_baselines)
     counters = counter_names.requested(request.counters)
-    return Task(request.operator, request.target, request.seed, request.policy, request.also, near, own, counters)
+    around = request.also, near, own, counters, variants
+    return Task(request.operator, request.target, request.seed, request.policy, *around)
 
 
 def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, CodeSource]:

@@ -132,6 +132,7 @@ class LaunchPlan(Serializable):
     # What a shape must satisfy: a condition over the operator's scalars, and the same in words.
     requires: tuple[tuple[str, str], ...] = field(default=(), metadata=_OMITTED)
     constants: tuple[ConstantCopy, ...] = field(default=(), metadata=_OMITTED)
+    exclusive: bool = field(default=False, metadata=_OMITTED)  # one call at a time: found wrong otherwise, or not tried
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,11 @@ class ScalarArgument:
     name: str
     ctype: str
     value: int | float | str | None = None
+    range: tuple[float, float] | None = None  # the values that kernels are tried at
 
     def to_json(self) -> JsonObject:
-        return {"kind": "scalar", "name": self.name, "ctype": self.ctype, "value": self.value}
+        within: JsonObject = {} if self.range is None else {"range": [*self.range]}
+        return {"kind": "scalar", "name": self.name, "ctype": self.ctype, "value": self.value, **within}
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,24 @@ def constant(
     return _tensor(name, INPUT, shape, dtype, fill, symbol=symbol or name)
 
 
-def scalar(name: str, dtype: str, value: int | float | str | None = None) -> ScalarArgument:
-    """A number that is passed by value: a size, an expression such as "n * 4", or a number of its own."""
+def scalar(
+    name: str,
+    dtype: str,
+    value: int | float | str | None = None,
+    *,
+    range: tuple[float, float] | None = None,
+) -> ScalarArgument:
+    """A number that is passed by value: a size, an expression such as "n * 4", or a number of its own.
+
+    The winner must be right at two other values of such a number. They are drawn from its `range`, or near it.
+    """
     ctype = dtype_of(dtype).name if dtype not in CTYPES else dtype
     if ctype not in CTYPES:
         raise BadInput(f"scalar {name} is {dtype}", allowed="one of " + ", ".join(CTYPES))
     _check_name(name)
-    return ScalarArgument(name, ctype, value)
+    if range is not None and (not isinstance(value, (int, float)) or len(range) != 2 or range[0] > range[1]):
+        raise BadInput(f"the range of scalar {name} is {range!r}", allowed="two numbers, for a number of its own")
+    return ScalarArgument(name, ctype, value, None if range is None else (range[0], range[1]))
 
 
 def workspace(name: str, bytes: Size, *, zeroed: bool = False) -> ScratchArgument:
@@ -170,6 +183,7 @@ def from_json(data: Mapping[str, Any]) -> Argument:
     fields = dict(data)
     kind = fields.pop("kind")
     if kind == "scalar":
+        fields["range"] = tuple(fields["range"]) if fields.get("range") else None
         return ScalarArgument(**fields)
     if kind == "scratch":
         return ScratchArgument(**fields)

@@ -44,6 +44,8 @@ def kernel_text(
     function, plan = function.at(entry), kernel.plan
     if plan.constants:
         raise NotInC("it copies tensors to global variables")
+    if plan.exclusive:
+        raise NotInC("one thread at a time may call it")
     if not function.on_gpu and kernel.language != "c":
         raise NotInC(f"it is in {kernel.language}, whose functions C does not call")
     entries = list(dict.fromkeys(step.entry for step in plans.steps_of(plan)))

@@ -130,7 +130,9 @@ class Loaded:
         """Run, with outputs that are missing from the arrays made and put there."""
         seen = [glance(array, name) for name, array in arrays.items()]
         stream = handle if self._device.by_stream else None
-        key = (*arrays, *(about for about, _ in seen), *values.values(), stream, get_ident())
+        # Equal, and yet two numbers: -0.0 and 0.0.
+        numbers = (value or repr(value) for value in values.values())
+        key = (*arrays, *(about for about, _ in seen), *numbers, stream, get_ident())
         ready = self._ready.get(key)
         if ready is None:
             with self._lock:

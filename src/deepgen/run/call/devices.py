@@ -11,6 +11,7 @@ from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import BoundCall
 from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.locks import renewed_lock
 from deepgen.run.call.native import NativeKernel
 from deepgen.run.call.plans import Scalars
 from deepgen.targets.gpu_driver import Api, Driver, DriverError
@@ -58,7 +59,8 @@ class CpuDevice(Device):
 
     def __init__(self, kernel: Kernel, binary: Path) -> None:
         self._native = NativeKernel(kernel, binary)
-        self._prepares = bool(kernel.plan.prepare)
+        self._prepares, self._exclusive = bool(kernel.plan.prepare), kernel.plan.exclusive
+        self._lock = renewed_lock()
 
     def has(self, seen: View) -> bool:
         return seen.device == CPU
@@ -77,7 +79,14 @@ class CpuDevice(Device):
             bound.run()
 
         run = both if self._prepares else bound.run
-        return BoundCall(bound.slots, lambda _: None, run, bound.workspaces, bound.raw)
+        if not self._exclusive:
+            return BoundCall(bound.slots, lambda _: None, run, bound.workspaces, bound.raw)
+
+        def alone() -> None:
+            with self._lock:
+                run()
+
+        return BoundCall(bound.slots, lambda _: None, alone, bound.workspaces)
 
     def run_on(self, parallel: int) -> bool:
         return self._native.run_on(parallel)

@@ -33,9 +33,10 @@ def load(
     binary: Path | None = None,
     plan: LaunchPlan | None = None,
     requires: tuple[tuple[str, str], ...] = (),
+    exclusive: bool = False,
 ) -> Loaded:
     """Load a kernel into this process, building it when there is no binary; `plan`: as the build completed it;
-    `requires`: what a shape must satisfy beyond the plan's own requirements."""
+    `requires`: what a shape must satisfy beyond the plan's own requirements. `exclusive`: calls take a lock."""
     api = APIS.get(target.languages[0])
     if api is None and (target.runner != "cpu" or kernel.language not in target.languages):
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
@@ -43,8 +44,9 @@ def load(
         built = build_once(kernel, target)
         binary, plan = Path(built.binary), built.plan
     kernel = completed(kernel, plan)
-    if requires:
-        kernel = replace(kernel, plan=replace(kernel.plan, requires=(*kernel.plan.requires, *requires)))
+    if requires or exclusive:
+        all_of_it, alone = (*kernel.plan.requires, *requires), exclusive or kernel.plan.exclusive
+        kernel = replace(kernel, plan=replace(kernel.plan, requires=all_of_it, exclusive=alone))
     device: Device = CpuDevice(kernel, binary) if api is None else GpuDevice(kernel, binary, api)
     quick = QuickTorch if isinstance(device, GpuDevice) else QuickNumpy
     in_python: Any = quick if is_two_to_one(operator) else Loaded

@@ -62,7 +62,12 @@ def scalar(arg: ScalarArg, scalars: Scalars) -> Any:
     if arg.ctype not in _CTYPES:
         raise BadInput(f"launch plan: scalar type {arg.ctype!r}", allowed="one of " + ", ".join(_CTYPES))
     value = evaluate(arg.value, scalars)
-    return _CTYPES[arg.ctype](int(value) if arg.ctype.startswith("i") else float(value))
+    if arg.ctype.startswith("f"):
+        return _CTYPES[arg.ctype](float(value))
+    passed = _CTYPES[arg.ctype](int(value))
+    if passed.value != int(value):  # it would be another number without a word
+        raise BadInput(f"{arg.value} is {int(value)}", allowed=f"what {arg.ctype} holds, as which it is passed")
+    return passed
 
 
 def steps_of(plan: LaunchPlan) -> tuple[Step, ...]:

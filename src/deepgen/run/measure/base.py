@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     Least: TypeAlias = "float | Callable[[], float | None] | None"  # seconds of a run, or what knows them by and by
 
 REFERENCE = "reference"  # what names of helpers begin with that compute answers
-STRIDED = "strided"  # not a probe of an operator: usual inputs, with room between the rows of tensors
+# Not probes of an operator, but other ways to call a kernel on the usual inputs: with room between the rows of
+# tensors; again and again; and from several threads at once.
+STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads"
+WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS)
 AFRESH = "afresh"  # neither: the loaded kernel in a process of its own
 CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
 _OF_FINALS = ("calm_seconds", "race_seconds")
@@ -75,6 +78,7 @@ class Task:
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
     own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # of the user's own, on this machine only
     counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
+    variants: tuple[Operator, ...] = ()  # the same shape with other values of run-time scalars, to verify the winner at
 
     @property
     def timed(self) -> tuple[Operator, ...]:
@@ -82,11 +86,11 @@ class Task:
 
     @property
     def shapes(self) -> tuple[Operator, ...]:
-        return *self.timed, *self.neighbours
+        return *self.timed, *self.neighbours, *self.variants
 
     def at(self, shape: int) -> Task:
         """The task of one shape alone."""
-        return replace(self, operator=self.shapes[shape], also=(), neighbours=())
+        return replace(self, operator=self.shapes[shape], also=(), neighbours=(), variants=())
 
     def to_json(self) -> JsonObject:
         out: JsonObject = {
@@ -95,7 +99,7 @@ class Task:
             "seed": self.seed,
             "policy": self.policy.to_json(),
         }
-        for name, operators_of in (("also", self.also), ("neighbours", self.neighbours)):
+        for name, operators_of in (("also", self.also), ("neighbours", self.neighbours), ("variants", self.variants)):
             if operators_of:
                 out[name] = [_portable(operator) for operator in operators_of]
         if self.own_baselines:
@@ -113,6 +117,7 @@ class Task:
             policy=Policy(**data["policy"]),
             also=tuple(map(operators.from_json, data.get("also", ()))),
             neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
+            variants=tuple(map(operators.from_json, data.get("variants", ()))),
             own_baselines={name: CodeSource.from_json(row) for name, row in data.get("own_baselines", {}).items()},
             counters=tuple(data.get("counters", ())),
         )
@@ -148,6 +153,7 @@ class Contender:
     kernel: Kernel | None = None
     artifact: Artifact | None = None  # once the kernel is built, as runners want it; a baseline has neither
     timed: str = SINGLE
+    worn: int = 0  # calls before the first is timed, once in each process
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class Runner(Protocol):
         ...
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
-        """Only the verdict, on other inputs. The probe STRIDED is refused where kernels serve dense arrays only."""
+        """Only the verdict, on other inputs. As a probe, one of WAYS is refused where a device does not have it."""
         ...
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:

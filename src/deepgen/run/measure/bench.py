@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 COMPILED, NUMPY = "compiled", "numpy"  # who computed a reference
+_FEW = 5  # elements of a tensor that change between two runs on nearly the same inputs
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
@@ -62,6 +63,13 @@ def holds_old_data(runs: int) -> bool:
 def poison(dtype: DType, runs: int) -> int:
     """The byte that outputs are filled with before a run."""
     return _INTEGER_BYTES[runs // 2 % 2] if dtype.integer else _NAN_BYTE
+
+
+def few_places(size: int, seed: int) -> tuple[Array, Array]:
+    """Some places of a tensor, and others whose values go there."""
+    rng = np.random.default_rng([seed, size])
+    count = max(1, min(_FEW, size // 64))
+    return rng.choice(size, count, replace=False), rng.integers(0, size, count)
 
 
 class AlternatingInputs(Generic[S]):
@@ -140,6 +148,7 @@ class Bench:
         self.buffers: dict[str, Guarded] = {}
         self.arrays: dict[str, Array] = {}
         self._poison: Mapping[str, int] = {}
+        self._disturbed: list[tuple[str, Array, Array]] = []
         self._runs = 0
         self._contender: object = None
         self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
@@ -255,6 +264,32 @@ class Bench:
         steps, self._poison = self._resetting[key]
         self._carry_out(steps)
 
+    def disturb(self, constant: frozenset[str], seed: int) -> bool:
+        """Change a few elements of the inputs in place, until `settle`. Whether there was one to change.
+
+        A kernel that tells inputs apart by some of their elements takes them for the same. Integers may be places: they
+        stay.
+        """
+        self._disturbed = []
+        for tensor in self.operator.tensors():
+            if tensor.role == "input" and tensor.name not in constant and tensor.bytes and not tensor.dtype.integer:
+                flat = self.arrays[tensor.name].reshape(-1)
+                places, other = few_places(flat.size, seed)
+                self._disturbed.append((tensor.name, places, flat[places].copy()))
+                self._poke(tensor.name, places, flat[other].copy())
+        return bool(self._disturbed)
+
+    def settle(self) -> None:
+        """What was disturbed is as it was."""
+        for name, places, values in self._disturbed:
+            self._poke(name, places, values)
+        self._disturbed = []
+
+    def _poke(self, name: str, places: Array, values: Array) -> None:
+        self.buffers[name].protect(read_only=False)
+        self.arrays[name].reshape(-1)[places] = values
+        self.buffers[name].protect(read_only=True)
+
     def judge(self) -> Right:
         """The outputs, when all are right. Kernels that add up in the same order give the same bits: they are known."""
         correct = self._present.right
@@ -272,6 +307,20 @@ class Bench:
         if len(correct) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
             correct.pop(0)
         return fresh
+
+    def flaw(self, chosen: InputSet, arrays: Mapping[str, Array]) -> str | None:
+        """What is wrong with results elsewhere, for the inputs of a set; None: nothing."""
+        for right in chosen.right:
+            kept = right.outputs.items()
+            if all(_memcmp(arrays[name].ctypes.data, bits.ctypes.data, bits.nbytes) == 0 for name, bits in kept):
+                return None
+        for tensor in self._judged:
+            tolerance = self.operator.tolerance(tensor.name, self._probe)
+            try:
+                error_of(arrays[tensor.name], chosen.answers[tensor.name], tensor, tolerance, None)
+            except Rejected as rejected:
+                return rejected.detail
+        return None
 
     def same_as(self, right: Right) -> bool:
         """Whether the outputs are, bit for bit, some that were found right."""

@@ -158,6 +158,7 @@ class WorkerStage(IntEnum):
     CHECK = 6  # our own work again, after the kernel has run
     JUDGE = 7  # the kernel runs whose results others are compared with
     OFF = 8  # a verifying run with arrays that are aligned no better than promised
+    THREADS = 9  # several threads call it at once
 
     @property
     def in_kernel(self) -> bool:
@@ -176,6 +177,7 @@ DOING = {
     WorkerStage.TIME: "in a timed run",
     WorkerStage.CHECK: "after it had run, so it damaged the process",
     WorkerStage.OFF: "where arrays are aligned to their elements only",
+    WorkerStage.THREADS: "where several threads called it at once",
     WorkerStage.JUDGE: "where the kernel ran that answers are compared with",
 }
 

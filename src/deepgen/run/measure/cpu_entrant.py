@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,13 +11,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deepgen.operators import Array
+import numpy as np
+
+from deepgen.operators import Array, Tensor
 from deepgen.operators.signature import OUTPUT
 from deepgen.run.call import plans
 from deepgen.run.call.native import NativeKernel, NotLoadable
 from deepgen.run.measure import limits
-from deepgen.run.measure.bench import Bench, Rejected, Right, look_for_damage
+from deepgen.run.measure.bench import Bench, Rejected, Right, look_for_damage, poison
 from deepgen.run.measure.channel import WorkerStage
+from deepgen.run.measure.endurance import LANE_CALLS, LANES, at_once
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.guarded import Guarded
 from deepgen.run.measure.harness import Harness, StepKind, Steps
@@ -51,6 +54,7 @@ class CpuEntrant(Entrant):
         self._timing: bool | None = None  # whether guards are as timed runs find them
         self.waits = Waits(0.0, 0.0)  # of all bursts
         self._keep: Callable[[Any], object] | None = None
+        self._native: NativeKernel | None = None
         self._workspaces: dict[str, Guarded] = {}  # by the names that the launch plan gives them
         self._scratch: list[Guarded] = []  # those that the preparation leaves nothing in
 
@@ -59,7 +63,7 @@ class CpuEntrant(Entrant):
         try:
             with self._stage(WorkerStage.LOAD, limits.LOAD_SECONDS):
                 plans.check_shape(kernel, scalars)
-                native = NativeKernel(kernel, binary)
+                native = self._native = NativeKernel(kernel, binary)
             bound = native.bind(self.bench.arrays, scalars, self._allocate)
         except (NotLoadable, BadInput) as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
@@ -144,6 +148,32 @@ class CpuEntrant(Entrant):
             end()
         self._ended(result)
         self._check()
+
+    def at_once(self) -> str | None:
+        assert self._native is not None, "it was loaded"
+        limit = LANE_CALLS * self.run_limit
+        with self._stage(WorkerStage.THREADS, limit):
+            return at_once([self._lane(place, self._native) for place in range(LANES)])
+
+    def _lane(self, place: int, native: NativeKernel) -> Callable[[], str | None]:
+        """Calls of one thread: memory of its own, and inputs that are not those of the next one."""
+        bench, operator = self.bench, self.bench.operator
+        chosen = self._sets[place % len(self._sets)]
+        arrays = {t.name: np.empty(t.shape, t.dtype.numpy()) for t in operator.tensors()}
+        for name, values in chosen.inputs.items():
+            arrays[name][...] = values
+        bound = native.bind(arrays, operator.scalars())
+        if self._prepare is not None:
+            bound.prepare()
+        carry_out = self.around.harness.do
+        before = Steps(_refills(operator.tensors(), arrays, chosen.inputs))
+
+        def call() -> str | None:
+            carry_out(before)
+            bound.run()  # it keeps the workspaces
+            return bench.flaw(chosen, arrays)
+
+        return call
 
     def close(self) -> None:
         self._run, self._prepare = (lambda: None), None
@@ -235,3 +265,15 @@ class CpuEntrant(Entrant):
 
     def _tell_places(self) -> None:
         self.around.pulse.tell([b.place() for b in self._buffers()])
+
+
+def _refills(
+    tensors: Sequence[Tensor], arrays: Mapping[str, Array], inputs: Mapping[str, Array]
+) -> Iterator[tuple[StepKind, int, int, int]]:
+    """What comes before a run on these arrays: results are poisoned, and what is read and written is restored."""
+    for tensor in tensors:
+        array = arrays[tensor.name]
+        if tensor.role == "inout":
+            yield StepKind.COPY, array.ctypes.data, inputs[tensor.name].ctypes.data, array.nbytes
+        elif tensor.role == OUTPUT:
+            yield StepKind.FILL, array.ctypes.data, poison(tensor.dtype, 0), array.nbytes

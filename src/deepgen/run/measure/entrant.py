@@ -12,9 +12,10 @@ from typing import Any
 from deepgen.run.call import plans
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
-from deepgen.run.measure.bench import REWRITTEN, STALE, on_call
+from deepgen.run.measure.bench import REWRITTEN, STALE, Rejected, on_call
 from deepgen.run.measure.channel import Pulse, WorkerStage
-from deepgen.vocabulary import Kernel, LaunchPlan
+from deepgen.run.measure.endurance import repeated
+from deepgen.vocabulary import Kernel, LaunchPlan, Verdict
 
 GARBAGE = 0xFF  # fresh memory may be zero here, but not in a user's process: no kernel may count on it
 
@@ -42,6 +43,7 @@ class Entrant(ABC):
         self.verifying = WorkerStage.VERIFY
         self.calls = 0
         self.reproducible = True
+        self.changing = False  # whether a run on nearly the same inputs comes before each one that is verified
         self._prepare: Callable[[], object] | None = None
         self._run: Callable[[], Any] = lambda: None
         self._prepared: Any = None  # the set of inputs that the preparation was given
@@ -113,6 +115,20 @@ class Entrant(ABC):
         self._spoil_scratch()
         self._verify()
 
+    def again(self) -> None:
+        """One more run, verified like the first."""
+        self._verify()
+
+    def wear(self, calls: int, seconds: float) -> str | None:
+        """Run it so often, or for so long, and look at nothing but what grows."""
+        self._next_inputs()
+        return repeated(lambda: self._run_once(WorkerStage.TIME), calls, seconds)
+
+    def at_once(self) -> str | None:
+        """Called from several threads on memory of its own each: what is wrong then. Raises Rejected where a device
+        has no such calls."""
+        raise Rejected(Verdict.REFUSED, "not called from several threads here")
+
     def _use_sets(self, constant: frozenset[str]) -> None:
         self._constant = constant
         self._sets = self.bench.alternating.under(constant)
@@ -120,6 +136,10 @@ class Entrant(ABC):
 
     def _verify(self) -> None:
         self._next_inputs()
+        if self.changing and self.bench.disturb(self._constant, self.calls):
+            self._run_once(self.verifying)
+            self.bench.settle()
+            self._look_for_damage()
         self._run_once(self.verifying)
         self._check()
 

@@ -18,7 +18,14 @@ from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NotLoadable
 from deepgen.run.measure import handed
 from deepgen.run.measure.base import Helper
-from deepgen.run.measure.bench import AlternatingInputs, Rejected, error_of, holds_old_data, poison
+from deepgen.run.measure.bench import (
+    AlternatingInputs,
+    Rejected,
+    error_of,
+    few_places,
+    holds_old_data,
+    poison,
+)
 from deepgen.run.measure.gpu_device import CheckResult, Checks, DeviceBuffer, DeviceTensor, can_judge
 from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.sampled import doubt
@@ -69,6 +76,7 @@ class GpuBench:
         self._placement = Placement.LINES
         self._present: DeviceSet | None = None
         self._last: DeviceSet | None = None  # that of the run before
+        self._disturbed: set[str] = set()
         self.reference = "device" if on_device else "host"  # who computed it, and why
         self._sets = [
             self._filled(self._placed(inputs), inputs, answers)
@@ -95,6 +103,24 @@ class GpuBench:
             if present is None or present.inputs[name] is not held:
                 self._driver.copy(self.buffers[name].start, held.start, held.bytes)
         self._present = chosen
+
+    def disturb(self, constant: frozenset[str], seed: int) -> bool:
+        """Change a few elements of the inputs in place, until `settle`. Whether there was one to change."""
+        names = {t.name for t in self._read if t.name not in constant and t.bytes and not t.dtype.integer}
+        for tensor in self._read:
+            if tensor.name in names:
+                values = self.buffers[tensor.name].get(tensor.empty())
+                places, other = few_places(values.size, seed)
+                values.reshape(-1)[places] = values.reshape(-1)[other]
+                self.buffers[tensor.name].put(values)
+        self._disturbed = names
+        return bool(names)
+
+    def settle(self) -> None:
+        """What was disturbed is as it was."""
+        for name in self._disturbed:
+            held = self._now.inputs[name]
+            self._driver.copy(self.buffers[name].start, held.start, held.bytes)
 
     def place(self, placed: Placement) -> None:
         """Where the tensors of the next contender lie: as an allocator gives them, or aligned as promised only."""

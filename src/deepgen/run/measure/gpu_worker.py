@@ -38,6 +38,7 @@ class GpuWorker(Referee[GpuEntrant]):
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
+        self._worn = set()
         target = self.task.target
         helpers = {name: Helper.from_json(row) for name, row in opening["helpers"].items()}
         if "harness" not in helpers:

@@ -26,7 +26,7 @@ from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, re
 from deepgen.operators.base import strictly
 from deepgen.operators.filling import DENORMALS
 from deepgen.operators.signature import INPUT, OUTPUT
-from deepgen.run.measure.base import STRIDED
+from deepgen.run.measure.base import WAYS
 from deepgen.vocabulary import BadInput, DeepgenError, Json, digest
 from deepgen.vocabulary.dtypes import dtype
 
@@ -44,7 +44,7 @@ def needed(operator: Operator) -> bool:
 
 def drawn_as(probe: str) -> str:
     """The probe whose inputs are used."""
-    return "normal" if probe == STRIDED else probe
+    return "normal" if probe in WAYS else probe
 
 
 def pair(seed: int, probe: str) -> tuple[int, ...]:

@@ -32,6 +32,9 @@ _RUNTIME_VARIABLES = (b"KMP_", b"__KMP_")  # Intel's and LLVM's OpenMP register 
 _PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _libc = ctypes.CDLL(None)
 _action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+_libc.setlocale.restype = ctypes.c_char_p
+_libc.setlocale.argtypes = (ctypes.c_int, ctypes.c_char_p)
+_LC_ALL, _PR_GET_NAME = 6, 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class ProcessState:
     files: Mapping[int, str]
     children: bool
     orphans: frozenset[int]  # that are left of its children, and so the keeper's now
+    locale: bytes
+    name: bytes
+    locked: int  # KiB of memory
 
 
 class Watch:
@@ -107,6 +113,9 @@ def read() -> ProcessState:
         files=_files(),
         children=_has_children(),
         orphans=_orphans(),
+        locale=_libc.setlocale(_LC_ALL, None) or b"",
+        name=_name(),
+        locked=_locked(),
     )
 
 
@@ -148,6 +157,12 @@ def _changes(before: ProcessState, after: ProcessState) -> Iterator[str]:
         yield "the working folder"
     if before.umask != after.umask:
         yield "the umask"
+    if before.locale != after.locale:
+        yield "the locale"
+    if before.name != after.name:
+        yield "the name"
+    if before.locked != after.locked:
+        yield "the locked memory"
     if limits := _unlike(before.limits, after.limits):
         yield f"the resource limits ({_listed(limits)})"
     variables = [name for name in _unlike(before.variables, after.variables) if not name.startswith(_RUNTIME_VARIABLES)]
@@ -214,6 +229,19 @@ def _files() -> dict[int, str]:
         with suppress(OSError):  # the one by which they were listed
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115 (not always a path)
     return files
+
+
+def _name() -> bytes:
+    name = ctypes.create_string_buffer(16)
+    _libc.prctl(_PR_GET_NAME, name, 0, 0, 0)
+    return name.value
+
+
+def _locked() -> int:
+    for line in Path("/proc/self/status").read_bytes().splitlines():
+        if line.startswith(b"VmLck:"):
+            return int(line.split()[1])
+    return 0
 
 
 def _has_children() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed
-from deepgen.run.measure.base import SINGLE, STRIDED, Helper, Task
+from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, SINGLE, STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.channel import DOING, WorkerStage
+from deepgen.run.measure.endurance import WORN_SECONDS, exit_handlers, repeated
 from deepgen.run.measure.entrant import Entrant
 from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.race import enough, interleaved, race
@@ -50,6 +52,7 @@ class Referee(ABC, Generic[E]):
     """One device, one operator, many kernels."""
 
     task: Task
+    _worn: set[str]  # binaries that have been called many times in this process
     judge: Helper | None  # the kernel that answers are compared with, where the operator has no reference
 
     @abstractmethod
@@ -136,20 +139,42 @@ class Referee(ABC, Generic[E]):
         return [counted.kept_in(measured) if measured.ok else measured]
 
     def verify(self, request: Mapping[str, Any]) -> list[Measurement]:
-        """The verdict on other inputs, right before the guards; on usual ones also one element off."""
+        """The verdict on other inputs, right before the guards, and on usual ones also one element off; or on those,
+        called in another way."""
         inputs = Inputs(request["seed"], handed.drawn_as(request["probe"]), request.get("shape", 0))
+        if request["probe"] in (MANY_CALLS, SEVERAL_THREADS):
+            work = self._many_calls if request["probe"] == MANY_CALLS else self._several_threads
+            return [self._attempted(self.entrant(inputs, 0, None), request, partial(work, request))]
         strided = request["probe"] == STRIDED
         entrant = self.strided_entrant(inputs) if strided else self.entrant(inputs, 0, None, Placement.TIGHT)
         if entrant is None:
             return [Measurement(Verdict.REFUSED, "arrays must be dense here")]
 
-        def work(entrant: E) -> None:
+        def verify(entrant: E) -> None:
+            entrant.changing = request["probe"] == "normal"
             entrant.first()
             entrant.last()
             self.inspect(entrant)
 
-        verified = self._attempted(entrant, request, work)
+        verified = self._attempted(entrant, request, verify)
         return [self._also_off(verified, inputs, request) if request["probe"] == "normal" else verified]
+
+    def _many_calls(self, request: Mapping[str, Any], entrant: E) -> None:
+        """Every result is compared, and what grows is counted."""
+        entrant.first()
+        if (grown := repeated(entrant.again)) is not None:
+            raise ContextLost(grown, Verdict.WRONG)
+        entrant.last()
+        self.inspect(entrant, finished=True)
+        if exit_handlers(os.path.realpath(request["binary"])):
+            raise ContextLost("has functions called when its process ends (atexit)", Verdict.WRONG)
+
+    def _several_threads(self, request: Mapping[str, Any], entrant: E) -> None:
+        entrant.first()
+        entrant.last()
+        if (wrong := entrant.at_once()) is not None:
+            raise Rejected(Verdict.WRONG, f"{wrong}, {DOING[WorkerStage.THREADS]}")
+        self.inspect(entrant)
 
     def _also_off(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
         """What is known of a kernel, if one more run is right too: with tensors that are aligned as promised only."""
@@ -210,6 +235,10 @@ class Referee(ABC, Generic[E]):
         with self.limited():
             for who in list(racing):
                 attempt(who, lambda entrant: entrant.first())
+            for who in list(racing):
+                if (worn := entries[who].get("worn", 0)) and entries[who]["binary"] not in self._worn:
+                    attempt(who, partial(_wear, worn))
+                    self._worn.add(entries[who]["binary"])
             self.look()
             timers = {who: partial(sample, who) for who in range(len(entries))}
             samples = race(racing, interleaved(timers, request["seed"]), request["rounds"]).samples
@@ -243,3 +272,8 @@ class Referee(ABC, Generic[E]):
 
     def _right(self, entrant: E, samples: Sequence[float]) -> Measurement:
         return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))
+
+
+def _wear(calls: int, entrant: Entrant) -> None:
+    if (grown := entrant.wear(calls, WORN_SECONDS)) is not None:
+        raise ContextLost(grown, Verdict.WRONG)

@@ -19,4 +19,4 @@ def row(contender: Contender) -> JsonObject:
     named: JsonObject = {"name": contender.name, "timed": contender.timed}
     if contender.kernel is None or contender.artifact is None:
         return named
-    return {**named, **entry(contender.kernel, contender.artifact)}
+    return {**named, "worn": contender.worn, **entry(contender.kernel, contender.artifact)}

@@ -43,6 +43,7 @@ class CpuWorker(Referee[CpuEntrant]):
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
+        self._worn = set()
         self.threads: int = opening["threads"]
         self._scratch = Path(opening["scratch"])
         built = opening["helpers"].get("harness")

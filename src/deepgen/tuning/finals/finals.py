@@ -12,11 +12,13 @@ from statistics import median
 
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
+from deepgen.run.measure.endurance import WORN_CALLS
 from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.bounded import Bounded, OutOfTime
 from deepgen.tuning.costs import LOAD, REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise, run_bursts
+from deepgen.tuning.finals.crowning import Crowned, crown
 from deepgen.tuning.finals.entrants import entrants, overlooked, with_first
 from deepgen.tuning.finals.plan import (
     CHUNK,
@@ -28,14 +30,7 @@ from deepgen.tuning.finals.plan import (
     plan_finals,
     race_seconds,
 )
-from deepgen.tuning.finals.qualifying import (
-    Finalist,
-    Qualified,
-    Qualifying,
-    finals_inputs,
-    float_properties,
-    tried_at_neighbours,
-)
+from deepgen.tuning.finals.qualifying import Finalist, Qualified, Qualifying, verified_first
 from deepgen.tuning.finals.race import Race, choose, raced_among, run_race
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import (
@@ -51,7 +46,6 @@ from deepgen.tuning.study.finals import (
 )
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
-from deepgen.vocabulary.properties import Properties
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
 _NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
@@ -92,9 +86,9 @@ def run_finals(
 
 def wanted_plan(task: Task, finalists: int, baselines: int) -> FinalsPlan:
     """All that finals would do, had they the time."""
-    sets = sum(1 for shape, _, _ in finals_inputs(task) if shape < len(task.timed))
-    shapes, policy = len(task.neighbours), task.policy
-    return FinalsPlan(finalists, sets, baselines, policy.race_seconds, shapes > 0, shapes, policy.calm_seconds)
+    sets, shapes, policy = len(verified_first(task)), len(task.neighbours), task.policy
+    limits = policy.race_seconds, shapes > 0, shapes, policy.calm_seconds
+    return FinalsPlan(finalists, sets, baselines, *limits)
 
 
 class _Course:
@@ -121,12 +115,9 @@ class _Course:
         self._qualifying: Qualifying | None = None
         self._race: Race | None = None
         self._lost: dict[str, Measurement] = {}
-        self._choice: tuple[Finalist, list[Finalist]] | None = None
+        self._crowned: Crowned | None = None
         self._bursts = BurstTimes()
-        self._serves: Serves | None = None
-        self._properties: Properties | None = None
         self._waited: Waited | None = None
-        self._left_out: list[str] = []
 
     def hold(self, trials: Sequence[Trial], emit: Callable[[Trial], Kernel], default: Trial | None, keep: int) -> None:
         """Qualify, wait, race, choose, and look at other shapes."""
@@ -142,12 +133,13 @@ class _Course:
             self._run_race()
         if self._race is None or not self._field.finalists:
             return
-        self._choice = choose(self._field.finalists, self._race)
-        self._run_bursts(self._choice[0].kernel, self._race)
-        say("builds paused: verifying the winner at other shapes")
+        first = choose(self._field.finalists, self._race)[0]
+        self._run_bursts(first.kernel, self._race)
+        say("builds paused: verifying the winner in many calls and at other shapes")
         with clock.on("verifying"):
-            self._serves = tried_at_neighbours(arena, task, self._choice[0].kernel, clock, self._left_out)
-            self._properties = float_properties(arena, task, self._choice[0].kernel, clock, self._left_out)
+            self._crowned = crown(arena, task, self._field, self._race, clock)
+        if self._crowned is not None and self._crowned.winner is not first:
+            self._run_bursts(self._crowned.winner.kernel, self._crowned.race)
 
     def _planned(self) -> FinalsPlan:
         """What fits into the finals as a whole, by what their steps have taken so far."""
@@ -242,13 +234,14 @@ class _Course:
         raced = f"{counted(len(finalists), 'finalist')} and {counted(len(self._names), 'baseline')}"
         self._say(f"builds paused: timing {raced} side by side")
         rivals = [f.name for f in finalists]
-        contenders = [Contender(f.name, f.kernel) for f in finalists] + [Contender(n) for n in self._names]
+        contenders = [Contender(f.name, f.kernel, worn=WORN_CALLS) for f in finalists]
+        contenders += [Contender(n) for n in self._names]
         shown = [*(f.name for f in finalists if f.default), *self._names]
         rounds = CHUNK if clock.left == inf else FIRST
         with clock.on("measuring"):
             # All that nothing after it needs; as many rounds as are usual come before other shapes.
             plan = self._planned()
-            later = (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
+            later = plan.closing + (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
             limit = min(self._wanted.race, (clock.spare - self._for_bursts - later) / MARGIN)
             left = partial(self._left_to_race, time.monotonic())
             self._race, self._lost = run_race(
@@ -281,11 +274,12 @@ class _Course:
             None,
             dropped=tuple(self._field.dropped),
             baselines_lost=(*lost, *unable),
-            left_out=(*self._not_done(), *self._left_out),
+            left_out=(*self._not_done(), *(self._crowned.left_out if self._crowned else ())),
         )
-        if self._choice is None or self._race is None:
+        if self._crowned is None:
             return self._unraced(common, trials, default)
-        (winner, ties), race = self._choice, self._race
+        crowned = self._crowned
+        winner, ties, race = crowned.winner, crowned.ties, crowned.race
         return replace(
             common,
             winner=winner.trial.id,
@@ -298,8 +292,8 @@ class _Course:
                 for name in self._names
                 if name in race.samples
             ),
-            serves=self._serves,
-            properties=self._properties,
+            serves=crowned.serves,
+            properties=crowned.properties,
             shapes=_by_shape(self._task, winner.name, self._names, race),
             conditions=tuple(race.conditions),
             waited=self._waited,
@@ -335,7 +329,9 @@ class _Course:
         row = RacedTrial(
             trial.id, trial.rank, dict(trial.config), is_default, trial.kernel_id, median(samples), samples, level
         )
-        return replace(finals, winner=trial.id, finalists=(row,), left_out=tuple(left_out))
+        timed, near = tuple(dict(operator.sizes()) for operator in self._task.timed), len(self._task.neighbours)
+        serves = Serves(timed, untried=near) if near else None
+        return replace(finals, winner=trial.id, finalists=(row,), serves=serves, left_out=tuple(left_out))
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:

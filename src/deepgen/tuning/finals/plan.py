@@ -1,10 +1,11 @@
 """How finals use the time that they have: what does not fit is left out, the least important first.
 
-The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, more
-rounds of the race, more finalists, more sets of inputs that finalists must be right on, baselines. Never left out: the
-default and the fastest trial, each verified on one set of inputs beside the usual ones. What is too long for the time
-that is left is passed over, and the next one may fit. What was left out before the race is taken up after it, where
-what steps really take leaves time for it; all race again then if there are more of them.
+The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, many
+calls and several threads, more rounds of the race, more finalists, more sets of inputs that
+finalists must be right on, baselines. Never left out: the default and the fastest trial, each verified on one set of
+inputs beside the usual ones. What is too long for the time that is left is passed over, and the next one may fit. What
+was left out before the race is taken up after it, where what steps really take leaves time for it; all race again then
+if there are more of them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, StepCosts
+from deepgen.tuning.costs import CALLS, REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
 
 FIRST = 3  # rounds before the first check of the time, where there is a budget
 CHUNK = 10  # rounds between two checks of the intervals
 LEAST_FINALISTS = 2  # the default and the fastest trial
 STRIDED_SHAPES = 2  # at which arrays have room between rows: kernels get strides and sizes separately
+WAYS_OF_CALLING = 2  # again and again, and from several threads
 _LOOK_SECONDS = 0.5  # more than one look at what others do on the machine takes
 _NARROW_SECONDS, _NARROW_ROUNDS = 1.0, 50  # at most: what a race is worth for narrower intervals
 _LEAST = 0.12  # of a budget is left to finals in any case
@@ -37,6 +39,7 @@ class FinalsPlan:
     strided: bool
     shapes: int
     calm: float  # seconds at most
+    closing: float = 0.0  # seconds that many calls and several threads take
     rounds: int = 0  # kinds of more rounds: 1, as many as are usual; 2, those that narrow intervals too
     entry: float = 0.0  # seconds that each contender adds to the race
     seconds: float = 0.0
@@ -73,6 +76,8 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
     for more in ((CHUNK - FIRST) * round_seconds, min(_NARROW_SECONDS, _NARROW_ROUNDS * round_seconds)):
         if fits(more):
             racing, rounds = racing + more, rounds + 1
+    closing = WAYS_OF_CALLING * costs.of(CALLS)
+    closing = closing if fits(closing) else 0.0
     if wanted.strided and fits(STRIDED_SHAPES * fresh):
         strided = True
     while shapes < wanted.shapes and fits(fresh):
@@ -89,6 +94,7 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
         strided=strided,
         shapes=shapes,
         calm=calm,
+        closing=closing,
         rounds=rounds,
         entry=entry,
         seconds=spent,

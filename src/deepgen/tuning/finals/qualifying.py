@@ -62,10 +62,19 @@ def special_inputs(task: Task) -> list[tuple[int, int, str]]:
 
 def verified_first(task: Task) -> list[tuple[int, int, str]]:
     """What finalists are verified on, in the order of what may be left out last."""
-    usual = [test for test in finals_inputs(task) if test[0] < len(task.timed)]
+    tests = [*finals_inputs(task)]
+    usual, scalars = (
+        [test for test in tests if test[0] < len(task.timed)],
+        [t for t in tests if _of_scalars(task, t[0])],
+    )
     # One that is not drawn as the usual inputs are tells most, so it is the one that is never left out.
     first = next((test for test in usual if test[2] != "normal"), usual[0]) if usual else None
-    return [first, *(test for test in usual if test != first)] if first else []
+    return [first, *scalars, *(test for test in usual if test != first)] if first else scalars
+
+
+def _of_scalars(task: Task, shape: int) -> bool:
+    """Whether it is the usual shape with other values of scalars."""
+    return shape >= len(task.shapes) - len(task.variants)
 
 
 def rehearse(session: Arena, task: Task, kernel: Kernel, clock: Clock) -> None:
@@ -82,7 +91,7 @@ def tried_at_neighbours(
 ) -> Serves:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
 
-    When the time is up, the remaining shapes are skipped and counted; `left_out` then says so.
+    It also keeps only those when the time is up before all are tried; `left_out` then says so.
     """
     left_out = [] if left_out is None else left_out
     right: list[int] = []
@@ -102,7 +111,7 @@ def tried_at_neighbours(
 
     why = dense = None
     strided, untried = 0, len(task.neighbours)
-    for shape in range(len(task.timed), len(task.shapes)):
+    for shape in range(len(task.timed), len(task.timed) + len(task.neighbours)):
         try:
             if not clock.fits(REFERENCE):
                 break
@@ -120,7 +129,7 @@ def tried_at_neighbours(
         left_out.append("arrays with room between rows")
     if untried:
         left_out.append(f"{untried} of {counted(len(task.neighbours), 'other shape')}")
-    only = tuple(dict(operator.sizes()) for operator in task.timed) if why else None
+    only = tuple(dict(operator.sizes()) for operator in task.timed) if why or untried else None
     return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, dense, untried)
 
 
@@ -216,13 +225,22 @@ class Qualifying:
 
     def _right(self, finalist: Finalist, test: tuple[int, int, str]) -> bool:
         shape, seed, probe = test
-        with self._clock.hearing(VERIFY if test in self._seen else REFERENCE):
-            verdict = self._session.verify(finalist.kernel, seed, probe, shape)
-        self._seen.add(test)
-        if verdict.ok:
+        other_values = _of_scalars(self._task, shape)
+        try:
+            with self._clock.hearing(VERIFY if test in self._seen else REFERENCE):
+                verdict = self._session.verify(finalist.kernel, seed, probe, shape)
+        except DeepgenError:
+            if not other_values:  # which a user's reference may refuse
+                raise
             return True
-        where = f"on {probe} inputs of seed {seed}"
-        where += f" at {self._task.shapes[shape].describe()}" if shape else ""
+        self._seen.add(test)
+        if verdict.ok or (other_values and verdict.verdict is Verdict.REFUSED):
+            return True
+        where, operator = f"on {probe} inputs of seed {seed}", self._task.shapes[shape]
+        if other_values:
+            where += " with " + ", ".join(f"{name}={value:g}" for name, value in operator.values().items())
+        elif shape:
+            where += f" at {operator.describe()}"
         self.result.dropped.append(DroppedTrial(finalist.trial.id, verdict.verdict, f"{where}: {verdict.detail}"))
         self.result.dropped.sort(key=lambda row: self._order[row.trial])
         return False

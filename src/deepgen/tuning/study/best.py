@@ -45,13 +45,13 @@ class Best:
 
     def _load(self) -> Loaded:
         study = self.study
-        requires = study.serves_only()
+        requires, exclusive = study.serves_only(), study.exclusive()
         stored = study.stored(self.trial)
         if stored is None:
-            return load(study.kernel(self.trial), study.operator, study.target, requires=requires)
+            return load(study.kernel(self.trial), study.operator, study.target, requires=requires, exclusive=exclusive)
         if stored.binary is None and not stored.own:
             require_plain(stored.kernel, str(study.folder))
-        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires)
+        return load(stored.kernel, study.operator, study.target, stored.binary, stored.plan, requires, exclusive)
 
     def __repr__(self) -> str:
         return f"<deepgen winner of {self.study.describe()} on {self.study.target.shown}: {self._speed()}>"

@@ -114,22 +114,31 @@ class LostBaseline(Serializable):
 
 @dataclass(frozen=True)
 class Serves:
-    """Which shapes the winner serves, where it was wrong at others."""
+    """Which shapes the winner serves, where it was wrong at others, or was not tried there."""
 
     only: tuple[Mapping[str, int], ...] | None = None  # the sizes; None: all that it says it does
     right_at: tuple[str, ...] = ()
     why: str | None = field(default=None, metadata=coded(omit=True))
     dense: str | None = field(default=None, metadata=coded(omit=True))  # why arrays must be dense
     untried: int = field(default=0, metadata=coded(omit=True))  # other shapes, when the time was up
+    # Of scalars, where it was tried at no others when the time was up.
+    values: Mapping[str, float] = field(default_factory=dict, metadata=coded(omit=True))
 
     def requirements(self, signature: Signature) -> tuple[tuple[str, str], ...]:
         """What a shape must satisfy, each with the reason in words."""
-        dense = tuple(self._dense(signature)) if self.dense else ()
+        dense = (*(self._dense(signature) if self.dense else ()), *self._values())
         if not self.only:
             return dense
         shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in self.only]
         words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
-        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: it was {self.why}"), *dense)
+        untried = f"{self.untried} other shapes were not tried for lack of time, and `deepgen retest` tries them"
+        why = f"it was {self.why}" if self.why is not None else untried
+        return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: {why}"), *dense)
+
+    def _values(self) -> Iterator[tuple[str, str]]:
+        for name, value in self.values.items():
+            words = f"{name}={value:g}: other values were not tried for lack of time, and `deepgen retest` tries them"
+            yield f"{name} == {value!r}", words
 
     def _dense(self, signature: Signature) -> Iterator[tuple[str, str]]:
         words = f"it serves dense arrays only: with room between rows it was {self.dense}"
@@ -249,9 +258,9 @@ class Finals:
         if any(shape.seconds is not None and not _is_time(shape.seconds) for shape in self.shapes):
             yield "a shape has no time"
         serves = self.serves or Serves()
-        if serves.only and serves.why is None:
+        if serves.only and serves.why is None and not serves.untried:
             yield "serves does not say why"
-        if not all(name.isidentifier() for sizes in serves.only or () for name in sizes):
+        if not all(name.isidentifier() for sizes in (*(serves.only or ()), serves.values) for name in sizes):
             yield "serves names no shapes"
 
 

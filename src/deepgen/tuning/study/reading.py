@@ -247,9 +247,12 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
 
 def _of_serves(finals: Finals) -> list[str]:
     serves = finals.serves or Serves()
-    doubts = [f"the winner serves its tuned shape only: it was {serves.why}"] if serves.only else []
-    if serves.untried and not finals.left_out:
-        doubts.append(f"the winner was not verified at {serves.untried} other shapes: the time budget was used up")
+    doubts = [f"the winner serves its tuned shape only: it was {serves.why}"] if serves.only and serves.why else []
+    if serves.untried:
+        doubts.append(
+            f"the winner serves its tuned shape only: the time was up before it was verified at {serves.untried} other "
+            "shapes, which `deepgen retest` does"
+        )
     if serves.dense:
         doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves.dense}")
     return doubts

@@ -28,6 +28,7 @@ from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.text import Row, as_frame, bound_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
+from deepgen.vocabulary.properties import ONE
 from deepgen.vocabulary.registry import Registry
 
 # What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.
@@ -151,7 +152,8 @@ class Study:
         definition, operator = self.definition, self.operator
         policy = Policy(**definition["policy"])
         own = own_baselines(self.own_baselines)
-        return Task(operator, self.target, definition["seed"], policy, self.also, operator.neighbours(), own)
+        around = self.also, operator.neighbours(), own, (), operator.variants()
+        return Task(operator, self.target, definition["seed"], policy, *around)
 
     def _operator(self, data: Mapping[str, Any]) -> Operator:
         if self._own_operator is not None and data == self.definition["operator"]:
@@ -334,6 +336,11 @@ class Study:
         held = self.finals() if finals is None else finals
         serves = held.serves if held is not None else None
         return serves.requirements(self.about.signature()) if serves is not None else ()
+
+    def exclusive(self, finals: Finals | None = None) -> bool:
+        """Whether calls of the winner must not overlap."""
+        held = self.finals() if finals is None else finals
+        return held is not None and held.properties is not None and held.properties.threads == ONE
 
     def finals(self) -> Finals | None:
         """The newest finals."""

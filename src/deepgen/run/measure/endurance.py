@@ -1,0 +1,138 @@
+"""A kernel that is called again and again, and from several threads: what a short trial does not show.
+
+Each result is compared. What grows with the calls is counted: open files, threads, memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CALLS, SECONDS = 2000, 0.4  # at most; seconds of this thread's own time, which others on the machine do not shorten
+FEWEST = 8
+LANES, LANE_CALLS, LANE_SECONDS = 4, 2000, 0.5  # threads that call at once; calls of each, at most
+WORN_CALLS, WORN_SECONDS = 1000, 0.1  # at most, of each contender before it is timed in a race
+_PATIENCE = 4.0  # times as many seconds by the clock on the wall
+_EVERY = 64  # calls between two counts; the first count is after so many
+_FEW = 8  # files or threads: as many may be opened by and by
+_A_CALL = 8  # calls for which one more is a leak
+_LEAK, _LEAST_LEAK = 2 << 10, 2 << 20  # bytes of a call, and in all
+_ON_EXIT = 4  # what the C library marks a handler with that takes an argument
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process holds now."""
+
+    files: int
+    threads: int
+    memory: int
+
+
+def held() -> Held:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    files, threads = (len(os.listdir(f"/proc/self/{name}")) for name in ("fd", "task"))  # noqa: PTH208
+    return Held(files, threads, pages * resource.getpagesize())
+
+
+@dataclass
+class Growth:
+    """Counts between calls."""
+
+    counts: list[Held] = field(default_factory=list)
+
+    def count(self) -> str | None:
+        """What has grown with the calls since the first count, in words."""
+        self.counts.append(now := held())
+        first, calls = self.counts[0], _EVERY * (len(self.counts) - 1)
+        for name, grown in (("file", now.files - first.files), ("thread", now.threads - first.threads)):
+            if grown >= max(_FEW, calls // _A_CALL):
+                return f"leaves {name}s behind: {grown} more after {calls} calls"
+        steps = [after.memory - before.memory for before, after in zip(self.counts[-3:-1], self.counts[-2:])]  # noqa: B905 (bundles run on Python 3.8)
+        grown = now.memory - first.memory
+        if grown >= max(_LEAST_LEAK, _LEAK * calls) and len(steps) == 2 and min(steps) >= _LEAK * _EVERY // 2:
+            return f"leaves memory behind: {grown >> 10:,} KiB more after {calls} calls"
+        return None
+
+
+def repeated(call: Callable[[], object], most: int = CALLS, seconds: float = SECONDS) -> str | None:
+    """Call it again and again. What grows, in words; None: nothing does."""
+    growth = Growth()
+    ends, latest = time.thread_time() + seconds, time.monotonic() + _PATIENCE * seconds
+    for number in range(1, most + 1):
+        call()
+        if number % _EVERY == 0 and (grown := growth.count()) is not None:
+            return grown
+        if number >= FEWEST and (time.thread_time() > ends or time.monotonic() > latest):
+            break
+    return None
+
+
+def at_once(lanes: Sequence[Callable[[], str | None]]) -> str | None:
+    """Calls from threads of their own, each as often as time allows; the first that says what is wrong."""
+    wrong: list[str] = []
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(lanes))
+    latest = time.monotonic() + _PATIENCE * LANE_SECONDS
+
+    def work(call: Callable[[], str | None]) -> None:
+        try:
+            start.wait()
+            ends = time.thread_time() + LANE_SECONDS / len(lanes)
+            for number in range(LANE_CALLS):
+                if (what := call()) is not None:
+                    wrong.append(what)
+                late = time.thread_time() > ends or time.monotonic() > latest
+                if wrong or errors or (number >= FEWEST and late):
+                    return
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return wrong[0] if wrong else None
+
+
+def exit_handlers(library: str) -> int:
+    """How many functions of a loaded library the C library has on its first list of what to call at the end.
+
+    A record there is a mark, the function in disguise, its argument and an address in the library that asked for it.
+    Destructors of C++ have an argument; `atexit` has none.
+    """
+    places = [_mapped(line) for line in Path("/proc/self/maps").read_text().splitlines()]
+    own = [(low, high) for low, high, _, path in places if path == library]
+    if not own:
+        return 0
+    lowest, highest = min(own)[0], max(high for _, high in own)
+    count = 0
+    for place, (low, high, rights, path) in enumerate(places):
+        if not rights.startswith("rw") or "/libc" not in path:
+            continue
+        after = places[place + 1] if place + 1 < len(places) else (0, 0, "", "")
+        follows = after[0] == high and not after[3] and after[2].startswith("rw")  # what is zero at first
+        end = after[1] if follows else high
+        words = (ctypes.c_uint64 * ((end - low) // 8)).from_address(low)
+        count += sum(
+            lowest <= words[i + 3] < highest and words[i] == _ON_EXIT and words[i + 2] == 0
+            for i in range(len(words) - 3)
+            if words[i] == _ON_EXIT
+        )
+    return count
+
+
+def _mapped(line: str) -> tuple[int, int, str, str]:
+    """One line of the process's map: from, to, rights, file."""
+    around, rights, _, _, _, *path = line.split(maxsplit=5)
+    low, high = (int(end, 16) for end in around.split("-"))
+    return low, high, rights, path[0] if path else ""

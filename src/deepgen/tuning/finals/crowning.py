@@ -1,0 +1,122 @@
+"""The last checks, of whoever leads the race: many calls, several threads, other shapes.
+
+They take long, so only the leader has to pass them. One that is wrong there is dropped, and the next one leads. One
+that is wrong at other shapes only wins if all others are too: it is confined to the shapes that it was timed at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, Task
+from deepgen.tuning.bounded import OutOfTime
+from deepgen.tuning.costs import CALLS
+from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.finals.qualifying import Finalist, Qualified, float_properties, tried_at_neighbours
+from deepgen.tuning.finals.race import Race, choose, raced_among
+from deepgen.tuning.progress import Clock
+from deepgen.tuning.study.finals import DroppedTrial, Serves
+from deepgen.vocabulary import Kernel, Measurement, Verdict
+from deepgen.vocabulary.properties import ANY, ONE, Properties
+
+
+@dataclass
+class Crowned:
+    """Who wins, as far as it is known should the time end."""
+
+    winner: Finalist
+    ties: list[Finalist]
+    race: Race
+    serves: Serves | None = None
+    properties: Properties = field(default_factory=Properties)
+    left_out: list[str] = field(default_factory=list)
+
+
+def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clock) -> Crowned | None:
+    """The first that passes, in the order of the race; None where none is right."""
+    crowned = _first_right(arena, task, qualified, race, clock)
+    if crowned is not None:
+        of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out)
+        crowned.properties = replace(of_floats, threads=crowned.properties.threads)
+        if task.variants and qualified.sets <= len(task.variants):  # these come right after the first set
+            values = dict(task.operator.values())
+            crowned.serves = replace(crowned.serves or Serves(), values=values)
+    return crowned
+
+
+def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clock) -> Crowned | None:
+    confined: list[Crowned] = []
+    racing: Race | None = race
+    while racing is not None and (rivals := [f for f in qualified.finalists if f.name in racing.rivals]):
+        winner, ties = choose(rivals, racing)
+        crowned = Crowned(winner, ties, racing)
+        checks = _Checks(arena, task, winner.kernel, clock, crowned)
+        others = [f.name for f in rivals if f is not winner]
+        wrong = checks.wrong()
+        if wrong is None:
+            crowned.serves = tried_at_neighbours(arena, task, winner.kernel, clock, crowned.left_out)
+            if crowned.serves.why is None:
+                _drop(qualified, confined)
+                return crowned
+            confined.append(crowned)
+        else:
+            qualified.dropped.append(DroppedTrial(winner.trial.id, wrong.verdict, wrong.detail))
+            qualified.finalists.remove(winner)
+        racing = raced_among(racing, others) if others else None
+    if not confined:
+        return None
+    best = confined[0]  # all are wrong somewhere else
+    left = raced_among(race, [f.name for f in qualified.finalists])
+    assert left is not None, "it is one of them"
+    winner, ties = choose(qualified.finalists, left)
+    best.race, best.ties = left, ties if winner is best.winner else []
+    return best
+
+
+def _drop(qualified: Qualified, confined: list[Crowned]) -> None:
+    """Those that would have won, but for other shapes."""
+    for one in confined:
+        assert one.serves is not None, "it is confined"
+        qualified.dropped.append(DroppedTrial(one.winner.trial.id, Verdict.WRONG, f"elsewhere: {one.serves.why}"))
+        qualified.finalists.remove(one.winner)
+
+
+class _Checks:
+    """What one kernel is asked, beside other shapes."""
+
+    def __init__(self, arena: Arena, task: Task, kernel: Kernel, clock: Clock, crowned: Crowned) -> None:
+        self._arena, self._task, self._kernel, self._clock, self._crowned = arena, task, kernel, clock, crowned
+
+    def wrong(self) -> Measurement | None:
+        """The first verdict that is not right; None: there is none."""
+        wrong = self._calls()
+        if wrong is None:
+            self._threads()
+        return wrong
+
+    def _calls(self) -> Measurement | None:
+        tried = self._tried(MANY_CALLS)
+        if tried is None:
+            self._crowned.left_out.append("many calls")
+        return None if tried is None or tried.ok or tried.verdict is Verdict.REFUSED else tried
+
+    def _threads(self) -> None:
+        """One that several threads cannot call at once is called by one at a time."""
+        tried = self._tried(SEVERAL_THREADS)
+        if tried is None:
+            self._crowned.left_out.append("calls from several threads")
+        refused = tried is not None and tried.verdict is Verdict.REFUSED
+        # A kernel of deepgen's own has no memory but its arguments and a pool that one call holds at a time.
+        brought = hasattr(type(self._task.operator), "family")
+        threads = "" if refused else ANY if tried is not None and tried.ok else ONE if tried or brought else ""
+        self._crowned.properties = Properties(threads=threads)
+
+    def _tried(self, way: str) -> Measurement | None:
+        """None where there is no time for it."""
+        try:
+            if not self._clock.fits(CALLS):
+                return None
+            with self._clock.hearing(CALLS):
+                return self._arena.verify(self._kernel, self._task.seed, way)
+        except OutOfTime:
+            return None
