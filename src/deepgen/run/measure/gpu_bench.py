@@ -76,7 +76,7 @@ class GpuBench:
         self._placement = Placement.LINES
         self._present: DeviceSet | None = None
         self._last: DeviceSet | None = None  # that of the run before
-        self._disturbed: set[str] = set()
+        self._disturbed: list[str] = []
         self.reference = "device" if on_device else "host"  # who computed it, and why
         self._sets = [
             self._filled(self._placed(inputs), inputs, answers)
@@ -106,20 +106,18 @@ class GpuBench:
 
     def disturb(self, constant: frozenset[str], seed: int) -> bool:
         """Change a few elements of the inputs in place, until `settle`. Whether there was one to change."""
-        names = {t.name for t in self._read if t.name not in constant and t.bytes and not t.dtype.integer}
-        for tensor in self._read:
-            if tensor.name in names:
-                values = self.buffers[tensor.name].get(tensor.empty())
-                places, other = few_places(values.size, seed)
-                values.reshape(-1)[places] = values.reshape(-1)[other]
-                self.buffers[tensor.name].put(values)
-        self._disturbed = names
-        return bool(names)
+        changed = [t for t in self._read if t.name not in constant and t.bytes and not t.dtype.integer]
+        for tensor in changed:
+            values = self.buffers[tensor.name].get(tensor.empty()).reshape(-1)
+            places, other = few_places(values.size, seed)
+            values[places] = values[other]
+            self.buffers[tensor.name].put(values)
+        self._disturbed = [t.name for t in changed]
+        return bool(changed)
 
     def settle(self) -> None:
         """What was disturbed is as it was."""
-        for name in self._disturbed:
-            held = self._now.inputs[name]
+        for name, held in ((name, self._now.inputs[name]) for name in self._disturbed):
             self._driver.copy(self.buffers[name].start, held.start, held.bytes)
 
     def place(self, placed: Placement) -> None:
