@@ -78,3 +78,12 @@ def test_packed_text_is_unpacked_up_to_its_limit() -> None:
     for damaged in (bomb[:-9], b"\x1f\x8b\x08 no gzip at all"):
         with pytest.raises(BadInput, match=r"damaged|larger"):
             foreign.unpacked(damaged, "here")
+
+
+def test_the_limits_hold_for_all_lines_together() -> None:
+    line = b"[" + b"[]," * (foreign.MOST_VALUES // 8) + b"[]]"
+    assert len(foreign.parse_lines(b"[1]\n[2]", "here")) == 2
+    with pytest.raises(BadInput, match="too many values"):
+        foreign.parse_lines(b"\n".join([line] * 3), "here")
+    with pytest.raises(BadInput, match="at most 10"):
+        foreign.parse(line, "here", values=10)

@@ -18,6 +18,7 @@ from deepgen.vocabulary.errors import BadInput
 
 MOST_BYTES = 48 << 20  # of JSON, after unpacking
 MOST_VALUES = 3_000_000
+_BYTES_EACH = 8  # of a value in lines of results, at least, where there are many
 MOST_DEPTH = 64  # objects and lists inside each other; deepgen's own files reach 18
 MOST_DIGITS = 300  # of a whole number, so that it always fits a float
 # Whole strings, also one that never ends: a pattern that can fail there would take quadratic time.
@@ -45,17 +46,23 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> by
     return data
 
 
-def read_json(path: Path, *, most: int = MOST_BYTES, plain: bool = False) -> Any:
+def read_json(path: Path, *, most: int = MOST_BYTES, values: int = MOST_VALUES, plain: bool = False) -> Any:
     """The JSON value that a file holds."""
-    return parse(read_bytes(path, most=most, plain=plain), str(path), most=most)
+    return parse(read_bytes(path, most=most, plain=plain), str(path), most=most, values=values)
 
 
-def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES) -> Any:
+def parse_lines(data: bytes, where: str) -> list[Any]:
+    """The JSON values of a text with one on each line: all together no more than a text of that length has of ours."""
+    _check_structure(data, where, max(MOST_VALUES // 3, len(data) // _BYTES_EACH))
+    return [parse(line, where) for line in data.splitlines()]
+
+
+def parse(data: bytes | str, where: str, *, most: int = MOST_BYTES, values: int = MOST_VALUES) -> Any:
     """A JSON value: no NaN or infinity, no key twice, no text that is not Unicode, and within the limits."""
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if len(data) > most:
         raise too_large(most, where)
-    _check_structure(data, where)
+    _check_structure(data, where, values)
     halves = _SURROGATE.search(data) is not None
     try:
         text = data.decode("utf-8-sig")
@@ -116,14 +123,14 @@ def shaped(where: str, what: str, *, allowed: str | None = None) -> Iterator[Non
         raise BadInput(f"{what}: {words}", where=where, allowed=allowed) from error
 
 
-def _check_structure(data: bytes, where: str) -> None:
+def _check_structure(data: bytes, where: str, values: int) -> None:
     """Before a parser builds anything: how many values there are at most, and how deep they lie."""
     import numpy as np  # here: commands that read no such file do not wait for it
 
     marks = np.frombuffer(_STRING.sub(b"", data).translate(None, _NOT_STRUCTURE), np.uint8)
     opening = (marks == ord("[")) | (marks == ord("{"))
-    if int(np.count_nonzero(opening)) + int(np.count_nonzero(marks == ord(","))) > MOST_VALUES:
-        raise BadInput("holds too many values", where=where, allowed=f"at most {MOST_VALUES:,}")
+    if int(np.count_nonzero(opening)) + int(np.count_nonzero(marks == ord(","))) > values:
+        raise BadInput("holds too many values", where=where, allowed=f"at most {values:,}")
     closing = (marks == ord("]")) | (marks == ord("}"))
     depth = np.cumsum(opening.astype(np.int32) - closing.astype(np.int32))
     if marks.size and int(depth.max()) > MOST_DEPTH:

@@ -60,7 +60,7 @@ def read(path: Path) -> Results:
     text = text[: text.rfind(b"\n") + 1]
     number = 1
     try:
-        head, *rest = [foreign.parse(line, where) for line in text.splitlines()]
+        head, *rest = foreign.parse_lines(text, where)
         if head["format"] != FORMAT or not all(isinstance(head[key], str) for key in _HEAD[1:]):
             raise ValueError("another format")
         trials: dict[int, TrialResult] = {}

@@ -18,6 +18,7 @@ WINNER = "winner"  # the folder in a study
 ABOUT = "about.json"
 _KERNEL, _PLAN, _HASH, _SIGNATURE = "kernel.json", "plan.json", "binary.sha256", "signature"
 _MOST_LINE = 4096  # bytes of the small files
+_MOST_VALUES = 200_000  # of a kernel: its sources are a text each
 _MOST_BINARY = 1 << 30
 
 
@@ -82,8 +83,9 @@ def stored_winner(folder: Path) -> Stored:
 
 
 def _kernel(folder: Path) -> tuple[Kernel, LaunchPlan | None]:
-    data = foreign.read_json(folder / _KERNEL, plain=True)
-    completed = foreign.read_json(folder / _PLAN, plain=True) if (folder / _PLAN).exists() else None
+    data = foreign.read_json(folder / _KERNEL, plain=True, values=_MOST_VALUES)
+    planned = (folder / _PLAN).exists()
+    completed = foreign.read_json(folder / _PLAN, plain=True, values=_MOST_VALUES) if planned else None
     with foreign.shaped(str(folder), "holds no winner"):
         return Kernel.from_json(data), None if completed is None else LaunchPlan.from_json(completed)
 
