@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deepgen.kernels import refusals
+from deepgen.kernels import base
 from deepgen.kernels.base import BringsFamily, Generator, Rank, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
@@ -148,7 +148,7 @@ def find(operator: Operator, target: Target, family: str | None = None) -> Gener
 
 def serves(family: Generator, operator: Operator, target: Target) -> Generator:
     """The family itself. Raises BadInput where it does not serve the operator there."""
-    refusals.check_addressable(operator)
+    base.check_addressable(operator)
     if (reason := family.refuses(operator, target)) is not None:
         what = f"generator {family.name} does not serve {operator.describe()} on {target.name}"
         raise BadInput(what, allowed=reason)
@@ -171,10 +171,10 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if isinstance(operator, BringsFamily):
         return [serves(operator.family, operator, target)]
     candidates = families()
-    refusals.check_addressable(operator)
+    base.check_addressable(operator)
     matches = [family for family in candidates if family.refuses(operator, target) is None]
     if not matches:
-        instead = refusals.served_instead(operator, target, candidates)
+        instead = base.served_instead(operator, target, candidates)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
     return sorted(matches, key=lambda family: rank_of(family, operator, target))
 

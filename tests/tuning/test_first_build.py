@@ -11,9 +11,9 @@ import deepgen as dg
 from deepgen import settings, targets
 from deepgen.run.measure import Policy, Task
 from deepgen.toolchains import BuildPool, ahead
-from deepgen.tuning import Request, first_build
+from deepgen.tuning import Request
 from deepgen.tuning.engines import local_engine
-from deepgen.tuning.request import on_threads, plan
+from deepgen.tuning.request import begin_first_build, on_threads, plan
 from deepgen.vocabulary import Verdict
 
 CPU = targets.resolve("cpu")
@@ -36,7 +36,7 @@ def test_a_session_takes_over_what_was_begun(
 ) -> None:
     request, current = request_in(tmp_path)
     request = request if threads is None else on_threads(request, threads)
-    first_build.begin(request, current)
+    begin_first_build(request, current)
     begun = ahead._begun[0]
     planned = plan(request)
     kernel = planned.emit(request, planned.starts[0])
@@ -62,7 +62,7 @@ def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
 
 def test_only_what_fits_is_taken(tmp_path: Path) -> None:
     request, current = request_in(tmp_path)
-    first_build.begin(request, current)
+    begin_first_build(request, current)
     begun = ahead._begun[0]
     folder = begun.cache
     assert ahead.take(begun.kernel, CPU, tmp_path / "another") is None
@@ -76,6 +76,6 @@ def test_only_what_fits_is_taken(tmp_path: Path) -> None:
 def test_where_it_cannot_be_kept_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     request, current = request_in(tmp_path)
-    first_build.begin(request, current)
-    first_build.begin(replace(request, target=targets.resolve("sim")), current)
+    begin_first_build(request, current)
+    begin_first_build(replace(request, target=targets.resolve("sim")), current)
     assert not ahead._begun

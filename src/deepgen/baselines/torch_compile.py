@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deepgen.baselines.products import factors
+from deepgen.baselines.base import factors
 from deepgen.baselines.torch_cpu import imported, shared_array, unfit
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator, Softmax

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from deepgen.baselines.products import product
+from deepgen.baselines.base import product
 from deepgen.baselines.torch_cpu import bound, imported, unfit
 from deepgen.operators import Conv2d, Gemm, Operator, Softmax
 from deepgen.targets import Target

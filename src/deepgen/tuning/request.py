@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 from deepgen import __version__, baselines, generators
 from deepgen.baselines import Baseline
 from deepgen.generators import Families, Generator
-from deepgen.kernels import refusals
+from deepgen.kernels import base
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
 from deepgen.run.counters import base as counter_names
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
+from deepgen.settings import Settings
 from deepgen.space import Space
 from deepgen.targets import Target, host
 from deepgen.tuning import search
@@ -303,7 +305,7 @@ def check_memory(request: Request) -> None:
         return
     here, there = host.memory_bytes(), host.gpu_memory_bytes(request.target)
     for operator in (request.operator, *request.also):
-        needed = refusals.least_bytes(operator)
+        needed = base.least_bytes(operator)
         if here is not None and needed > here:
             what = f"{operator.describe()} needs {_bytes_text(needed)} for its tensors"
             raise BadInput(what, allowed=f"at most {_bytes_text(here)}, the memory of this machine")
@@ -349,3 +351,18 @@ def _values(domains: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", name)
+
+
+def begin_first_build(request: Request, settings: Settings) -> None:
+    """Build the family's best guess in the background, and our own code that runs beside it. Where the study begins
+    with another kernel, or has it built already, that costs little; those that plan the study say what is wrong."""
+    if request.target.runner not in ("cpu", "gpu") or not isinstance(request.strategy, str):
+        return
+    with suppress(Exception):
+        family, operator, target = generator_of(request), request.operator, request.target
+        kernel = family.emit(operator, target, guesses(family, operator, target, request.domains, request.policy)[0])
+        from deepgen.run.measure.helpers import helpers_for
+        from deepgen.toolchains import ahead
+
+        for one in (kernel, *helpers_for(task_of(request)).values()):
+            ahead.begin(one, target, settings.cache, settings.programs(), settings.build_limits())

@@ -15,7 +15,7 @@ from plain_operators import CPU, Ones
 from test_lent_threads import pieces
 
 from deepgen.run.call.loaded import load
-from deepgen.run.call.locks import renewed_lock
+from deepgen.run.call.native import renewed_lock
 
 FORKS, SECONDS = 72, 20
 

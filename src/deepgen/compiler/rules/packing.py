@@ -9,7 +9,7 @@ from deepgen.compiler.intrinsics.squares import Square
 from deepgen.compiler.intrinsics.tiles import TileProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.stages import inlinable
+from deepgen.compiler.rules.rule import inlinable
 from deepgen.compiler.rules.template import Extent, covered, least, times
 from deepgen.compiler.rules.vectors import Vectors, contiguous
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR

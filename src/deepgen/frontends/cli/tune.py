@@ -11,7 +11,7 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import completion, engines, options, requests
 from deepgen.run.measure.base import Policy
-from deepgen.tuning import first_build
+from deepgen.tuning.request import begin_first_build
 
 # The rest is imported in the commands: the first kernel is built meanwhile.
 
@@ -48,7 +48,7 @@ def tune(
     if wanted.file is not None:
         current = current.with_build_limit(wanted.file.build_seconds)
     if engine == engines.LOCAL and not (detach or wanted.detach) and len(wanted.requests) == 1:
-        first_build.begin(wanted.requests[0], current)
+        begin_first_build(wanted.requests[0], current)
     from deepgen.frontends.cli import session
     from deepgen.tuning.work import LEAST_SECONDS
 

@@ -25,7 +25,7 @@ from deepgen.operators import Operator
 from deepgen.run.call.arrays import torch_maker
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.firing import Fire
-from deepgen.run.call.locks import renewed_lock
+from deepgen.run.call.native import renewed_lock
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, DeepgenError
 

@@ -17,7 +17,7 @@ from deepgen.run.call.arguments import Admitted, Arguments, admit
 from deepgen.run.call.arrays import Maker, allocator, glance, view
 from deepgen.run.call.devices import Device
 from deepgen.run.call.firing import Apart, Fire, firing
-from deepgen.run.call.locks import renewed_lock
+from deepgen.run.call.native import renewed_lock
 from deepgen.targets.gpu_driver import DriverError
 from deepgen.vocabulary import BadInput, Kernel, dtype, html
 

@@ -11,8 +11,7 @@ from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import BoundCall
 from deepgen.run.call.gpu_kernel import GpuKernel
-from deepgen.run.call.locks import renewed_lock
-from deepgen.run.call.native import NativeKernel
+from deepgen.run.call.native import NativeKernel, renewed_lock
 from deepgen.run.call.plans import Scalars
 from deepgen.targets.gpu_driver import Api, Driver, DriverError
 from deepgen.vocabulary import BadInput, Kernel, WorkspaceArg

@@ -7,8 +7,10 @@ threads of a kernel's own would not get the cores meanwhile, and kernels of twic
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,7 +21,6 @@ import numpy as np
 
 from deepgen.operators import Array
 from deepgen.run.call import plans
-from deepgen.run.call.locks import renewed_lock
 from deepgen.run.call.plans import RawStep, Scalars, address_of, cells, places
 from deepgen.vocabulary import BadInput, ConstantCopy, DeepgenError, Kernel, ScalarArg, Step, TensorArg, WorkspaceArg
 
@@ -301,3 +302,22 @@ def _parallel(torch: Any) -> int | None:
         except (AttributeError, OSError):
             continue
     return None
+
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def renewed_lock() -> Any:
+    """A lock that is free in the child of a fork, whoever held it."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def _renew() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # as Python does with its own
+
+
+if hasattr(os, "register_at_fork") and hasattr(threading.Lock(), "_at_fork_reinit"):  # from Python 3.9 on
+    os.register_at_fork(after_in_child=_renew)

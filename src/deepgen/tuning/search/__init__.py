@@ -16,7 +16,7 @@ STRATEGIES: Registry[StrategyKind] = Registry(
         "model": "deepgen.tuning.search.model:Model",
         "random": "deepgen.tuning.search.plain:Random",
         "exhaustive": "deepgen.tuning.search.plain:Exhaustive",
-        "annealing": "deepgen.tuning.search.annealing:Annealing",
+        "annealing": "deepgen.tuning.search.plain:Annealing",
         "evolution": "deepgen.tuning.search.evolution:Evolution",
         "constrained_ga": "deepgen.tuning.search.constrained_ga:ConstrainedGA",
     },

@@ -1,9 +1,12 @@
-"""Strategies that learn nothing: random search, and the whole space in order."""
+"""Strategies without a model: random search, the whole space in order, and simulated annealing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+import numpy as np
 
 from deepgen.tuning.search.base import Fresh, Setting, Shuffle, check_options
 from deepgen.vocabulary import BadInput, Trial
@@ -51,3 +54,67 @@ class Exhaustive:
 
     def tell(self, trial: Trial) -> None:
         """The order does not depend on results."""
+
+
+_OPTIONS = {
+    "warm_up": 10,  # random configs, from the best of which the walk starts
+    "temperature": 0.2,  # how much slower, in logarithm of time, a step may be at first with a chance of 1/e
+    "cooling": 0.97,  # the temperature's factor at each trial
+    "patience": 20,  # trials without a step, after which the walk goes back to the best config
+}
+
+
+class Annealing:
+    """The strategy `annealing`."""
+
+    OPTIONS: ClassVar[Mapping[str, Any]] = _OPTIONS
+
+    def __init__(self, setting: Setting) -> None:
+        options = check_options("annealing", setting.options, self.OPTIONS)
+        self._temperature, self._cooling = float(options["temperature"]), float(options["cooling"])
+        self._patience, self._warm_up = int(options["patience"]), int(options["warm_up"])
+        self._fresh = Fresh(setting)
+        self._rng = np.random.default_rng(setting.seed)
+        self._here: tuple[float, int] | None = None  # the logarithm of the time, and the rank
+        self._best: tuple[float, int] | None = None
+        self._heard = 0
+        self._stuck = 0  # trials since the last step
+
+    def ask(self, n: int) -> list[dict[str, Any]]:
+        ranks = self._fresh.starts(n)
+        while len(ranks) < n:
+            step = self._step()
+            if not step:
+                break
+            ranks += step
+        return self._fresh.configs(ranks)
+
+    def tell(self, trial: Trial) -> None:
+        self._heard += 1
+        if self._heard > self._warm_up:
+            self._temperature *= self._cooling
+            self._stuck += 1
+        if trial.seconds is None:
+            return
+        now = (math.log(trial.seconds), trial.rank)
+        if self._best is None or now < self._best:
+            self._best = now
+        if self._heard <= self._warm_up:
+            self._here = self._best
+        elif self._here is None or self._accepts(now[0] - self._here[0]):
+            self._here, self._stuck = now, 0
+        elif self._stuck > self._patience:
+            self._here, self._stuck = self._best, 0
+
+    def _accepts(self, worse: float) -> bool:
+        return worse <= 0.0 or bool(self._rng.random() < math.exp(-worse / max(self._temperature, 1e-9)))
+
+    def _step(self) -> list[int]:
+        """A new neighbour of where the walk stands, or a random config where there is none."""
+        if self._here is not None and len(self._fresh.taken) >= self._warm_up:
+            space = self._fresh.space
+            around = [space.rank(c) for c in space.neighbors(space.at(self._here[1]))]
+            free = [rank for rank in around if rank not in self._fresh.taken]
+            if free:
+                return self._fresh.take([free[int(self._rng.integers(len(free)))]])
+        return self._fresh.random(1)
