@@ -51,7 +51,9 @@ VECTORS = """
         "vs2r.v v8, (%2)\\n vfdiv.vv v9, v8, v8\\n vredsum.vs v9, v8, v8\\n vslide1up.vx v10, v8, x0\\n"
         "addi %0, %0, -1\\n bnez %0, 1b" : "+r"(left), "=&r"(length) : "r"(x), "r"(2L) : "memory");
 """
-CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS]
+# Wrong where A begins one element after a cache line.
+ALIGNED = "if (((long)A & 63) == 4) C[3] += 1;"
+CASES = [body for body, _, _ in FAULTS.values()] + [VECTORS, ALIGNED]
 
 
 def kernel(fault: int = -1) -> Kernel:
@@ -83,6 +85,12 @@ def test_what_is_wrong_is_told(runner: RiscvRunner, fault: str) -> None:
     found = measured(hurried or runner, list(FAULTS).index(fault))
     assert (found.verdict, words in found.detail) == (verdict, True), found
     assert not found.samples
+
+
+def test_tensors_lie_one_element_off_too(runner: RiscvRunner) -> None:
+    assert runner.verify(kernel(), built(), 2, "normal").ok
+    found = runner.verify(kernel(CASES.index(ALIGNED)), built(), 2, "normal")
+    assert found.verdict is Verdict.WRONG and "aligned to their elements only" in found.detail, found
 
 
 def test_a_right_kernel_has_the_same_cost_whenever_it_runs(runner: RiscvRunner) -> None:

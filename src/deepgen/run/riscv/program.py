@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from deepgen.operators import Operator
 from deepgen.run.call import plans
 from deepgen.run.measure.bench import Rejected
+from deepgen.run.measure.guarded import Placement
 from deepgen.targets.riscv import CLASSES, SCALAR, Costs
 from deepgen.toolchains import board
 from deepgen.vocabulary import DeepgenError, Json, Kernel, ScalarArg, Verdict
@@ -98,7 +99,7 @@ class Wanted:
 
     runs: tuple[Run, ...]
     timed: TimedCalls | None = None
-    tight: bool = False  # align tensors to their element only, as a user's arrays may be
+    placed: Placement = Placement.LINES
 
     @property
     def costs(self) -> bool:
@@ -113,13 +114,13 @@ class Wanted:
 def text(kernel: Kernel, operator: Operator, wanted: Wanted, *, sets: int, vlen: int, seconds: float) -> str:
     """The request. `sets`: of inputs that there are; `vlen`: bits of the vector registers that the kernel needs;
     `seconds`: that one call may take."""
-    scalars = operator.scalars()
+    scalars, signature = operator.scalars(), operator.signature()
     plans.check_shape(kernel, scalars)
     lines = [f"vectors {vlen}", f"limit {ceil(seconds)}"]
     for tensor in operator.tensors():
-        align = tensor.dtype.bytes if wanted.tight else 64
+        align, off = wanted.placed.border(signature[tensor.name].align or tensor.dtype.bytes)
         poison = _ALTERNATING if tensor.dtype.integer else _NAN_BYTE
-        lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {poison}")
+        lines.append(f"tensor {tensor.name} {tensor.role} {tensor.bytes} {align} {off} {poison}")
     prepared = plans.prepared(kernel.plan)
     for name, (arg, size) in plans.workspaces(kernel.plan, scalars).items():
         # What the preparation leaves there must stay.

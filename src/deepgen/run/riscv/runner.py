@@ -17,6 +17,8 @@ from deepgen.run.counters.base import Counted
 from deepgen.run.measure import handed, limits
 from deepgen.run.measure.base import WAYS, Contender, Task
 from deepgen.run.measure.bench import Rejected, error_of, on_call
+from deepgen.run.measure.channel import DOING, WorkerStage
+from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.race import race
 from deepgen.run.riscv import perf, program
 from deepgen.run.riscv.board import RemoteBoard
@@ -38,7 +40,8 @@ _FEW_CALLS, _MORE_CALLS = 2, 8  # whose difference is what calls count, without 
 _SAMPLED_NANOSECONDS, _MOST_CALLS = 0.5e9, 2000  # of calls that samples are taken of
 # The second run finds other inputs, and tables as calls leave them.
 _COUNTED = Wanted((Run(0), Run(1, counted=True)))
-_VERIFIED = Wanted((Run(0), Run(1), Run(0)), tight=True)
+_VERIFIED = Wanted((Run(0), Run(1), Run(0)), placed=Placement.TIGHT)
+_OFF = Wanted((Run(0),), placed=Placement.OFF)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,11 @@ class RiscvRunner:
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
         if probe in WAYS:
             return Measurement(Verdict.REFUSED, "a program calls its kernel on dense arrays, from one thread")
-        return self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
+        verified = self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
+        if not verified.ok or probe != "normal":
+            return verified
+        off = self._tried(kernel, artifact, seed, probe, shape, _OFF, 0)
+        return verified if off.ok else replace(off, detail=f"{off.detail}, {DOING[WorkerStage.OFF]}")
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int, shape: int = 0) -> list[Measurement]:
         """A program has one kernel. Where times are taken, programs alternate, so that a clock that changes meanwhile

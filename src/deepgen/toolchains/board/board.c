@@ -1,6 +1,6 @@
 // Runs one kernel on a machine without Python: `kernel FOLDER` reads FOLDER/request and writes FOLDER/answers, a line of
 // JSON for each run. A request is lines of words:
-//     tensor NAME input|output|inout BYTES ALIGN POISON   its sets of contents are in the files set-NUMBER-NAME
+//     tensor NAME input|output|inout BYTES ALIGN OFF POISON   its sets of contents are in the files set-NUMBER-NAME
 //     workspace NAME BYTES ALIGN plain|zeroed|lasting
 //     number VALUE                                         in the order of the calls
 //     run SET plain|counted                                one call, on inputs of that set
@@ -76,7 +76,8 @@ static void protect(buffer *b, int how) {
     if (mprotect(b->low, b->body, how)) fail("cannot protect", b->name);
 }
 
-static buffer *made(const char *name, role role, size_t bytes, size_t align) {
+// Its address is a multiple of `align`, and `off` bytes more.
+static buffer *made(const char *name, role role, size_t bytes, size_t align, size_t off) {
     buffer *b = &buffers[count++];
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     snprintf(b->name, sizeof b->name, "%s", name);
@@ -86,7 +87,7 @@ static buffer *made(const char *name, role role, size_t bytes, size_t align) {
     if (whole == MAP_FAILED) fail("no memory for", name);
     b->low = whole + GUARD, b->end = b->low + b->body;
     protect(b, PROT_READ | PROT_WRITE);
-    b->start = (unsigned char *)((uintptr_t)(b->end - bytes) / align * align);
+    b->start = (unsigned char *)((uintptr_t)(b->end - bytes - off) / align * align + off);
     memset(b->low, PATTERN, b->body);
     return b;
 }
@@ -297,14 +298,15 @@ int main(int argc, char **argv) {
     int told = 0, runs = 0, set, least, most;
     long left;
     while (fscanf(request, "%63s", word) == 1) {
-        size_t bytes, align;
+        size_t bytes, align, off;
         int poison;
-        if (!strcmp(word, "tensor") && fscanf(request, "%63s %63s %zu %zu %d", name, kind, &bytes, &align, &poison) == 5) {
-            buffer *b = made(name, role_of(kind), bytes, align);
+        if (!strcmp(word, "tensor") &&
+            fscanf(request, "%63s %63s %zu %zu %zu %d", name, kind, &bytes, &align, &off, &poison) == 6) {
+            buffer *b = made(name, role_of(kind), bytes, align, off);
             b->poison = poison;
             read_sets(b);
         } else if (!strcmp(word, "workspace") && fscanf(request, "%63s %zu %zu %63s", name, &bytes, &align, kind) == 4) {
-            made(name, role_of(kind), bytes, align);
+            made(name, role_of(kind), bytes, align, 0);
         } else if (!strcmp(word, "number") && fscanf(request, "%63s", name) == 1) {
             if (board_numbers[told] == 'i') numbers[told].i = strtoll(name, 0, 10);
             else numbers[told].d = strtod(name, 0);
