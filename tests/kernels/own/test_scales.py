@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deepgen as dg
-from deepgen.kernels.own import OwnKernel
+from deepgen.kernels.own import OwnKernel, scales
 from deepgen.kernels.own.carried import Arithmetic, Untraced, errors_of
 from deepgen.operators import Answer, Array
 from deepgen.operators.base import Operator
@@ -152,6 +152,20 @@ def test_what_cannot_be_followed_is_called_again_with_other_numbers() -> None:
     kernel = own(_element_by_element, (2000,))
     assert judged(kernel, lambda a: np.exp(np.float32(5) * a)).ok
     assert judged(kernel, lambda a: np.where(a < 0, 0, np.exp(5 * a))).wrong > 500
+    assert judged(kernel, lambda a: np.where(a < -1, 1.001, 1) * np.exp(5 * a)).wrong > 100
+    total = own(lambda a: np.array([float(a.sum())]), (54_000,), result=(1,))
+    rows = own(lambda a: np.stack([np.array([float(row.sum())]) for row in a])[:, 0], (50, 2000), result=(50,))
+    for order in ORDERS.values():
+        assert judged(total, order).ok
+        assert judged(rows, lambda a, order=order: np.array([order(row) for row in a])).ok
+
+
+def test_large_inputs_are_judged_without_carrying_errors_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scales, "_MOST_ELEMENTS", 1000)
+    monkeypatch.setattr(scales, "errors_of", None)
+    kernel = own(lambda a: np.exp(5 * a), (2000,))
+    assert judged(kernel, lambda a: np.exp(np.float32(5) * a)).ok
+    assert judged(kernel, lambda a: np.where(a < -1, 1.001, 1) * np.exp(5 * a)).wrong > 100
 
 
 def test_references_that_write_to_their_arguments_change_nothing() -> None:

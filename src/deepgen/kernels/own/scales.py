@@ -19,7 +19,9 @@ _ROOM = (
     4.0  # times the errors that were carried along: functions by hand, and operations that a reference does not have
 )
 _STEPS = 14.0  # of the result itself: quick exponentials of GPUs
+_NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change that shows in any result; the share of those that it spares
 _DRAWS, _SPREAD = 3, 4.0  # of changed inputs, where errors cannot be carried along
+_MOST_ELEMENTS = 1 << 24  # of inputs: errors that are carried along take several times the memory
 _SLOW_SECONDS = 1.0  # of a reference that is not called more often than it must be
 
 
@@ -46,6 +48,8 @@ class Scales:
 
     def of(self, output: str, values: Array, of: DType) -> Array:
         arithmetic = Arithmetic.of(of, [*self._formats.values()])
+        if sum(array.size for array in self._inputs.values()) > _MOST_ELEMENTS:
+            self._carried[arithmetic] = None
         if arithmetic not in self._carried:
             try:
                 self._carried[arithmetic] = errors_of(self._call, self._inputs, arithmetic)
@@ -81,13 +85,35 @@ class Scales:
                 for name, value in usual.items():
                     off = np.abs(np.asarray(results[name], np.float64) - value)
                     spread[name] = np.fmax(spread[name], off)
-        terms = max(1.0, self._terms or max((a.size for a in self._inputs.values()), default=1))
-        self._spread[wide] = {n: terms**0.5 * (_SPREAD * s + 2.0 * half * np.abs(usual[n])) for n, s in spread.items()}
+        terms = self._terms_of(usual, spread, rng)
+        self._spread[wide] = {
+            n: terms[n] ** 0.5 * (_SPREAD * s + 2.0 * half * np.abs(usual[n])) for n, s in spread.items()
+        }
         return self._spread[wide]
 
+    def _terms_of(
+        self, usual: Mapping[str, Array], spread: Mapping[str, Array], rng: np.random.Generator
+    ) -> dict[str, float]:
+        """About how many numbers an element of each output is made of: a few, or perhaps all.
 
-def _moved(values: Array, half: float, rng: np.random.Generator) -> Array:
-    signs = 2.0 * rng.integers(2, size=values.shape) - 1.0
+        Where every other number changes, elements that are made of n stay as they are in 2^-n of all cases.
+        """
+        if self._terms:
+            return dict.fromkeys(usual, max(1.0, self._terms))
+        with np.errstate(all="ignore"):
+            results = self._call({n: _moved(a, _NOTICED, rng, few=True) for n, a in self._inputs.items()})
+        terms, most = {}, float(max((a.size for a in self._inputs.values()), default=1))
+        for name, values in usual.items():
+            moving = spread[name] > 0  # others never change
+            stayed = int((np.asarray(results[name], np.float64)[moving] == values[moving]).sum())
+            few = stayed > _FEWEST * moving.sum() and stayed > 1
+            terms[name] = min(most, 2.0 * float(np.log2(moving.sum() / stayed)) + 1.0) if few else most
+        return terms
+
+
+def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = False) -> Array:
+    """Each number off by half a step, or every other one by chance."""
+    signs = rng.integers(0, 2, size=values.shape) if few else 2.0 * rng.integers(2, size=values.shape) - 1.0
     moved: Array = values * (1.0 + half * signs) if values.dtype.kind == "f" else values.copy()
     return moved
 
