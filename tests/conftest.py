@@ -19,7 +19,7 @@ from hypothesis import settings
 from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions, spawn
 from deepgen.targets.host import usable_cores
-from deepgen.tuning.finals import bursts
+from deepgen.tuning.finals import bursts, crowning
 from deepgen.tuning.study import connections
 from forked_workers import Forks
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
@@ -42,6 +42,8 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
 base.CALM_SECONDS, base.RACE_SECONDS = 0.0, 1.0
+# Starting a process for each winner would take minutes in all; the pool of faults and the judge have it done.
+crowning.LAST_CALLS = False
 # For the same reason whatever is timed in tests may enter a library; `noticing` has the limits that users have.
 NOISE = {(conditions, name): getattr(conditions, name) for name in ("WAITED", "MUCH", "CROWDED")}
 NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE")}

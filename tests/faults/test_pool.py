@@ -6,35 +6,32 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pool import FAULTS, Fault
-from pool.awaited import AWAITED
 from pool.emulated import emulated
 from pool.runner import CPU, Place, tried
+from pool.texts import described
 
+import deepgen as dg
 from deepgen.targets import resolve
+from deepgen.tuning.finals import crowning
 from needs import toolchain
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-
-
-def cases(faults: Iterable[Fault]) -> list[Any]:
-    """As parameters; those that are awaited must fail, so that whoever mends one takes it off the list."""
-    wins = {fault.full_name: pytest.mark.xfail(strict=True, reason=f"{fault.point}: it wins") for fault in faults}
-    plain = {fault.full_name for fault in faults if fault.language in ("c", "expression") and fault.name in AWAITED}
-    awaited = plain | set(AWAITED)
-    return [pytest.param(fault, id=name, marks=wins[name] if name in awaited else ())
-            for fault in faults for name in [fault.full_name]]  # fmt: skip
 
 
 # Triton's compiler takes long, and on a GPU the same judge decides: one of each point.
 ONE_OF_EACH = list({(f.point, f.language): f for f in reversed(FAULTS)}.values())
 ON_CPU = [f for f in FAULTS if f.language in CPU.languages and (f.language != "triton" or f in ONE_OF_EACH)]
 EMULATED = [f for f in ONE_OF_EACH if f.language == "cuda"]
+
+
+@pytest.fixture(autouse=True)
+def all_that_winners_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowning, "LAST_CALLS", True)
 
 
 @pytest.fixture(scope="module")
@@ -49,22 +46,28 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.parametrize("fault", cases(ON_CPU))
+@pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.full_name)
 def test_each_gets_what_is_due(fault: Fault, tmp_path: Path, cache: Path) -> None:
     outcome = tried(fault, CPU, tmp_path / "study", cache)
     assert outcome.due(fault), outcome
 
 
-@pytest.mark.parametrize("fault", cases(EMULATED))
+@pytest.mark.parametrize("fault", EMULATED, ids=lambda fault: fault.full_name)
 def test_one_of_each_kind_in_cuda_gets_it_too(fault: Fault, gpu: Place, tmp_path: Path, cache: Path) -> None:
     outcome = tried(fault, gpu, tmp_path / "study", cache)
     assert outcome.due(fault), outcome
 
 
-def test_names_are_unique_and_nothing_is_awaited_that_is_not_there() -> None:
+@pytest.mark.parametrize("name", ["the factor is a constant", "indices of 16 bits", "results kept by sixteen samples"])
+def test_the_judge_finds_what_finals_find(name: str, cache: Path) -> None:
+    fault = next(fault for fault in ON_CPU if fault.name == name)
+    result = dg.judge(described(fault), {"FAULT": 1}, target="cpu", engine=dg.LocalEngine(cache=cache))
+    assert not result.right, result.tried
+
+
+def test_names_are_unique() -> None:
     names = [fault.full_name for fault in FAULTS]
     assert len(set(names)) == len(names)
-    assert set(AWAITED) <= {*names, *(fault.name for fault in FAULTS)}
 
 
 def test_each_stands_under_a_heading_of_the_page_on_verification() -> None:

@@ -20,17 +20,18 @@ from deepgen.targets import Target
 from deepgen.vocabulary import DeepgenError, foreign
 from deepgen.vocabulary.folders import default_cache_folder, write_whole
 
-TRIAL, REFERENCE, VERIFY, SAMPLE, CALLS = "trial", "reference", "verify", "sample", "calls"
+TRIAL, REFERENCE, VERIFY, SAMPLE, CALLS, FRESH = "trial", "reference", "verify", "sample", "calls", "fresh"
 LOAD, PEAK, END = "load", "peak", "end"
 # Seconds that are assumed where nothing was measured: of a trial's measurement; of verifying a kernel on inputs that
-# have no reference yet, and on others; of a sample in a race; of many calls; of loading the baselines; of measuring the
-# device's peak; and of all that follows the finals, to the end of the process.
+# have no reference yet, and on others; of a sample in a race; of many calls; of calls in a fresh process; of loading
+# the baselines; of measuring the device's peak; and of all that follows the finals, to the end of the process.
 ASSUMED: Mapping[str, float] = {
     TRIAL: 0.3,
     REFERENCE: 0.3,
     VERIFY: 0.03,
     SAMPLE: 0.01,
     CALLS: 0.4,
+    FRESH: 1.5,
     LOAD: 3.0,
     PEAK: 2.0,
     END: 0.5,

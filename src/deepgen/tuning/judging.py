@@ -6,7 +6,6 @@ their arena is written down on its way.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,18 +13,19 @@ from typing import Any, cast
 
 from deepgen.operators import Operator
 from deepgen.operators.filling import DENORMALS, INF, NAN
+from deepgen.run.measure.afresh import fresh_seed
 from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, STRIDED, Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.base import Arena, Outcome
 from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.finals.qualifying import finals_inputs
+from deepgen.tuning.request import Request, task_of
 from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.properties import Properties
 
-_SEEDS = 1 << 31
 _RACE_SECONDS = 2.0  # without rivals, a race is more calls of the kernel, each of them verified
 
 
@@ -107,8 +107,7 @@ def judge(
 ) -> Judgement:
     """Everything that a winner has to pass, for one kernel alone."""
     engine, policy = engine or LocalEngine(), replace(policy or Policy(), calm_seconds=0.0)
-    operator = suspect.operator
-    task = Task(operator, suspect.target, seed, policy, neighbours=operator.neighbours())
+    task = task_of(Request(suspect.operator, suspect.target, seed=seed, policy=policy))
     built = {} if suspect.artifact is None else {suspect.kernel.id: suspect.artifact}
     with replace(engine, built=built).open(task) as session:
         witness = _Witness(session, task)
@@ -136,11 +135,6 @@ def judge(
             witness.finish(suspect.kernel)
     properties = finals.properties or Properties()
     return Judgement(suspect, tuple(witness.tried), seconds, properties, finals.left_out, seed)
-
-
-def fresh_seed() -> int:
-    """Of nobody's choosing. Even: two seeds after an even one are a pair."""
-    return 2 * secrets.randbelow(_SEEDS // 2)
 
 
 def _first(results: Callable[[float], list[Outcome]]) -> Outcome:
@@ -182,7 +176,8 @@ class _Witness:
         where = f" at {operator.describe()}" if shape else f", seed {seed}"
         if operator.values() != self._task.operator.values():
             where = " with " + ", ".join(f"{name}={value:g}" for name, value in operator.values().items())
-        self.note(what + where, measured, tells=probe in _SPECIAL and not self._task.policy.strict_floats)
+        tells = probe == SEVERAL_THREADS or (probe in _SPECIAL and not self._task.policy.strict_floats)
+        self.note(what + where, measured, tells=tells)
         return measured
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:

@@ -91,16 +91,16 @@ def emulated(folder: Path) -> Iterator[Place]:
         real = toolchains_for(target, paths)
         return lambda language: EmulatedCuda(real(language), folder) if language == "cuda" else real(language)
 
-    def surrounded(threads: int) -> dict[str, str]:
-        # Of workers alone: NVRTC itself asks a driver that it finds.
-        return {**environment(threads), "LD_LIBRARY_PATH": str(folder)}
+    def surrounded() -> dict[str, str]:
+        # Of processes that run kernels alone: NVRTC itself asks a driver that it finds.
+        return {**unmarked(), "LD_LIBRARY_PATH": str(folder)}
 
-    environment, fake = spawn.environment, replace(gpu_driver.CUDA, libraries=(str(folder / "libcuda.so.1"),))
+    unmarked, fake = spawn.unmarked, replace(gpu_driver.CUDA, libraries=(str(folder / "libcuda.so.1"),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(gpu_driver.APIS, "cuda", fake)
         patch.setattr(local, "toolchains_for", emulating)
         patch.setattr(host, "_driver", lambda: driver)
-        patch.setattr(spawn, "environment", surrounded)
+        patch.setattr(spawn, "unmarked", surrounded)
         yield Place("cuda:sm_90a", ("cuda",), on_fake)
 
 

@@ -7,6 +7,7 @@ arrays. The process is started without a word of what it is for. It writes down 
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -25,10 +26,16 @@ from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 if TYPE_CHECKING:
     from deepgen.operators import Array, Tensor
 
+_SEEDS = 1 << 31
 _MOST_BYTES = 1 << 30  # of tensors: they are written to files
 SECONDS = 60.0  # for the interpreter, its imports and the calls
-_REQUEST, _REPLY = "request.json", "reply.json"
+_REQUEST, _CALLING, _REPLY = "request.json", "calling", "reply.json"
 _PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
+
+
+def fresh_seed() -> int:
+    """Of nobody's choosing. Even: two seeds after an even one are a pair."""
+    return 2 * secrets.randbelow(_SEEDS // 2)
 
 
 def refusal(operator: Operator, target: Target) -> str | None:
@@ -71,14 +78,18 @@ def called_afresh(
                 env=spawn.unmarked(),
             )
         except subprocess.TimeoutExpired:
-            return Measurement(Verdict.TIMED_OUT, f"a call did not end within {seconds:.0f} s")
-        if done.returncode or not (folder / _REPLY).exists():
-            last = (done.stderr.strip().splitlines() or [""])[-1]
-            signal = f"signal {-done.returncode}" if done.returncode < 0 else last or "nothing was said"
-            return Measurement(Verdict.CRASHED, f"the process ended: {signal}")
+            began = (folder / _CALLING).exists()
+            verdict = Verdict.TIMED_OUT if began else Verdict.REFUSED
+            return Measurement(verdict, f"{'a call' if began else 'loading'} did not end within {seconds:.0f} s")
+        if not (folder / _CALLING).exists():  # nothing of the kernel's doing
+            last = (done.stderr.strip().splitlines() or ["the process ended"])[-1]
+            return Measurement(Verdict.REFUSED, f"it could not be loaded in a fresh process: {last}")
+        if not (folder / _REPLY).exists():
+            last = (done.stderr.strip().splitlines() or ["the process ended"])[-1]
+            return Measurement(Verdict.CRASHED, f"ended by signal {-done.returncode}" if done.returncode < 0 else last)
         reply = json.loads((folder / _REPLY).read_text())
-        if reply["refused"]:
-            return Measurement(Verdict.REFUSED, str(reply["refused"]))
+        if reply["why"]:
+            return Measurement(Verdict(reply["verdict"]), str(reply["why"]))
         for turn, inputs in enumerate(sets):
             if wrong := _wrong(operator, inputs, folder, turn):
                 return Measurement(Verdict.WRONG, f"call {turn + 1}: {wrong}")
@@ -134,15 +145,16 @@ def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, turn: 
 
 def answer(name: str) -> None:
     """What the fresh process does."""
-    from deepgen.vocabulary import DeepgenError
+    from deepgen.vocabulary import BadInput, DeepgenError
 
-    folder = Path(name)
-    refused = ""
+    folder, verdict, why = Path(name), Verdict.CORRECT, ""
     try:
         _call(folder, json.loads((folder / _REQUEST).read_text()))
-    except DeepgenError as error:
-        refused = str(error)
-    (folder / _REPLY).write_text(json.dumps({"refused": refused}))
+    except BadInput as error:
+        verdict, why = Verdict.REFUSED, str(error)
+    except DeepgenError as error:  # of a device's driver
+        verdict, why = Verdict.CRASHED, str(error)
+    (folder / _REPLY).write_text(json.dumps({"verdict": verdict.value, "why": why}))
 
 
 def _call(folder: Path, request: Mapping[str, Any]) -> None:
@@ -160,6 +172,7 @@ def _call(folder: Path, request: Mapping[str, Any]) -> None:
     tensors = operator.tensors()
     written = [tensor for tensor in tensors if tensor.role == OUTPUT]
     held = {tensor.name: place.new(tensor) for tensor in tensors}
+    (folder / _CALLING).touch()
     for turn in range(request["turns"]):
         for tensor in tensors:
             if tensor.role != OUTPUT:

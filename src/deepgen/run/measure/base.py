@@ -27,8 +27,8 @@ REFERENCE = "reference"  # what names of helpers begin with that compute answers
 # Not probes of an operator, but other ways to call a kernel on the usual inputs: with room between the rows of
 # tensors; again and again; and from several threads at once.
 STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads"
-WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS)
-AFRESH = "afresh"  # neither: the loaded kernel in a process of its own
+AFRESH = "afresh"  # the loaded kernel in a process of its own, on plain arrays
+WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS, AFRESH)
 CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
 _OF_FINALS = ("calm_seconds", "race_seconds")
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, Task
+from deepgen.run.measure.afresh import fresh_seed
+from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, Task
 from deepgen.tuning.bounded import OutOfTime
-from deepgen.tuning.costs import CALLS
+from deepgen.tuning.costs import CALLS, FRESH
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.qualifying import Finalist, Qualified, float_properties, tried_at_neighbours
 from deepgen.tuning.finals.race import Race, choose, raced_among
@@ -18,6 +19,8 @@ from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.vocabulary import Kernel, Measurement, Verdict
 from deepgen.vocabulary.properties import ANY, ONE, Properties
+
+LAST_CALLS = True  # whether a winner is called in a fresh process
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Crowned:
     race: Race
     serves: Serves | None = None
     properties: Properties = field(default_factory=Properties)
+    afresh: int | None = None  # the seed of the inputs of its last calls
     left_out: list[str] = field(default_factory=list)
 
 
@@ -89,10 +93,23 @@ class _Checks:
 
     def wrong(self) -> Measurement | None:
         """The first verdict that is not right; None: there is none."""
-        wrong = self._calls()
+        wrong = self._calls() or self._afresh()
         if wrong is None:
             self._threads()
         return wrong
+
+    def _afresh(self) -> Measurement | None:
+        """In a process of its own, on inputs from a seed that is drawn now."""
+        if not LAST_CALLS:
+            return None
+        seed = fresh_seed()
+        tried = self._tried(AFRESH, FRESH, seed)
+        if tried is None:
+            self._crowned.left_out.append("calls in a fresh process")
+        if tried is None or tried.ok or tried.verdict is Verdict.REFUSED:
+            self._crowned.afresh = seed if tried is not None and tried.ok else None
+            return None
+        return Measurement(tried.verdict, f"called in a fresh process, on inputs of seed {seed}: {tried.detail}")
 
     def _calls(self) -> Measurement | None:
         tried = self._tried(MANY_CALLS)
@@ -111,12 +128,12 @@ class _Checks:
         threads = "" if refused else ANY if tried is not None and tried.ok else ONE if tried or brought else ""
         self._crowned.properties = Properties(threads=threads)
 
-    def _tried(self, way: str) -> Measurement | None:
+    def _tried(self, way: str, step: str = CALLS, seed: int | None = None) -> Measurement | None:
         """None where there is no time for it."""
         try:
-            if not self._clock.fits(CALLS):
+            if not self._clock.fits(step):
                 return None
-            with self._clock.hearing(CALLS):
-                return self._arena.verify(self._kernel, self._task.seed, way)
+            with self._clock.hearing(step):
+                return self._arena.verify(self._kernel, self._task.seed if seed is None else seed, way)
         except OutOfTime:
             return None

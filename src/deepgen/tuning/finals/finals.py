@@ -294,6 +294,7 @@ class _Course:
             ),
             serves=crowned.serves,
             properties=crowned.properties,
+            afresh=crowned.afresh,
             shapes=_by_shape(self._task, winner.name, self._names, race),
             conditions=tuple(race.conditions),
             waited=self._waited,

@@ -180,6 +180,7 @@ class Finals:
     dropped: tuple[DroppedTrial, ...] = ()
     serves: Serves | None = None
     properties: Properties | None = field(default=None, metadata=coded(omit=True))  # of the winner
+    afresh: int | None = field(default=None, metadata=coded(omit=True))  # the seed of its calls in a fresh process
     shapes: tuple[ShapeTimes, ...] = field(default=(), metadata=coded(omit=True))
     conditions: tuple[Mapping[str, Any], ...] = ()
     waited: Waited | None = None
