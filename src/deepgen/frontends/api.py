@@ -21,13 +21,13 @@ from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import as_operator
 from deepgen.report.view.live import Watch, in_notebook, title_of, watching
 from deepgen.report.view.signals import stop_on_ctrl_c
-from deepgen.run.measure.afresh import fresh_seed
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
 from deepgen.tuning import Progress, Request, Study
 from deepgen.tuning import tune as run
 from deepgen.tuning.engines import Engine, LocalEngine, local_engine
+from deepgen.tuning.finals.crowning import fresh_seed
 from deepgen.tuning.judging import Judgement, Suspect
 from deepgen.tuning.judging import judge as judged
 from deepgen.tuning.request import STUDIES, on_threads

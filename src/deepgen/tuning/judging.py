@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from deepgen.operators import Operator
 from deepgen.operators.filling import DENORMALS, INF, NAN
-from deepgen.run.measure.afresh import fresh_seed
 from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, STRIDED, Contender, Policy, Task
 from deepgen.targets import Target
 from deepgen.tuning.engines import LocalEngine
 from deepgen.tuning.engines.base import Arena, Outcome
+from deepgen.tuning.finals.crowning import fresh_seed
 from deepgen.tuning.finals.finals import run_finals
 from deepgen.tuning.finals.qualifying import finals_inputs
 from deepgen.tuning.request import Request, task_of

@@ -13,10 +13,10 @@ from deepgen.frontends.cli import words as operator_words
 from deepgen.frontends.cli.build import ConfigText, Rank
 from deepgen.frontends.cli.output import config_text, labelled, print_json, table
 from deepgen.libraries.racing import contender_of
-from deepgen.run.measure.afresh import fresh_seed
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.tuning.engines import local_engine
+from deepgen.tuning.finals.crowning import fresh_seed
 from deepgen.tuning.judging import Judgement, Suspect, Tried
 from deepgen.tuning.judging import judge as judged
 from deepgen.tuning.study.text import counted, seconds_text

@@ -7,7 +7,6 @@ arrays. The process is started without a word of what it is for. It writes down 
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -26,16 +25,10 @@ from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 if TYPE_CHECKING:
     from deepgen.operators import Array, Tensor
 
-_SEEDS = 1 << 31
 _MOST_BYTES = 1 << 30  # of tensors: they are written to files
 SECONDS = 60.0  # for the interpreter, its imports and the calls
 _REQUEST, _CALLING, _REPLY = "request.json", "calling", "reply.json"
 _PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
-
-
-def fresh_seed() -> int:
-    """Of nobody's choosing. Even: two seeds after an even one are a pair."""
-    return 2 * secrets.randbelow(_SEEDS // 2)
 
 
 def refusal(operator: Operator, target: Target) -> str | None:

@@ -16,7 +16,8 @@ from typing import Any
 from deepgen import baselines
 from deepgen.baselines import raced
 from deepgen.run.measure import bandwidth, conditions, limits, open_runner, peak_gflops
-from deepgen.run.measure.base import Contender, Helper, RunnerOptions, Task, least_seconds
+from deepgen.run.measure.afresh import called_afresh
+from deepgen.run.measure.base import AFRESH, Contender, Helper, RunnerOptions, Task, least_seconds
 from deepgen.run.measure.helpers import build_helpers, helpers_for
 from deepgen.run.measure.peak import NotMeasured
 from deepgen.settings import Settings
@@ -184,6 +185,8 @@ class LocalSession:
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
         artifact = self.build(kernel)
         with self._device:
+            if probe == AFRESH:
+                return called_afresh(kernel, artifact, self.task.shapes[shape], self.task.target, seed)
             return self._runner.verify(kernel, artifact, seed, probe, shape)
 
     def compare(self, contenders: Sequence[Contender], rounds: int, seed: int) -> list[Measurement]:
