@@ -60,7 +60,12 @@ def value_to_json(value: Value) -> Json:
     return [value_to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
+_MOST_PARTS = 10_000  # of one value of a knob
+
+
 def value_from_json(data: Any) -> Value:
+    if isinstance(data, list) and len(data) > _MOST_PARTS:
+        raise BadInput(f"a value has {len(data)} parts", allowed=f"at most {_MOST_PARTS}")
     return check_value(tuple(value_from_json(d) for d in data) if isinstance(data, list) else data)
 
 

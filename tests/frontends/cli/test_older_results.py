@@ -25,3 +25,10 @@ def test_a_study_of_older_configs_leaves_their_result_file(
         entries = json.loads(file.read_text())["results"]
         assert entries and all(set(e) == {"correct", "acc", "torchMs", "kcgMs", "config"} for e in entries)
         assert entries[0]["kcgMs"] == min(e["kcgMs"] for e in entries)
+
+
+def test_a_value_of_too_many_parts_is_refused(project: Path, deepgen: Callable) -> None:
+    result = {"correct": True, "acc": 1.2, "torchMs": 1.2, "kcgMs": 1.0, "config": {"K_SIZE": [[]] * 20_000}}
+    (project / "r.json").write_text(json.dumps({"results": [result]}))
+    said = deepgen("import", "r.json")
+    assert said.code == 2 and "config key 'K_SIZE'" in said.err
