@@ -75,9 +75,9 @@ RULES: Registry[Callable[[], Rule]] = Registry(
     "deepgen.schedule_rules",
     "schedule rule",
     {
-        "Always-Inline": f"{_ROOM}.stages:AlwaysInline",
+        "Always-Inline": f"{_ROOM}.rule:AlwaysInline",
         "Row-Fusion": f"{_ROOM}.elementwise:RowFusion",
-        "Add-Cache-Stage": f"{_ROOM}.stages:AddCacheStage",
+        "Add-Cache-Stage": f"{_ROOM}.rule:AddCacheStage",
         "Tensorize": f"{_ROOM}.tensorize:TensorizeRule",
         "Multi-level-Tiling": f"{_ROOM}.tiling:MultiLevelTiling",
         "Reduction-Split": f"{_ROOM}.reduction:ReductionSplit",
