@@ -10,7 +10,7 @@ import pytest
 
 import deepgen as dg
 from deepgen.kernels.own import OwnKernel, scales
-from deepgen.kernels.own.carried import Arithmetic, Untraced, errors_of
+from deepgen.kernels.own.carried import OwnArithmetic, Untraced, errors_of
 from deepgen.operators import Answer, Array
 from deepgen.operators.base import Operator
 from deepgen.operators.compare import Comparison, compare
@@ -132,7 +132,7 @@ TRACED: dict[str, Function] = {
 @pytest.mark.parametrize("name", TRACED)
 def test_errors_are_carried_through_what_references_are_written_with(name: str) -> None:
     function, x = TRACED[name], np.random.default_rng(5).standard_normal((40, 50), np.float32).astype(np.float64)
-    traced = errors_of(lambda inputs: {"y": function(inputs["x"])}, {"x": x}, Arithmetic("f32", "f32"))["y"]
+    traced = errors_of(lambda inputs: {"y": function(inputs["x"])}, {"x": x}, OwnArithmetic("f32", "f32"))["y"]
     assert np.allclose(traced.values, function(x), rtol=1e-12)
     error = np.broadcast_to(traced.error, traced.values.shape)
     assert (np.abs(function(x.astype(np.float32)) - traced.values) <= 2 * error + 2e-7 * np.abs(traced.values)).all()
@@ -148,7 +148,9 @@ def _element_by_element(a: Any) -> Any:
 
 def test_what_cannot_be_followed_is_called_again_with_other_numbers() -> None:
     with pytest.raises(Untraced):
-        errors_of(lambda inputs: {"y": _element_by_element(inputs["a"])}, {"a": np.ones(9)}, Arithmetic("f32", "f32"))
+        errors_of(
+            lambda inputs: {"y": _element_by_element(inputs["a"])}, {"a": np.ones(9)}, OwnArithmetic("f32", "f32")
+        )
     kernel = own(_element_by_element, (2000,))
     assert judged(kernel, lambda a: np.exp(np.float32(5) * a)).ok
     assert judged(kernel, lambda a: np.where(a < 0, 0, np.exp(5 * a))).wrong > 500

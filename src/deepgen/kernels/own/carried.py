@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from math import isqrt, prod, sqrt
 from typing import Any
 
@@ -30,7 +31,7 @@ _UNARY = {
     "sin": "sin", "cos": "cos", "floor": "floor", "erf": "erf", "expit": "sigmoid",
 }  # fmt: skip
 _COMPARED = {"less": "lt", "less_equal": "le", "equal": "eq", "not_equal": "ne"}
-_TURNED = {"greater": "less", "greater_equal": "less_equal"}
+_SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _LOGIC = {"logical_and": "and", "bitwise_and": "and", "logical_or": "or", "bitwise_or": "or"}
 _REDUCED = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
 _MOST_ARRAYS = 4096  # a loop over elements would take minutes
@@ -42,7 +43,7 @@ class Untraced(Exception):
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class OwnArithmetic:
     """What a right kernel may compute in."""
 
     elements: str  # the format of elementwise operations
@@ -51,15 +52,15 @@ class Arithmetic:
     arrays: list[None] = field(default_factory=list, compare=False)  # one for each array so far
 
     @staticmethod
-    def of(output: DType, inputs: Sequence[DType]) -> Arithmetic:
+    def of(output: DType, inputs: Sequence[DType]) -> OwnArithmetic:
         elements = output.name if output.bits >= 16 else "f32"
         floats = tuple(of for of in inputs if not of.integer)
         narrow = floats if floats and all(of.bits == 16 for of in floats) else ()
-        return Arithmetic(elements, "f64" if elements == "f64" else "f32", narrow)
+        return OwnArithmetic(elements, "f64" if elements == "f64" else "f32", narrow)
 
 
 def errors_of(
-    call: Callable[[Mapping[str, Any]], Mapping[str, Any]], inputs: Mapping[str, Array], arithmetic: Arithmetic
+    call: Callable[[Mapping[str, Any]], Mapping[str, Any]], inputs: Mapping[str, Array], arithmetic: OwnArithmetic
 ) -> dict[str, Numbers]:
     """The results of a reference with their errors. Raises Untraced."""
     wrapped = {name: Carried(Numbers(array.copy()), arithmetic) for name, array in inputs.items()}
@@ -80,7 +81,7 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, numbers: Numbers, arithmetic: Arithmetic) -> None:
+    def __init__(self, numbers: Numbers, arithmetic: OwnArithmetic) -> None:
         self.numbers, self.arithmetic = numbers, arithmetic
         arithmetic.arrays.append(None)
         if len(arithmetic.arrays) > _MOST_ARRAYS:
@@ -137,22 +138,6 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
         return Carried(Numbers(values, error), self.arithmetic)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self.numbers.values.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.numbers.values.ndim
-
-    @property
-    def size(self) -> int:
-        return self.numbers.values.size
-
-    @property
-    def dtype(self) -> Any:
-        return self.numbers.values.dtype
-
-    @property
     def T(self) -> Any:
         return self.transpose()
 
@@ -176,17 +161,11 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
             raise Untraced("a branch depends on a rounded number")
         return bool(self.numbers.values)
 
-    def sum(self, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Carried:
-        return self._reduced("sum", axis, keepdims)
+    def _over(self, op: str, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Carried:
+        return self._reduced(op, axis, keepdims)
 
-    def max(self, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Carried:
-        return self._reduced("max", axis, keepdims)
-
-    def min(self, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Carried:
-        return self._reduced("min", axis, keepdims)
-
-    def prod(self, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Carried:
-        return self._reduced("prod", axis, keepdims)
+    sum, prod = partialmethod(_over, "sum"), partialmethod(_over, "prod")
+    max, min = partialmethod(_over, "max"), partialmethod(_over, "min")
 
     def mean(self, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Any:
         total = self._reduced("sum", axis, keepdims)
@@ -220,7 +199,9 @@ class Carried(np.lib.mixins.NDArrayOperatorsMixin):
         return np.transpose(self, order)
 
     def __getattr__(self, name: str) -> Any:
-        """Other methods that are functions of numpy too."""
+        """What is as that of an array, and methods that are functions of numpy too."""
+        if name in ("shape", "ndim", "size", "dtype"):
+            return getattr(self.numbers.values, name)
         if name in _METHODS:
             function = getattr(np, name)
             return lambda *args, **options: function(self, *args, **options)
@@ -266,12 +247,12 @@ def _key(key: Any) -> Any:
     return tuple(map(_key, key)) if isinstance(key, tuple) else key
 
 
-def _applied(ufunc: np.ufunc, numbers: Sequence[Numbers], arithmetic: Arithmetic) -> Numbers:
+def _applied(ufunc: np.ufunc, numbers: Sequence[Numbers], arithmetic: OwnArithmetic) -> Numbers:
     name, of = ufunc.__name__, arithmetic.elements
     if name == "matmul":
         return _multiplied(np.matmul, numbers[0], numbers[1], arithmetic, numbers[0].values.shape[-1])
-    if name in _TURNED:
-        return _applied(getattr(np, _TURNED[name]), numbers[::-1], arithmetic)
+    if name in _SWAPPED:
+        return _applied(getattr(np, _SWAPPED[name]), numbers[::-1], arithmetic)
     if name in _COMPARED:
         return rounding.compare(_COMPARED[name], *numbers)
     if name in _LOGIC and all(n.values.dtype.kind == "b" for n in numbers):
@@ -306,7 +287,7 @@ def _differences(ufunc: np.ufunc, numbers: Sequence[Numbers], of: str) -> Number
 
 
 def _multiplied(
-    function: Callable[[Array, Array], Array], x: Numbers, y: Numbers, arithmetic: Arithmetic, terms: int
+    function: Callable[[Array, Array], Array], x: Numbers, y: Numbers, arithmetic: OwnArithmetic, terms: int
 ) -> Numbers:
     """Sums of that many products, one factor from each."""
     a, b = x.values.astype(np.float64), y.values.astype(np.float64)
@@ -338,7 +319,7 @@ def _product(function: Callable[[Array, Array], Array], terms: Callable[[Array, 
     return multiply
 
 
-def _arithmetic(*values: Any) -> Arithmetic:
+def _arithmetic(*values: Any) -> OwnArithmetic:
     return next(v.arithmetic for v in values if isinstance(v, Carried))
 
 
@@ -396,19 +377,15 @@ def _along(op: str) -> Any:
     return scan
 
 
-def _last(a: Array, b: Array, out: Array) -> int:
-    return int(a.shape[-1]) if a.ndim else 1
-
-
 def _shorter(a: Array, b: Array, out: Array) -> int:
-    return min(a.size, b.size)
+    return min(a.size, b.size) if a.ndim == 1 else int(a.shape[-1]) if a.ndim else 1
 
 
 _FUNCTIONS: dict[str, Any] = {
     **{name: _method(name) for name in ("sum", "mean", "prod", "var", "std", "max", "min", "copy")},
     "amax": _method("max"), "amin": _method("min"), "cumsum": _along("sum"), "cumprod": _along("prod"),
     "einsum": _einsum, "where": _where, "clip": _clip, "norm": _norm,
-    "dot": _product(np.dot, _last), "inner": _product(np.inner, _last), "vdot": _product(np.vdot, _shorter),
+    "dot": _product(np.dot, _shorter), "inner": _product(np.inner, _shorter), "vdot": _product(np.vdot, _shorter),
     "outer": _product(np.outer, lambda a, b, out: 1), "convolve": _product(np.convolve, _shorter),
     "correlate": _product(np.correlate, _shorter),
     "tensordot": lambda x, y, axes=2: _product(
@@ -417,5 +394,4 @@ _FUNCTIONS: dict[str, Any] = {
     "trace": lambda x, **_: np.diagonal(x).sum(-1),
     "ones_like": lambda x, *_, **__: np.ones(x.shape), "shape": lambda x: x.shape, "ndim": lambda x: x.ndim,
     "size": lambda x: x.size,
-    "result_type": lambda *_: np.dtype(np.float64), "iscomplexobj": lambda x: False,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.kernels.own.carried import Arithmetic, Untraced, errors_of
+from deepgen.kernels.own.carried import OwnArithmetic, Untraced, errors_of
 from deepgen.operators.base import Array, Tolerance
 from deepgen.operators.expr.interpret import finite_scale
 from deepgen.vocabulary import DType
@@ -43,11 +43,11 @@ class Scales:
         started = time.monotonic()
         self.results = call({name: array.copy() for name, array in inputs.items()})
         self._slow = time.monotonic() - started > _SLOW_SECONDS
-        self._carried: dict[Arithmetic, Mapping[str, Any] | None] = {}
+        self._carried: dict[OwnArithmetic, Mapping[str, Any] | None] = {}
         self._spread: dict[bool, Mapping[str, Array]] = {}
 
     def of(self, output: str, values: Array, of: DType) -> Array:
-        arithmetic = Arithmetic.of(of, [*self._formats.values()])
+        arithmetic = OwnArithmetic.of(of, [*self._formats.values()])
         if sum(array.size for array in self._inputs.values()) > _MOST_ELEMENTS:
             self._carried[arithmetic] = None
         if arithmetic not in self._carried:
