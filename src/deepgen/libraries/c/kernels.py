@@ -77,9 +77,12 @@ def kernel_text(
 
 
 def _serves(function: ExportedFunction, kernel: Kernel, name: str) -> str:
-    """All requirements of the kernel, and dense tensors where it is not told of other strides."""
+    """All requirements of the kernel, dense tensors where it is not told of other strides, and numbers that fit."""
     named = plans.names_of(kernel.plan)
     conditions = [in_c(expression, function.scalars) for expression, _ in kernel.requirements]
+    passed = [a for step in plans.steps_of(kernel.plan) for a in step.args if isinstance(a, ScalarArg)]
+    whole = dict.fromkeys(a.value for a in passed if a.ctype == "i32" and isinstance(a.value, str))
+    conditions += [f"({in_c(value, function.scalars)} <= INT32_MAX)" for value in whole]
     if function.fixed:
         own = function.operator.sizes()
         conditions += [f"({function.sized[size]} == {in_c(own[size], {})})" for size in function.sizes]
