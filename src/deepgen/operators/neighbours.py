@@ -60,23 +60,23 @@ def variants(operator: O) -> tuple[O, ...]:
     own, signature = operator.values(), operator.signature()
     chances = {name: Random(f"{name} {value}") for name, value in own.items()}
     results: dict[str, O] = {}
-    for turn in range(2):
-        values = {name: _other(value, signature[name], chances[name], turn) for name, value in own.items()}
+    for draw in range(2):
+        values = {name: _other(value, signature[name], chances[name], draw) for name, value in own.items()}
         if values != own and (resized := _with_values(operator, values)) is not None:
             results.setdefault(repr(values), resized)
     return tuple(results.values())
 
 
-def _other(value: float, param: Param, chance: Random, turn: int) -> float:
+def _other(value: float, param: Param, chance: Random, draw: int) -> float:
     bounds = None if param.range is None or any(isinstance(end, str) for end in param.range) else param.range
     if not param.dtype.startswith(("f", "bf")):
         if bounds is not None:
             return chance.randint(int(bounds[0]), int(bounds[1]))
-        return value if value < 2 else value - 1 if turn == 0 else int(value) // 2
+        return value if value < 2 else value - 1 if draw == 0 else int(value) // 2
     if bounds is not None:
         low, high = float(bounds[0]), float(bounds[1])
         return min(high, max(low, _rounded(chance.uniform(low, high))))
-    return _rounded((value or 1.0) * (chance.uniform(0.55, 0.95) if turn == 0 else chance.uniform(1.05, 1.95)))
+    return _rounded((value or 1.0) * (chance.uniform(0.55, 0.95) if draw == 0 else chance.uniform(1.05, 1.95)))
 
 
 def _rounded(value: float) -> float:
