@@ -54,7 +54,7 @@ def called_afresh(
     """Call the kernel twice at the same addresses, the second time with other inputs and old results in its outputs."""
     if (why := refusal(operator, target)) is not None:
         return Measurement(Verdict.REFUSED, why)
-    sets = [operator.inputs(seed + turn) for turn in range(2)]
+    sets = [operator.inputs(seed + nth) for nth in range(2)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(folder, kernel, artifact, operator, target, requires, sets)
@@ -83,9 +83,9 @@ def called_afresh(
         reply = json.loads((folder / _REPLY).read_text())
         if reply["why"]:
             return Measurement(Verdict(reply["verdict"]), str(reply["why"]))
-        for turn, inputs in enumerate(sets):
-            if wrong := _wrong(operator, inputs, folder, turn):
-                return Measurement(Verdict.WRONG, f"call {turn + 1}: {wrong}")
+        for nth, inputs in enumerate(sets):
+            if wrong := _wrong(operator, inputs, folder, nth):
+                return Measurement(Verdict.WRONG, f"call {nth + 1}: {wrong}")
     return Measurement(Verdict.CORRECT)
 
 
@@ -100,9 +100,9 @@ def _write(
 ) -> None:
     import numpy as np
 
-    for turn, inputs in enumerate(sets):
+    for nth, inputs in enumerate(sets):
         for name, array in inputs.items():
-            np.save(folder / f"in-{turn}-{name}.npy", array, allow_pickle=False)
+            np.save(folder / f"in-{nth}-{name}.npy", array, allow_pickle=False)
     request = {
         "kernel": kernel.without_sources().to_json(),
         "plan": None if artifact.plan is None else artifact.plan.to_json(),
@@ -110,12 +110,12 @@ def _write(
         "operator": record(operator).to_json(),
         "target": target.to_json(),
         "requires": [list(pair) for pair in requires],
-        "turns": len(sets),
+        "calls": len(sets),
     }
     (folder / _REQUEST).write_text(json.dumps(request))
 
 
-def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, turn: int) -> str | None:
+def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, nth: int) -> str | None:
     """The first element that is not right, in words: of a thousand, and of the corners."""
     import numpy as np
 
@@ -124,7 +124,7 @@ def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, turn: 
         if tensor.role == INPUT or not signature[tensor.name].checked:
             continue
         places = sampled(tensor.shape, operator.reference_rows)
-        got = np.load(folder / f"out-{turn}-{tensor.name}.npy", allow_pickle=False).reshape(-1)[places]
+        got = np.load(folder / f"out-{nth}-{tensor.name}.npy", allow_pickle=False).reshape(-1)[places]
         answer = operator.reference_at(inputs, tensor.name, places)
         result = compare(got, answer, tensor.dtype, operator.tolerance(tensor.name))
         if result.first is not None:
@@ -166,16 +166,16 @@ def _call(folder: Path, request: Mapping[str, Any]) -> None:
     written = [tensor for tensor in tensors if tensor.role == OUTPUT]
     held = {tensor.name: place.new(tensor) for tensor in tensors}
     (folder / _CALLING).touch()
-    for turn in range(request["turns"]):
+    for nth in range(request["calls"]):
         for tensor in tensors:
             if tensor.role != OUTPUT:
-                place.put(held[tensor.name], np.load(folder / f"in-{turn}-{tensor.name}.npy", allow_pickle=False))
+                place.put(held[tensor.name], np.load(folder / f"in-{nth}-{tensor.name}.npy", allow_pickle=False))
         outputs = tuple(place.passed(held[tensor.name]) for tensor in written)
         out = {} if not outputs else {"out": outputs[0] if len(outputs) == 1 else outputs}
         kernel(**{t.name: place.passed(held[t.name]) for t in tensors if t.role != OUTPUT}, **out)
         for tensor in tensors:
             if tensor.role != INPUT:
-                np.save(folder / f"out-{turn}-{tensor.name}.npy", place.get(held[tensor.name]), allow_pickle=False)
+                np.save(folder / f"out-{nth}-{tensor.name}.npy", place.get(held[tensor.name]), allow_pickle=False)
 
 
 class _Host:
