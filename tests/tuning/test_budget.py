@@ -197,10 +197,10 @@ def test_what_is_left_out_first_and_last() -> None:
     for spare in np.linspace(0.0, 60.0, 400):
         fits = plan_finals(float(spare), rates, WANTED)
         assert fits.finalists >= 2 and fits.sets >= 1 and (fits.seconds <= spare or fits.sets == 1)
-        order = (fits.baselines, fits.sets, fits.finalists, fits.rounds, fits.strided, fits.shapes)
+        order = (fits.baselines, fits.sets, fits.finalists, fits.rounds, fits.closing, fits.strided, fits.shapes)
         assert order >= before
         before = order
-    assert before == (2, 7, 9, 2, True, 9) and fits.calm > 0
+    assert before == (2, 7, 9, 2, 0.8, True, 9) and fits.calm > 0
     assert plan_finals(float("inf"), rates, WANTED).calm == 20.0
 
 

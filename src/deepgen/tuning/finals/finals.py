@@ -13,11 +13,10 @@ from statistics import median
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.endurance import WORN_CALLS
-from deepgen.run.measure.race import paired_ratio
 from deepgen.tuning.bounded import Bounded, OutOfTime
-from deepgen.tuning.costs import LOAD, REFERENCE, VERIFY
+from deepgen.tuning.costs import LOAD, REFERENCE, SAMPLE, VERIFY
 from deepgen.tuning.engines.base import Arena
-from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise, run_bursts
+from deepgen.tuning.finals.bursts import BurstTimes, run_bursts
 from deepgen.tuning.finals.crowning import Crowned, crown
 from deepgen.tuning.finals.entrants import entrants, overlooked, with_first
 from deepgen.tuning.finals.plan import (
@@ -28,19 +27,16 @@ from deepgen.tuning.finals.plan import (
     STRIDED_SHAPES,
     FinalsPlan,
     plan_finals,
-    race_seconds,
 )
-from deepgen.tuning.finals.qualifying import Finalist, Qualified, Qualifying, verified_first
-from deepgen.tuning.finals.race import Race, choose, raced_among, run_race
+from deepgen.tuning.finals.qualifying import Qualified, Qualifying, verified_first
+from deepgen.tuning.finals.race import Race, by_shape, choose, raced_among, raced_baseline, raced_trial, run_race
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import (
     DroppedTrial,
     Finals,
     LostBaseline,
-    RacedBaseline,
     RacedTrial,
     Serves,
-    ShapeTimes,
     Slower,
     Waited,
 )
@@ -128,9 +124,11 @@ class _Course:
         self._await_baselines()
         with clock.on("waiting"):
             self._waited = wait_for_calm(arena, self._planned().calm, say)
-        self._run_race()
-        while self._race is not None and self._take_up():
-            self._run_race()
+        brief = clock.left != inf
+        self._run_race(brief)
+        while self._race is not None and (self._take_up() or (brief and self._fits_race())):
+            brief = False
+            self._run_race(brief)
         if self._race is None or not self._field.finalists:
             return
         first = choose(self._field.finalists, self._race)[0]
@@ -167,11 +165,11 @@ class _Course:
         with clock.on("verifying"):
             qualifying = self._qualifying = Qualifying(arena, task, candidates, emit, default, clock)
             field = self._field = qualifying.result
+            # With a budget the first race is short: others and more sets come after it.
             few = keep if clock.left == inf else min(LEAST_FINALISTS, keep)
             qualifying.fill(few)
-            while (not field.sets or field.sets < self._planned().sets) and qualifying.next_set(few):
+            while (not field.sets or clock.left == inf) and qualifying.next_set(few):
                 pass
-            qualifying.fill(self._planned().finalists)
 
     def _take_up(self) -> bool:
         """What was left out and fits, now that it is known what all of it takes. Whether all race once more."""
@@ -189,7 +187,7 @@ class _Course:
 
         def fits(finalists: int, baselines: int) -> bool:
             entering = max(0, finalists - racing) * field.sets * verify
-            return self._fits(entering + race_seconds(finalists + baselines, clock.costs))
+            return self._fits(entering + self._short_race(finalists + baselines))
 
         names = [*self._names, *self._ready]
         ready = self._ready if self._ready and fits(len(field.finalists), len(names)) else []
@@ -201,6 +199,15 @@ class _Course:
         if ready:
             self._names, self._ready = names, []
         return bool(ready) or len(field.finalists) > racing
+
+    def _fits_race(self) -> bool:
+        """Whether another one would have more rounds than a short one."""
+        contenders = len(self._field.finalists) + len(self._names)
+        return self._fits(self._short_race(contenders) + 2 * contenders * self._clock.costs.of(SAMPLE))
+
+    def _short_race(self, contenders: int) -> float:
+        costs = self._clock.costs
+        return contenders * (2 * costs.of(VERIFY) + FIRST * costs.of(SAMPLE))
 
     def _fits(self, seconds: float) -> bool:
         """Whether something more would end in time, also if it takes longer than it should."""
@@ -229,7 +236,7 @@ class _Course:
             able, self._ready = [], able
         self._names = able
 
-    def _run_race(self) -> None:
+    def _run_race(self, brief: bool) -> None:
         clock, finalists = self._clock, self._field.finalists
         raced = f"{counted(len(finalists), 'finalist')} and {counted(len(self._names), 'baseline')}"
         self._say(f"builds paused: timing {raced} side by side")
@@ -242,8 +249,8 @@ class _Course:
             # All that nothing after it needs; as many rounds as are usual come before other shapes.
             plan = self._planned()
             later = plan.closing + (STRIDED_SHAPES * plan.strided + plan.shapes) * clock.costs.of(REFERENCE)
-            limit = min(self._wanted.race, (clock.spare - self._for_bursts - later) / MARGIN)
-            left = partial(self._left_to_race, time.monotonic())
+            limit = 0.0 if brief else min(self._wanted.race, (clock.spare - self._for_bursts - later) / MARGIN)
+            left = partial(self._left_to_race, time.monotonic()) if not brief else float
             self._race, self._lost = run_race(
                 self._arena, contenders, rivals, self._task.seed, limit, shown, rounds, left
             )
@@ -274,11 +281,11 @@ class _Course:
             None,
             dropped=tuple(self._field.dropped),
             baselines_lost=(*lost, *unable),
-            left_out=(*self._not_done(), *(self._crowned.left_out if self._crowned else ())),
         )
-        if self._crowned is None:
+        crowned = self._crowned or self._led()
+        common = replace(common, left_out=(*self._not_done(), *(crowned.left_out if crowned else ())))
+        if crowned is None:
             return self._unraced(common, trials, default)
-        crowned = self._crowned
         winner, ties, race = crowned.winner, crowned.ties, crowned.race
         return replace(
             common,
@@ -286,19 +293,35 @@ class _Course:
             ties=tuple(f.trial.id for f in ties),
             tie_broken_by=("default" if winner.default else "resources") if ties else None,
             rounds=len(race.samples[race.leader]),
-            finalists=tuple(_raced_trial(f, race) for f in self._field.finalists if f.name in race.ratios),
+            finalists=tuple(raced_trial(f, race) for f in self._field.finalists if f.name in race.ratios),
             baselines=tuple(
-                _raced_baseline(self._task, name, winner.name, race, self._bursts)
+                raced_baseline(self._task, name, winner.name, race, self._bursts)
                 for name in self._names
                 if name in race.samples
             ),
             serves=crowned.serves,
             properties=crowned.properties,
             afresh=crowned.afresh,
-            shapes=_by_shape(self._task, winner.name, self._names, race),
+            shapes=by_shape(self._task, winner.name, self._names, race),
             conditions=tuple(race.conditions),
             waited=self._waited,
         )
+
+    def _led(self) -> Crowned | None:
+        """Who leads, where the time ended between the race and the last checks."""
+        names = [f.name for f in self._field.finalists]
+        race = raced_among(self._race, names) if self._race is not None and self._clock.left != inf else None
+        if race is None:
+            return None
+        winner, ties = choose([f for f in self._field.finalists if f.name in race.samples], race)
+        near = len(self._task.neighbours)
+        left_out = ["many calls", "calls from several threads", *([counted(near, "other shape")] if near else [])]
+        return Crowned(winner, ties, race, self._untried(), left_out=left_out)
+
+    def _untried(self) -> Serves | None:
+        """What serves only what it was timed at."""
+        timed, near = tuple(dict(operator.sizes()) for operator in self._task.timed), len(self._task.neighbours)
+        return Serves(timed, untried=near) if near else None
 
     def _not_done(self) -> list[str]:
         """What was left out before and in the race."""
@@ -330,9 +353,7 @@ class _Course:
         row = RacedTrial(
             trial.id, trial.rank, dict(trial.config), is_default, trial.kernel_id, median(samples), samples, level
         )
-        timed, near = tuple(dict(operator.sizes()) for operator in self._task.timed), len(self._task.neighbours)
-        serves = Serves(timed, untried=near) if near else None
-        return replace(finals, winner=trial.id, finalists=(row,), serves=serves, left_out=tuple(left_out))
+        return replace(finals, winner=trial.id, finalists=(row,), serves=self._untried(), left_out=tuple(left_out))
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
@@ -355,43 +376,3 @@ def _unable(task: Task, name: str) -> LostBaseline:
     """A baseline that was asked for by name and cannot run."""
     why = by_name(name, task.own_baselines).missing(task.operator, task.target) or "it is not where kernels are timed"
     return LostBaseline(name, Verdict.REFUSED, why)
-
-
-def _raced_trial(finalist: Finalist, race: Race) -> RacedTrial:
-    ratio, samples, trial = race.ratios[finalist.name], race.samples[finalist.name], finalist.trial
-    return RacedTrial(
-        trial.id,
-        trial.rank,
-        dict(trial.config),
-        finalist.default,
-        finalist.artifact.kernel_id,
-        median(samples),
-        tuple(samples),
-        Slower(ratio.estimate, ratio.low, ratio.high),
-    )
-
-
-def _raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: BurstTimes) -> RacedBaseline:
-    samples = race.samples[name]
-    ratio = paired_ratio(samples, race.samples[winner])
-    seconds = {OURS: median(race.samples[winner]), name: median(samples)}
-    noisy = noise(task, name, seconds, bursts, [row for row in race.conditions if row["name"] in (winner, name)])
-    times = (name, seconds[name], ratio.estimate, (ratio.low, ratio.high), tuple(samples))
-    return RacedBaseline(*times, bursts.beside(name), noisy)
-
-
-def _by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:
-    """The times at each shape, where there are several; each is a median over rounds."""
-
-    def seconds(name: str, shape: int) -> float | None:
-        rows = [row for row in race.conditions if row["name"] == name]
-        return median(row["shapes"][shape] for row in rows) if rows else None
-
-    return tuple(
-        ShapeTimes(
-            operator.describe(),
-            seconds(winner, shape),
-            {name: seconds(name, shape) for name in baselines if name in race.samples},
-        )
-        for shape, operator in enumerate(task.timed if task.also else ())
-    )

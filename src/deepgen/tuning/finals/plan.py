@@ -1,11 +1,11 @@
 """How finals use the time that they have: what does not fit is left out, the least important first.
 
 The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, many
-calls and several threads, more rounds of the race, more finalists, more sets of inputs that
-finalists must be right on, baselines. Never left out: the default and the fastest trial, each verified on one set of
-inputs beside the usual ones. What is too long for the time that is left is passed over, and the next one may fit. What
-was left out before the race is taken up after it, where what steps really take leaves time for it; all race again then
-if there are more of them.
+calls and several threads, more rounds of the race, more finalists, more sets of inputs that finalists must be right on,
+baselines. Never left out: the default and the fastest trial, each verified on one set of inputs beside the usual ones,
+and a short race of these two and the baselines. That race comes first, so that a result has its comparison whatever
+else takes longer than it should; all others and more rounds are in a second one. What is too long for the time that is
+left is passed over, and the next one may fit. What was left out is taken up where there turns out to be time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
+from deepgen.run.measure.endurance import WORN_SECONDS
 from deepgen.tuning.costs import CALLS, REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
 
@@ -54,7 +55,7 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
     """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
     entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
-    spent = fresh + LEAST_FINALISTS * (verify + entry)
+    spent = fresh + LEAST_FINALISTS * (verify + entry + WORN_SECONDS)
     finalists, sets, baselines, strided, shapes = min(LEAST_FINALISTS, wanted.finalists), 1, 0, False, 0
 
     def fits(seconds: float) -> bool:
@@ -68,8 +69,9 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
         baselines = wanted.baselines
     while sets < wanted.sets and fits(fresh + LEAST_FINALISTS * verify):
         sets += 1
-    while finalists < wanted.finalists and fits(sets * verify + entry):
-        finalists += 1
+    if fits((finalists + baselines) * entry):  # all race again
+        while finalists < wanted.finalists and fits(sets * verify + entry + WORN_SECONDS):
+            finalists += 1
     racing = (finalists + baselines) * entry
     rounds = 0
     round_seconds = (finalists + baselines) * sample

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
-from deepgen.run.measure.base import Contender
-from deepgen.run.measure.race import TIE, RaceResult, Ratio, race
+from deepgen.run.measure.base import Contender, Task
+from deepgen.run.measure.race import TIE, RaceResult, Ratio, paired_ratio, race
 from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.engines.base import Arena
+from deepgen.tuning.finals.bursts import OURS, BurstTimes, noise
 from deepgen.tuning.finals.plan import CHUNK, MARGIN
 from deepgen.tuning.finals.qualifying import Finalist
+from deepgen.tuning.study.finals import RacedBaseline, RacedTrial, ShapeTimes, Slower
 from deepgen.vocabulary import Measurement, Verdict
 
 ROUNDS = 60  # at most, where the noise is small enough
@@ -127,3 +130,43 @@ def choose(finalists: Sequence[Finalist], race: Race) -> tuple[Finalist, list[Fi
         level = [f for f in level if race.ratios[f.name].estimate <= bound]
     winner = min(level, key=Finalist.order)
     return winner, [f for f in level if f is not winner]
+
+
+def raced_trial(finalist: Finalist, race: Race) -> RacedTrial:
+    ratio, samples, trial = race.ratios[finalist.name], race.samples[finalist.name], finalist.trial
+    return RacedTrial(
+        trial.id,
+        trial.rank,
+        dict(trial.config),
+        finalist.default,
+        finalist.artifact.kernel_id,
+        median(samples),
+        tuple(samples),
+        Slower(ratio.estimate, ratio.low, ratio.high),
+    )
+
+
+def raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: BurstTimes) -> RacedBaseline:
+    samples = race.samples[name]
+    ratio = paired_ratio(samples, race.samples[winner])
+    seconds = {OURS: median(race.samples[winner]), name: median(samples)}
+    noisy = noise(task, name, seconds, bursts, [row for row in race.conditions if row["name"] in (winner, name)])
+    times = (name, seconds[name], ratio.estimate, (ratio.low, ratio.high), tuple(samples))
+    return RacedBaseline(*times, bursts.beside(name), noisy)
+
+
+def by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:
+    """The times at each shape, where there are several; each is a median over rounds."""
+
+    def seconds(name: str, shape: int) -> float | None:
+        rows = [row for row in race.conditions if row["name"] == name]
+        return median(row["shapes"][shape] for row in rows) if rows else None
+
+    return tuple(
+        ShapeTimes(
+            operator.describe(),
+            seconds(winner, shape),
+            {name: seconds(name, shape) for name in baselines if name in race.samples},
+        )
+        for shape, operator in enumerate(task.timed if task.also else ())
+    )
