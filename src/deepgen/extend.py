@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from deepgen.frontends.cli.processes import PROGRAM
     from deepgen.report.view import live
     from deepgen.report.view.live import LINE_EVERY, clock
-    from deepgen.report.view.signals import Stopped, stop_on_signals
+    from deepgen.report.view.live import Stopped, stop_on_signals
     from deepgen.report.view.text import console, cut, note
     from deepgen.tuning.study.text import counted, rate_text, seconds_text
     # Programs that run elsewhere
@@ -146,8 +146,7 @@ _NAMES = {
     "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
     "deepgen.report.serve.places": "Runs file_mark",
-    "deepgen.report.view.live": "LINE_EVERY clock",
-    "deepgen.report.view.signals": "Stopped stop_on_signals",
+    "deepgen.report.view.live": "LINE_EVERY Stopped clock stop_on_signals",
     "deepgen.report.view.text": "console cut note",
     "deepgen.run.call.loaded": "load",
     "deepgen.run.call.native": "torchs_threads",

@@ -16,7 +16,7 @@ from deepgen.tuning.finals.race import Race
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import Serves
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
-from deepgen.vocabulary.properties import ANY, ONE
+from deepgen.vocabulary.measurement import ANY, ONE
 
 OPERATOR = dg.gemm(64, 64, 64)
 TASK = Task(OPERATOR, targets.resolve("sim"), neighbours=OPERATOR.neighbours())

@@ -13,7 +13,7 @@ from deepgen.libraries import Library
 from deepgen.run.measure.base import Policy
 from deepgen.tuning.study.reading import all_doubts
 from deepgen.vocabulary import DeepgenError
-from deepgen.vocabulary.properties import Properties
+from deepgen.vocabulary.measurement import Properties
 
 RELU = """
 void relu(float *y, const float *x, int n) {

@@ -20,12 +20,18 @@ from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.costs import REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.finals import finals as finals_module
 from deepgen.tuning.finals.finals import run_finals, wanted_plan
-from deepgen.tuning.finals.plan import MARGIN, for_finals, race_seconds
+from deepgen.tuning.finals.plan import CHUNK, MARGIN, for_finals
 from deepgen.tuning.finals.qualifying import rehearse
 from deepgen.tuning.finals.race import Race, raced_among
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source, Trial, Verdict
+
+
+def race_seconds(contenders: int, costs: StepCosts) -> float:
+    """A race with as many rounds as are usual."""
+    return contenders * (2 * costs.of(VERIFY) + CHUNK * costs.of(SAMPLE))
+
 
 SHAPES = tuple(dg.gemm(256, 256, 256 + 8 * i) for i in range(1, 10))
 POLICY = Policy(calm_seconds=20.0, race_seconds=60.0)

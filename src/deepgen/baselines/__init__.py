@@ -24,7 +24,7 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "mkl": "deepgen.baselines.cblas:Mkl",
         "openblas": "deepgen.baselines.cblas:OpenBlas",
         "onednn": "deepgen.baselines.torch_cpu:OneDnn",
-        "torch-compile": "deepgen.baselines.torch_compile:TorchCompile",
+        "torch-compile": "deepgen.baselines.torch_gpu:TorchCompile",
         "triton": "deepgen.baselines.triton_matmul:TritonMatmul",
         "cutlass-dsl": "deepgen.baselines.cutlass_dsl:CutlassDsl",
         "tvm": "deepgen.baselines.tvm_schedules:Tvm",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.baselines.base import factors, product
+from deepgen.baselines.products import factors, product
 from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import DeepgenError, Missing

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepgen.baselines.base import Timer, product
+from deepgen.baselines.base import Timer
+from deepgen.baselines.products import product
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
 from deepgen.targets.gpu_driver import CUDA, Driver

@@ -9,7 +9,8 @@ from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
-from deepgen.baselines.base import Timer, factors, is_plain, product
+from deepgen.baselines.base import Timer
+from deepgen.baselines.products import factors, is_plain, product
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from deepgen.baselines import torch_named
-from deepgen.baselines.base import factors, product
+from deepgen.baselines.products import factors, product
 from deepgen.operators import Array, Gemm, Operator, Softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import Missing

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from deepgen.baselines.base import factors, is_plain, product
+from deepgen.baselines.products import factors, is_plain, product
 from deepgen.baselines.torch_gpu import gpu_torch, shared
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target

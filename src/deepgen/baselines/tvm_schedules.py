@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from math import inf
 from typing import Any
 
-from deepgen.baselines.base import is_plain, product
+from deepgen.baselines.products import is_plain, product
 from deepgen.operators import Array, Gemm, Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing

@@ -19,8 +19,7 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.elements import Operand
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import as_operator
-from deepgen.report.view.live import Watch, in_notebook, title_of, watching
-from deepgen.report.view.signals import stop_on_ctrl_c
+from deepgen.report.view.live import Watch, in_notebook, stop_on_ctrl_c, title_of, watching
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target

@@ -25,7 +25,7 @@ from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import RETEST
 from deepgen.tuning.study.winner import ABOUT, WINNER, sha256
 from deepgen.vocabulary import Artifact, BadInput, DeepgenError, JsonObject, Kernel, Missing, Trial, completed, foreign
-from deepgen.vocabulary.properties import Properties
+from deepgen.vocabulary.measurement import Properties
 
 Added = tuple[Entry, Kernel, Artifact]
 _MOST = 200  # trials that are looked through for a kernel that serves other shapes

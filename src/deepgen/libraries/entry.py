@@ -18,7 +18,7 @@ from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, digest
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.json import Json
-from deepgen.vocabulary.properties import Properties
+from deepgen.vocabulary.measurement import Properties
 
 Requirements = tuple[tuple[str, str], ...]
 

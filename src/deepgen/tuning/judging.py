@@ -24,7 +24,7 @@ from deepgen.tuning.request import Request, task_of
 from deepgen.tuning.study.finals import Finals
 from deepgen.vocabulary import Artifact, DeepgenError, Json, JsonObject, Kernel, Measurement, Trial, Verdict
 from deepgen.vocabulary.codec import Serializable, coded
-from deepgen.vocabulary.properties import Properties
+from deepgen.vocabulary.measurement import Properties
 
 _RACE_SECONDS = 2.0  # without rivals, a race is more calls of the kernel, each of them verified
 

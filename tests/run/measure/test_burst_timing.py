@@ -12,8 +12,8 @@ from faulty_kernels import TARGET, build, kernel
 from deepgen.operators import gemm
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import BURST, CALL, Contender, Policy, Task
+from deepgen.run.measure.cpu_entrant import repeated
 from deepgen.run.measure.process_state import Threads, Waits
-from deepgen.run.measure.repeated import repeated
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
 

@@ -12,8 +12,7 @@ import typer
 from deepgen.frontends.cli.output import print_json, shown
 from deepgen.frontends.cli.result import print_counted, print_ranking, print_result, write_counted
 from deepgen.frontends.formats import write_results
-from deepgen.report.view.live import title_of, watching
-from deepgen.report.view.signals import Stop, Stopped, stop_on_signals
+from deepgen.report.view.live import Stop, Stopped, stop_on_signals, title_of, watching
 from deepgen.report.view.text import note
 from deepgen.settings import LIBRARY
 from deepgen.targets import Elsewhere

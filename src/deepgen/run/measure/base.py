@@ -12,7 +12,7 @@ from deepgen import operators, targets
 from deepgen.operators import Operator, is_built_in, record
 from deepgen.run.counters.base import Counted
 from deepgen.targets import Target
-from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measurement
+from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measurement, completed
 from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
@@ -205,3 +205,17 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def entry(kernel: Kernel, artifact: Artifact) -> JsonObject:
+    """A built kernel, as it is launched."""
+    launched = completed(kernel, artifact.plan).without_sources()
+    return {"kernel": launched.to_json(), "binary": str(Path(artifact.binary).absolute())}
+
+
+def row(contender: Contender) -> JsonObject:
+    """A kernel or a baseline of a race."""
+    named: JsonObject = {"name": contender.name, "timed": contender.timed}
+    if contender.kernel is None or contender.artifact is None:
+        return named
+    return {**named, "worn": contender.worn, **entry(contender.kernel, contender.artifact)}

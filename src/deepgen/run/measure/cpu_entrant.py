@@ -25,7 +25,6 @@ from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.guarded import Guarded
 from deepgen.run.measure.harness import Harness, StepKind, Steps
 from deepgen.run.measure.process_state import Threads, Waits
-from deepgen.run.measure.repeated import repeated
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
@@ -277,3 +276,37 @@ def _refills(
             yield StepKind.COPY, array.ctypes.data, inputs[tensor.name].ctypes.data, array.nbytes
         elif tensor.role == OUTPUT:
             yield StepKind.FILL, array.ctypes.data, poison(tensor.dtype, 0), array.nbytes
+
+
+def repeated(run: Callable[[], Any]) -> Callable[[int], Any]:
+    """Takes how often, and gives the last result."""
+    if isinstance(run, partial) and {*run.keywords} == {"out"} and len(run.args) in _SPELLED:
+        return partial(_SPELLED[len(run.args)], run.func, run.keywords["out"], *run.args)
+    return partial(_plain, run)
+
+
+def _plain(run: Callable[[], Any], count: int) -> Any:
+    for _ in range(count):
+        result = run()
+    return result
+
+
+def _of_one(call: Callable[..., Any], out: Any, a: Any, count: int) -> Any:
+    for _ in range(count):
+        result = call(a, out=out)
+    return result
+
+
+def _of_two(call: Callable[..., Any], out: Any, a: Any, b: Any, count: int) -> Any:
+    for _ in range(count):
+        result = call(a, b, out=out)
+    return result
+
+
+def _of_three(call: Callable[..., Any], out: Any, a: Any, b: Any, c: Any, count: int) -> Any:
+    for _ in range(count):
+        result = call(a, b, c, out=out)
+    return result
+
+
+_SPELLED: dict[int, Callable[..., Any]] = {1: _of_one, 2: _of_two, 3: _of_three}

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from deepgen.run.counters.base import Counted
 from deepgen.run.measure import conditions, handed, limits
-from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task
+from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task, entry, row
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
 from deepgen.run.measure.process import Lost
 from deepgen.run.measure.race import is_beaten, unsettled
-from deepgen.run.measure.rows import entry, row
 from deepgen.run.measure.worker_slot import DeviceSetAside, WorkerSlot
 from deepgen.targets import host
 from deepgen.toolchains import Cache

@@ -7,11 +7,11 @@ from __future__ import annotations
 import threading
 from typing import Generic, TypeVar
 
-S = TypeVar("S")  # what is submitted
-B = TypeVar("B")  # what is built
+Submitted = TypeVar("Submitted")
+Built = TypeVar("Built")
 
 
-class FirstGate(Generic[S, B]):
+class FirstGate(Generic[Submitted, Built]):
     """Says whose build may begin and what the device may have; safe from any thread. Nothing that it holds back is
     lost: each call gives what may go on by it, and the caller passes that on without holding a lock."""
 
@@ -22,11 +22,11 @@ class FirstGate(Generic[S, B]):
         self._leading: int | None = None  # the trial that the device waits for
         self._building = False  # whether its build has not ended
         self._beside = 0  # other builds that were begun since it was submitted
-        self._behind: list[S] = []  # whose builds wait for its build
-        self._early: list[B] = []  # built, and waiting for the device until it was measured
+        self._behind: list[Submitted] = []  # whose builds wait for its build
+        self._early: list[Built] = []  # built, and waiting for the device until it was measured
         self._closed = False
 
-    def submit(self, trial_id: int, submitted: S, *, first: bool = False) -> list[S]:
+    def submit(self, trial_id: int, submitted: Submitted, *, first: bool = False) -> list[Submitted]:
         """Those whose builds may begin: this one or none."""
         with self._lock:
             if self._closed:
@@ -40,7 +40,7 @@ class FirstGate(Generic[S, B]):
                 self._beside += 1
             return [submitted]
 
-    def built(self, trial_id: int, built: B | None) -> tuple[list[B], list[S]]:
+    def built(self, trial_id: int, built: Built | None) -> tuple[list[Built], list[Submitted]]:
         """A build has ended, without a result where it failed or was given up. What the device may have now, and those
         whose builds may begin."""
         with self._lock:
@@ -55,7 +55,7 @@ class FirstGate(Generic[S, B]):
             self._building, behind, self._behind = False, self._behind, []
             return (ready if built is not None else self._opened()), behind
 
-    def ended(self, trial_id: int) -> list[B]:
+    def ended(self, trial_id: int) -> list[Built]:
         """The device is done with a trial, in whatever way. What it may have now."""
         with self._lock:
             return self._opened() if trial_id == self._leading and not self._closed else []
@@ -65,6 +65,6 @@ class FirstGate(Generic[S, B]):
         with self._lock:
             self._closed = True
 
-    def _opened(self) -> list[B]:
+    def _opened(self) -> list[Built]:
         self._leading, early, self._early = None, self._early, []
         return early

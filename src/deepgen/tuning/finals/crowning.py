@@ -18,7 +18,7 @@ from deepgen.tuning.finals.race import Race, choose, raced_among
 from deepgen.tuning.progress import Clock
 from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.vocabulary import Kernel, Measurement, Verdict
-from deepgen.vocabulary.properties import ANY, ONE, Properties
+from deepgen.vocabulary.measurement import ANY, ONE, Properties
 
 LAST_CALLS = True  # whether a winner is called in a fresh process
 _SEEDS = 1 << 31

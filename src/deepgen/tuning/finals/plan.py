@@ -46,11 +46,6 @@ class FinalsPlan:
     seconds: float = 0.0
 
 
-def race_seconds(contenders: int, costs: StepCosts) -> float:
-    """A race with as many rounds as are usual."""
-    return contenders * (2 * costs.of(VERIFY) + CHUNK * costs.of(SAMPLE))
-
-
 def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPlan:
     """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)

@@ -19,7 +19,7 @@ from deepgen.tuning.study.finals import DroppedTrial, Serves
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 from deepgen.vocabulary.kernel import GPU_ALIGN
-from deepgen.vocabulary.properties import FLUSHED, KEPT, LOST, Properties
+from deepgen.vocabulary.measurement import FLUSHED, KEPT, LOST, Properties
 
 OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
 

@@ -244,9 +244,9 @@ class Model:
 
         self._renewal = renewal, in_background(work) if aside else _of(work())
 
-    def _take_over(self, renewal: Renewal, made: Future[tuple[Pool, Guide]]) -> None:
+    def _take_over(self, renewal: Renewal, ready: Future[tuple[Pool, Guide]]) -> None:
         """Go on with the renewed guide, which then hears of what was told meanwhile."""
-        self._pool, self._guide = made.result()
+        self._pool, self._guide = ready.result()
         self._renewal, self._drawn = None, renewal.drawn
         meanwhile = self._learned[renewal.after :]
         asked = [r for r in (*(t.rank for t in meanwhile), *self._pending) if r not in self._pool.place]

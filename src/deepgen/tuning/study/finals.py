@@ -15,8 +15,7 @@ from deepgen.vocabulary import codec
 from deepgen.vocabulary.codec import Serializable, coded
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import Json, JsonObject
-from deepgen.vocabulary.measurement import Verdict
-from deepgen.vocabulary.properties import Properties
+from deepgen.vocabulary.measurement import Properties, Verdict
 
 if TYPE_CHECKING:
     from deepgen.operators import Signature

@@ -28,7 +28,7 @@ from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.text import Row, as_frame, bound_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
-from deepgen.vocabulary.properties import ONE
+from deepgen.vocabulary.measurement import ONE
 from deepgen.vocabulary.registry import Registry
 
 # What tuning, emitting and loading need is imported where it is used: reading a study does not wait for it.

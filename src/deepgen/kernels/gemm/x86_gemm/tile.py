@@ -169,7 +169,7 @@ class _Tile:
         if self.copying:
             yield f"addq ${steps * columns}, {places['copy']}"
 
-    def _turn(self, places: Mapping[str, str]) -> Iterator[str]:
+    def _iteration(self, places: Mapping[str, str]) -> Iterator[str]:
         """The unrolled steps, and what is asked for meanwhile.
 
         A few lines at a time: many at once would keep those waiting that this tile needs.
@@ -211,7 +211,7 @@ class _Tile:
             yield from (f"addq {_field('ldc')}, {_FREE}", f"movq {_FREE}, {_field('c')}")
             yield from (f"movl $1, {_FREE.replace('r', 'e', 1)}", f"decq {_field('rows_left')}")
             yield from (f"cmovgq {_FREE}, {_NOW}", f"subq {_NOW}, {_field('turns')}")
-        yield from (".p2align 5", f"{label}turn:", *self._turn(places), f"decq {_NOW}", f"jnz {label}turn")
+        yield from (".p2align 5", f"{label}turn:", *self._iteration(places), f"decq {_NOW}", f"jnz {label}turn")
         if not self._is("SWAP"):
             yield from (f"movq {_field('turns')}, {_NOW}", f"testq {_NOW}, {_NOW}", f"jg {label}row")
         yield from (f"{label}rest:", f"movq {_field('rest')}, {_NOW}", f"testq {_NOW}, {_NOW}", f"jle {label}put")
