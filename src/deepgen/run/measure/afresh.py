@@ -6,11 +6,14 @@ arrays. The process is started without a word of what it is for. It writes down 
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 30  # of tensors: they are written to files
 SECONDS = 60.0  # for the interpreter, its imports and the calls
+_DEATH_SIGNAL = 1  # of prctl
 _REQUEST, _CALLING, _REPLY = "request.json", "calling", "reply.json"
 _PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
 
@@ -137,9 +141,11 @@ def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, nth: i
 
 
 def answer(name: str) -> None:
-    """What the fresh process does."""
+    """What the fresh process does. It ends with whoever started it: a call that does not end would stay behind."""
     from deepgen.vocabulary import BadInput, DeepgenError
 
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     folder, verdict, why = Path(name), Verdict.CORRECT, ""
     try:
         _call(folder, json.loads((folder / _REQUEST).read_text()))
