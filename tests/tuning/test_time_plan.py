@@ -211,3 +211,26 @@ def test_a_race_without_its_leader_is_led_by_the_next() -> None:
     assert rest is not None and rest.leader == "b" and {*rest.samples} == {"b", "c", "numpy"}
     assert [rest.ratios[name].estimate for name in ("c", "numpy")] == pytest.approx([2.0, 4.0])
     assert raced_among(race, []) is None
+
+
+def test_baselines_that_are_loaded_late_race_all_the_same(passing: SimTime) -> None:
+    actual = {REFERENCE: 0.2, SAMPLE: 0.005, VERIFY: 0.05}
+    clock = Clock(8.0, None, StepCosts({costs.END: 0.0, **actual}))
+    arena: Any = SimArena(passing, passing.now + 8.0, actual)
+    ready_at = passing.now + 4.0
+
+    def loaded(wait: float) -> list[str]:
+        passing.now += min(wait, max(0.0, ready_at - passing.now))
+        return [*BASELINES] if passing.now >= ready_at else []
+
+    words: dict[str, Any] = {"default": TRIALS[5], "keep": KEEP, "baselines": True, "clock": clock}
+    finals = run_finals(arena, TASK, TRIALS, kernel, loaded=loaded, **words)
+    assert {row.name for row in finals.baselines} == {*BASELINES}
+
+
+def test_a_race_that_was_held_counts_where_the_time_ends_after_it(passing: SimTime) -> None:
+    """Steps that take ten times as long as they should after the first race do not lose its comparison."""
+    actual = {REFERENCE: 1.0, SAMPLE: 0.005, VERIFY: 0.2}
+    finals, _ = held(passing, 3.5, actual, {step: seconds / 10 for step, seconds in actual.items()})
+    assert finals.rounds >= 3 and {row.name for row in finals.baselines} == {*BASELINES}
+    assert finals.winner is not None and finals.serves is not None and finals.serves.only is not None

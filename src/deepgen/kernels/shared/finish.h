@@ -65,6 +65,7 @@ static inline number narrow(result_number x) { return x; }
 #if ACTIVATION > 1
 // 2^n times a polynomial of what is left, to f32's precision; written so that compilers vectorise it.
 static inline float exponential(float x) {
+    int over = x > 88;  // infinite then, so that minus infinity by it is no number
     x = x < -87 ? -87 : x > 88 ? 88 : x;
     float n = x * 1.442695041f + 12582912.f;  // the last bits of which are the nearest whole number
     uint32_t bits;
@@ -75,7 +76,7 @@ static inline float exponential(float x) {
     bits = (bits << 23) + (127u << 23);
     float power;
     memcpy(&power, &bits, 4);
-    return p * power;
+    return over ? __builtin_inff() : p * power;
 }
 #endif
 

@@ -45,7 +45,7 @@ from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
 _NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
-_PATIENCE = 0.5  # of the time that the race leaves may be waited for baselines
+_PATIENCE = 0.3  # of the time that the race leaves may be waited for baselines before it; more after it
 _BURSTS = 0.3  # of it, for bursts
 
 
@@ -103,6 +103,7 @@ class _Course:
         self._arena, self._task, self._clock, self._asked = arena, task, clock, tuple(names)
         self._names = list(names)  # of baselines that race
         self._ready: list[str] = []  # of baselines for which the race seemed to have no time
+        self._late: list[str] = []  # of baselines that were not loaded when it began
         self._loaded, self._say = loaded, say
         self._began = time.monotonic()
         wanted = wanted_plan(task, 0, 0)
@@ -178,9 +179,15 @@ class _Course:
             return False
         fresh, verify = clock.costs.of(REFERENCE), clock.costs.of(VERIFY)
         racing = len(field.finalists)
+        race = self._short_race(len(field.finalists) + len(self._names) + len(self._late)) if self._late else 0.0
         with clock.on("verifying"):
-            while self._fits(fresh + len(field.finalists) * verify) and qualifying.next_set(0):
+            while self._fits(race + fresh + len(field.finalists) * verify) and qualifying.next_set(0):
                 pass
+        if self._late:  # a comparison is worth more than other finalists
+            with clock.on("waiting"):
+                loaded = self._loaded(max(0.0, clock.spare - self._for_bursts - MARGIN * race)) or ()
+            self._ready += [name for name in self._late if name in loaded]
+            self._late = []
         self._race = raced_among(self._race, [f.name for f in field.finalists])
         if self._race is None:
             return False
@@ -232,6 +239,7 @@ class _Course:
             able = self._names if self._clock.fits(LOAD) else []
         else:
             able = [name for name in self._names if name in loaded]
+            self._late = [name for name in self._names if name not in able]
         if needed > self._clock.spare:
             able, self._ready = [], able
         self._names = able
