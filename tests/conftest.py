@@ -41,7 +41,7 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", 
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
-base.CALM_SECONDS, base.RACE_SECONDS = 0.0, 1.0
+base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS = 0.0, 1.0, 0.02
 # Starting a process for each winner would take minutes in all; the pool of faults and the judge have it done.
 crowning.LAST_CALLS = False
 # For the same reason whatever is timed in tests may enter a library; `noticing` has the limits that users have.
@@ -49,7 +49,7 @@ NOISE = {(conditions, name): getattr(conditions, name) for name in ("WAITED", "M
 NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE")}
 for module, name in NOISE:
     setattr(module, name, 0.0 if name == "QUICKER" else inf)
-SETTINGS = f"[limits]\ncalm_seconds = {base.CALM_SECONDS}\nrace_seconds = {base.RACE_SECONDS}\n"
+SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 1.0\ncalls_seconds = 0.02\n"
 
 # Journals of studies in this process: thousands of commits would each wait for the disk, while nothing computes. What
 # was committed outlives a killed process all the same, and no test cuts the power.

@@ -48,6 +48,7 @@ class Limits:
     run_seconds: float | None = None  # of one run of a kernel; None: scaled with the operator's work
     calm_seconds: float | None = None  # that finals wait for a calm machine; None: as a policy does by itself
     race_seconds: float | None = None  # that the race of finals lasts; None: as a policy does by itself
+    calls_seconds: float | None = None  # that finals call a winner again and again; None: as a policy does by itself
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ class Settings:
 
     def limited(self, policy: Policy) -> Policy:
         """The policy with the limits on finals that are set."""
-        calm, race = self.limits.calm_seconds, self.limits.race_seconds
-        calm, race = policy.calm_seconds if calm is None else calm, policy.race_seconds if race is None else race
-        return replace(policy, calm_seconds=calm, race_seconds=race)
+        names = ("calm_seconds", "race_seconds", "calls_seconds")
+        return replace(policy, **{name: x for name in names if (x := getattr(self.limits, name)) is not None})
 
     def build_limits(self) -> BuildLimits:
         from deepgen.toolchains import BuildLimits
@@ -298,6 +298,7 @@ _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
     "limits.run_seconds": (_number, "a number above 0"),
     "limits.calm_seconds": (_seconds, "seconds, a number from 0 up"),
     "limits.race_seconds": (_seconds, "seconds, a number from 0 up"),
+    "limits.calls_seconds": (_seconds, "seconds, a number from 0 up"),
 }
 _TABLES = ("toolchains", "limits")
 

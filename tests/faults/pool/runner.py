@@ -21,7 +21,7 @@ from pool.fault import Call, Due, Fault
 from pool.texts import described
 
 _ALL_WRONG = ("none of ", "every finalist failed")  # how the sentence begins where no kernel was right
-POLICY = Policy(max_samples=10, max_seconds=0.02, calm_seconds=0.0, race_seconds=0.5)
+POLICY = Policy(max_samples=10, max_seconds=0.02, calm_seconds=0.0, race_seconds=0.5, calls_seconds=0.4)
 RIGHT, WRONG, LOST, WON, REFUSED = "right", "wrong", "lost", "won", "refused"
 SERVED_RIGHT, SERVED_WRONG, DIED = "right", "wrong", "died"
 

@@ -44,10 +44,10 @@ def test_the_first_thread_that_is_wrong_ends_them_all() -> None:
         calls.append(1)
         return "y[0] is 1" if len(calls) > 20 else None
 
-    assert at_once([wrong, lambda: None]) == "y[0] is 1"
-    assert at_once([lambda: None, lambda: None]) is None
+    assert at_once([wrong, lambda: None], 0.5) == "y[0] is 1"
+    assert at_once([lambda: None, lambda: None], 0.5) is None
     with pytest.raises(ZeroDivisionError):
-        at_once([lambda: str(1 // 0)])
+        at_once([lambda: str(1 // 0)], 0.5)
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -54,7 +54,7 @@ _COMMANDS = {
     "space": ("space:space", "Count and describe the space of an operator on a target, or of a file."),
     "build": ("build:build", "Build one kernel without measuring it. Needs no device."),
     "doctor": ("doctor:doctor", "Show what this machine has, what is missing, and how to get it."),
-    "allow": ("allow:allow", "Let the programs run that a project's deepgen.toml names, until the file changes."),
+    "allow": ("doctor:allow", "Let the programs run that a project's deepgen.toml names, until the file changes."),
     "clean": ("status:clean", "Free disk space: build cache, leftovers of killed runs, or studies."),
     "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
     "library": ("library:app", "Keep winners in a library, and ship them."),

@@ -29,8 +29,8 @@ REFERENCE = "reference"  # what names of helpers begin with that compute answers
 STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads"
 AFRESH = "afresh"  # the loaded kernel in a process of its own, on plain arrays
 WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS, AFRESH)
-CALM_SECONDS, RACE_SECONDS = 20.0, 30.0  # limits of finals, unless a policy has others
-_OF_FINALS = ("calm_seconds", "race_seconds")
+CALM_SECONDS, RACE_SECONDS, CALLS_SECONDS = 20.0, 30.0, 0.4  # limits of finals, unless a policy has others
+_OF_FINALS = ("calm_seconds", "race_seconds", "calls_seconds")
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
 
 
@@ -48,6 +48,7 @@ class Policy:
     threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
     calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a calm machine at most
     race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # that a race lasts at most, but for its start
+    calls_seconds: float = field(default_factory=lambda: CALLS_SECONDS)  # that a winner is called again and again
     strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormal numbers, are wrong
 
     def __post_init__(self) -> None:

@@ -152,7 +152,8 @@ class CpuEntrant(Entrant):
         assert self._native is not None, "it was loaded"
         limit = LANE_CALLS * self.run_limit
         with self._stage(WorkerStage.THREADS, limit):
-            return at_once([self._lane(place, self._native) for place in range(LANES)])
+            lanes = [self._lane(place, self._native) for place in range(LANES)]
+            return at_once(lanes, self.around.task.policy.calls_seconds)
 
     def _lane(self, place: int, native: NativeKernel) -> Callable[[], str | None]:
         """Calls of one thread: memory of its own, and inputs that are not those of the next one."""

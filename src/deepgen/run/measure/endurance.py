@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CALLS, SECONDS = 2000, 0.4  # at most; seconds of this thread's own time, which others on the machine do not shorten
+# Calls at most. A policy's `calls_seconds` limits them too: of this thread's own time, which others do not shorten.
+CALLS = 2000
 FEWEST = 8
-LANES, LANE_CALLS, LANE_SECONDS = 4, 2000, 0.5  # threads that call at once; calls of each, at most
-WORN_CALLS, WORN_SECONDS = 1000, 0.1  # at most, of each contender before it is timed in a race
+LANES, LANE_CALLS = 4, 2000  # threads that call at once; calls of each
+WORN_CALLS, WORN_SHARE = 1000, 0.25  # of each contender before it is timed in a race; of the seconds
 _PATIENCE = 4.0  # times as many seconds by the clock on the wall
 _EVERY = 64  # calls between two counts; the first count is after so many
 _FEW = 8  # files or threads: as many may be opened by and by
@@ -61,7 +62,7 @@ class Growth:
         return None
 
 
-def repeated(call: Callable[[], object], most: int = CALLS, seconds: float = SECONDS) -> str | None:
+def repeated(call: Callable[[], object], seconds: float, most: int = CALLS) -> str | None:
     """Call it again and again. What grows, in words; None: nothing does."""
     growth = Growth()
     ends, latest = time.thread_time() + seconds, time.monotonic() + _PATIENCE * seconds
@@ -74,17 +75,17 @@ def repeated(call: Callable[[], object], most: int = CALLS, seconds: float = SEC
     return None
 
 
-def at_once(lanes: Sequence[Callable[[], str | None]]) -> str | None:
+def at_once(lanes: Sequence[Callable[[], str | None]], seconds: float) -> str | None:
     """Calls from threads of their own, each as often as time allows; the first that says what is wrong."""
     wrong: list[str] = []
     errors: list[BaseException] = []
     start = threading.Barrier(len(lanes))
-    latest = time.monotonic() + _PATIENCE * LANE_SECONDS
+    latest = time.monotonic() + _PATIENCE * seconds
 
     def work(call: Callable[[], str | None]) -> None:
         try:
             start.wait()
-            ends = time.thread_time() + LANE_SECONDS / len(lanes)
+            ends = time.thread_time() + seconds / len(lanes)
             for number in range(LANE_CALLS):
                 if (what := call()) is not None:
                     wrong.append(what)

@@ -122,7 +122,7 @@ class Entrant(ABC):
     def wear(self, calls: int, seconds: float) -> str | None:
         """Run it so often, or for so long, and look at nothing but what grows."""
         self._next_inputs()
-        return repeated(lambda: self._run_once(WorkerStage.TIME), calls, seconds)
+        return repeated(lambda: self._run_once(WorkerStage.TIME), seconds, calls)
 
     def at_once(self) -> str | None:
         """Called from several threads on memory of its own each: what is wrong then. Raises Rejected where a device

@@ -16,7 +16,7 @@ from deepgen.run.measure import handed
 from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, SINGLE, STRIDED, Helper, Task
 from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.channel import DOING, WorkerStage
-from deepgen.run.measure.endurance import WORN_SECONDS, exit_handlers, repeated
+from deepgen.run.measure.endurance import WORN_SHARE, exit_handlers, repeated
 from deepgen.run.measure.entrant import Entrant
 from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.race import enough, interleaved, race
@@ -162,7 +162,7 @@ class Referee(ABC, Generic[E]):
     def _many_calls(self, request: Mapping[str, Any], entrant: E) -> None:
         """Every result is compared, and what grows is counted."""
         entrant.first()
-        if (grown := repeated(entrant.again)) is not None:
+        if (grown := repeated(entrant.again, self.task.policy.calls_seconds)) is not None:
             raise ContextLost(grown, Verdict.WRONG)
         entrant.last()
         self.inspect(entrant, finished=True)
@@ -237,7 +237,7 @@ class Referee(ABC, Generic[E]):
                 attempt(who, lambda entrant: entrant.first())
             for who in list(racing):
                 if (worn := entries[who].get("worn", 0)) and entries[who]["binary"] not in self._worn:
-                    attempt(who, partial(_wear, worn))
+                    attempt(who, partial(_wear, worn, WORN_SHARE * self.task.policy.calls_seconds))
                     self._worn.add(entries[who]["binary"])
             self.look()
             timers = {who: partial(sample, who) for who in range(len(entries))}
@@ -274,6 +274,6 @@ class Referee(ABC, Generic[E]):
         return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))
 
 
-def _wear(calls: int, entrant: Entrant) -> None:
-    if (grown := entrant.wear(calls, WORN_SECONDS)) is not None:
+def _wear(calls: int, seconds: float, entrant: Entrant) -> None:
+    if (grown := entrant.wear(calls, seconds)) is not None:
         raise ContextLost(grown, Verdict.WRONG)

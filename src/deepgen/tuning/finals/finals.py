@@ -12,7 +12,7 @@ from statistics import median
 
 from deepgen.baselines import by_name, raced
 from deepgen.run.measure.base import Contender, Task
-from deepgen.run.measure.endurance import WORN_CALLS
+from deepgen.run.measure.endurance import WORN_CALLS, WORN_SHARE
 from deepgen.tuning.bounded import Bounded, OutOfTime
 from deepgen.tuning.costs import LOAD, REFERENCE, SAMPLE, VERIFY
 from deepgen.tuning.engines.base import Arena
@@ -84,7 +84,7 @@ def wanted_plan(task: Task, finalists: int, baselines: int) -> FinalsPlan:
     """All that finals would do, had they the time."""
     sets, shapes, policy = len(verified_first(task)), len(task.neighbours), task.policy
     limits = policy.race_seconds, shapes > 0, shapes, policy.calm_seconds
-    return FinalsPlan(finalists, sets, baselines, *limits)
+    return FinalsPlan(finalists, sets, baselines, *limits, worn=WORN_SHARE * policy.calls_seconds)
 
 
 class _Course:

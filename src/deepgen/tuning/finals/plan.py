@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-from deepgen.run.measure.endurance import WORN_SECONDS
 from deepgen.tuning.costs import CALLS, REFERENCE, SAMPLE, VERIFY, StepCosts
 from deepgen.tuning.progress import FINALS_SECONDS, FINALS_SHARE
 
@@ -43,6 +42,7 @@ class FinalsPlan:
     closing: float = 0.0  # seconds that many calls and several threads take
     rounds: int = 0  # kinds of more rounds: 1, as many as are usual; 2, those that narrow intervals too
     entry: float = 0.0  # seconds that each contender adds to the race
+    worn: float = 0.0  # seconds of calls before a finalist is timed
     seconds: float = 0.0
 
 
@@ -50,7 +50,7 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
     """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
     entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
-    spent = fresh + LEAST_FINALISTS * (verify + entry + WORN_SECONDS)
+    spent = fresh + LEAST_FINALISTS * (verify + entry + wanted.worn)
     finalists, sets, baselines, strided, shapes = min(LEAST_FINALISTS, wanted.finalists), 1, 0, False, 0
 
     def fits(seconds: float) -> bool:
@@ -65,7 +65,7 @@ def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPla
     while sets < wanted.sets and fits(fresh + LEAST_FINALISTS * verify):
         sets += 1
     if fits((finalists + baselines) * entry):  # all race again
-        while finalists < wanted.finalists and fits(sets * verify + entry + WORN_SECONDS):
+        while finalists < wanted.finalists and fits(sets * verify + entry + wanted.worn):
             finalists += 1
     racing = (finalists + baselines) * entry
     rounds = 0
