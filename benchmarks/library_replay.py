@@ -67,8 +67,13 @@ def recorded(record: Mapping[str, Any]) -> tuple[list[Entry], list[Race]]:
     return [Entry.from_json(row) for row in record["library"]["entries"]], races
 
 
-def known_entries(file: Path, target: Target) -> list[Entry]:
-    """The suite's winners in the form that serves other shapes, as `library_known.py` builds them."""
+def known_entries(file: Path, target: Target, record: Mapping[str, Any]) -> list[Entry]:
+    """The suite's winners in the form that serves other shapes, as `library_known.py` builds them.
+
+    Kernels have the ids that the record has for their configs: texts of families change, and ids with them.
+    """
+    before = recorded(record)[0] if "library" in record else []
+    ids = {(entry.family, _key(entry.config)): entry.kernel_id for entry in before}
     out = []
     for row in read(file):
         operator, family = Gemm.from_json(row["operator"]), generators.by_name(row["generator"])
@@ -79,8 +84,13 @@ def known_entries(file: Path, target: Target) -> list[Entry]:
         seconds = {name: one["seconds"] for name, one in row["contenders"].items()}
         beside = {name: Rival(seconds[name]) for name in ("cublaslt", "torch-gpu")}
         timed = Timed(operator, seconds[OURS], (0.0, 0.0), beside)
-        out.append(_entry(target, row["generator"], fitted, kernel.id, kernel.requirements, timed))
+        kernel_id = ids.get((row["generator"], _key(fitted)), kernel.id)
+        out.append(_entry(target, row["generator"], fitted, kernel_id, kernel.requirements, timed))
     return out
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    return json.dumps(dict(config), sort_keys=True)
 
 
 def plain_entries(results: Sequence[Race], target: Target) -> list[Entry]:
@@ -157,7 +167,7 @@ def main() -> None:
     results = races(record, options.dtype, options.layout)
     entries, timed = recorded(record) if "library" in record else ([], [])
     if options.known is not None:
-        entries = known_entries(options.known, target)
+        entries = known_entries(options.known, target, record)
     rows = []
     for race in results:
         others = [*timed, *(other for other in results if other is not race and not options.alone)]

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 # What changes from test to test, and is read by nothing that a worker imports.
-_PASSING = {"PYTEST_CURRENT_TEST", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "DEEPGEN_WORKER", "COLUMNS"}
+_PASSING = {"PYTEST_CURRENT_TEST", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "INVOCATION_ID", "COLUMNS"}
 _NUMBER = struct.Struct("i")
 
 

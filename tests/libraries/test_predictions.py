@@ -41,7 +41,8 @@ def gemm(*sizes: int) -> Gemm:
 @pytest.fixture(scope="module")
 def suite() -> list[Entry]:
     """Winners on an H200, as timed at the shapes that they were tuned for."""
-    return known_entries(BENCHMARKS / "h200" / "gemm_bf16_nt.json", H200)
+    record = json.loads((BENCHMARKS / "results" / "library_unseen_h200.json").read_text())
+    return known_entries(BENCHMARKS / "h200" / "gemm_bf16_nt.json", H200, record)
 
 
 def test_shapes_that_only_our_kernels_are_slow_at_go_to_the_vendor(suite: list[Entry]) -> None:

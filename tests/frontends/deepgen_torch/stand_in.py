@@ -10,6 +10,7 @@ from deepgen import generators
 from deepgen.operators import Gemm, Operator
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
+from deepgen.vocabulary.measurement import Properties
 
 SERVED = ("gemm", "softmax", "layer_norm", "rms_norm")
 
@@ -26,8 +27,9 @@ class Everything:
         if operator.name not in self._kinds:
             return SimpleNamespace(entry=None, reason="it has no such kernel")
         times = [] if self._torch is None else [SimpleNamespace(name="torch", seconds=self._torch)]
+        entry = SimpleNamespace(operator=operator, properties=Properties())
         return SimpleNamespace(
-            entry=operator, seconds=1e-3, considered=times, reason="", load=lambda: self._load(operator, target)
+            entry=entry, seconds=1e-3, considered=times, reason="", load=lambda: self._load(operator, target)
         )
 
     def _load(self, operator: Operator, target: Target) -> Loaded:

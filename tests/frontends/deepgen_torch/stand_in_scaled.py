@@ -15,6 +15,7 @@ import torch
 from deepgen.frontends.torch.ops import scaled_mm
 from deepgen.operators import Gemm, Operator
 from deepgen.run.call.calling import Loaded
+from deepgen.vocabulary.measurement import Properties
 
 M, N, K = 16, 32, 48
 
@@ -58,7 +59,13 @@ class Library:
     def choose(self, operator: Operator, target: Any, among: Any) -> Any:
         if not isinstance(operator, Gemm) or operator.scales == "none":
             return SimpleNamespace(entry=None, reason="it has no such kernel")
-        return SimpleNamespace(entry=operator, seconds=1e-3, considered=(), reason="", load=lambda: self._kernel)
+        return SimpleNamespace(
+            entry=SimpleNamespace(properties=Properties()),
+            seconds=1e-3,
+            considered=(),
+            reason="",
+            load=lambda: self._kernel,
+        )
 
 
 class Layer(torch.nn.Module):  # type: ignore[misc]

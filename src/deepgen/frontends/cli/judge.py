@@ -55,7 +55,7 @@ def judge(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Judge one kernel: all inputs, shapes and calls that a winner must be right on, and its properties.
+    """Judge one kernel as a winner is: all that it must be right on, and its properties.
 
     The inputs are drawn from a fresh seed, which is printed; --seed repeats a judgement. The exit code is 0 where the
     kernel is right, 1 where it is wrong, 2 where it could not be judged.

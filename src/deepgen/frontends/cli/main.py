@@ -34,7 +34,10 @@ _COMMANDS = {
     "top": ("show:top", "Show the fastest configs of a study."),
     "show": ("show:show", "Show a study's result, or a trial, its source, its assembly or its schedule."),
     "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
-    "judge": ("judge:judge", "Judge one kernel: all that a winner must be right on, and its properties."),
+    "judge": (
+        "judge:judge",
+        "Judge one kernel as a winner is: all that it must be right on, and its properties.",
+    ),
     "report": ("report:report", "Write a report: one page that needs nothing else."),
     "analyze": ("analyze:analyze", "Find what explains the time: counted events, facts of the build, knobs."),
     "count": ("analyze:count", "Count hardware events of a study's best kernels."),
