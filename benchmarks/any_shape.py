@@ -1,0 +1,186 @@
+"""Are our GEMMs ahead on shapes that nobody tuned for? Shapes drawn by a seed: the default, and after some seconds.
+
+    python benchmarks/any_shape.py --target cuda:native --seed 2 [--dtype bf16] [--json FILE]
+    taskset -c 0,1 python benchmarks/any_shape.py --target cpu --seed 2 --seconds 20:12 --threads 2 [--warm]
+
+Sizes are log-uniform from 1 to 16384; a third have rows that are not multiples of 16 bytes, a quarter are batches. The
+default of all of them is raced against the baselines without a search (`--guesses` races the best guess of every
+family beside it); subsets that the seed draws are tuned by the plain command, with `--seconds S:N` for N of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import exp, log
+
+from deepgen import generators, targets
+from deepgen.libraries.racing import Runners, opened
+from deepgen.operators import Gemm, gemm
+from deepgen.targets import Target
+from deepgen.toolchains import build_once
+from deepgen.vocabulary import DeepgenError, dtype
+from first_seconds import Case, run
+from harness import Deadline, Options, parser, run_main, save, table
+from harness.cases import draw, size
+from harness.race import DEFAULT, Choice, Place, race
+
+LARGEST, MOST_FLOPS, MOST_BYTES = 16384, 2e12, 8 << 30
+LARGEST_ON_CPU, MOST_FLOPS_ON_CPU = 4096, 4e9
+SHORT_LINES, BATCHED = 1 / 3, 1 / 4  # shares of the cases
+LAYOUTS = ("nt", "nn", "tn", "tt")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One shape: how many times as fast as the fastest baseline ours is."""
+
+    shape: str
+    dtype: str
+    aligned: bool
+    batched: bool
+    seconds: float  # given for tuning; 0: the default, without a search
+    ratio: float | None = None
+    time: float | None = None
+    beside: tuple[tuple[str, float], ...] = ()  # how many times as fast as each
+    trials: int = 0
+    error: str = ""
+
+
+def drawn(options: Options, kind: str) -> list[Gemm]:
+    """More of them begin with the same ones."""
+    on_cpu = options.target == "cpu"
+    largest, most = (LARGEST_ON_CPU, MOST_FLOPS_ON_CPU) if on_cpu else (LARGEST, MOST_FLOPS)
+    layouts = LAYOUTS if dtype(kind).bytes == 2 or kind == "f32" else LAYOUTS[:1]
+    whole = max(1, 16 // dtype(kind).bytes)
+
+    def make(chance: random.Random) -> Gemm:
+        while True:
+            m, n, k = (size(chance, 1, largest) for _ in range(3))
+            batch = size(chance, 2, 512) if chance.random() < BATCHED else 1
+            layout, short = chance.choice(layouts), chance.random() < SHORT_LINES
+            if not short:
+                m, n, k = (-(-one // whole) * whole for one in (m, n, k))
+            operator = gemm(m, n, k, batch=batch, dtype=kind, layout=layout)
+            if aligned(operator) != short and operator.flops() <= most and operator.least_bytes() <= MOST_BYTES:
+                return operator
+
+    return draw(options.seed, options.cases, make)
+
+
+def aligned(operator: Gemm) -> bool:
+    """Whether rows of all three matrices are multiples of 16 bytes."""
+    scalars = operator.scalars()
+    sizes = {letter: dtype(getattr(operator, letter)).bytes for letter in "abc"}
+    return all(int(scalars[f"ld{letter}"]) * each % 16 == 0 for letter, each in sizes.items())
+
+
+def result(operator: Gemm, seconds: float, **more: object) -> Result:
+    return Result(operator.describe(), operator.a, aligned(operator), operator.batch > 1, seconds, **more)  # type: ignore[arg-type]
+
+
+def defaults(operators: Sequence[Gemm], options: Options, target: Target, deadline: Deadline) -> Iterator[Result]:
+    """Kernels are built side by side before the first race."""
+    place = Place(target, not options.warm, options.threads)
+    with opened() as runners, ThreadPoolExecutor(options.jobs) as pool:
+        ready = [pool.submit(_build, operator, options, place) for operator in operators]
+        for operator, built in zip(operators, ready, strict=True):
+            if deadline.over:
+                return
+            try:
+                yield _default(operator, place, built.result(), runners)
+            except DeepgenError as error:
+                yield result(operator, 0.0, error=str(error))
+
+
+def _build(operator: Gemm, options: Options, place: Place) -> dict[str, Choice]:
+    """The default first, then other families' best guesses where these are wanted."""
+    able = generators.serving(operator, place.target)
+    choices = {}
+    for number, family in enumerate(able if options.guesses else able[:1]):
+        choice = Choice(family, family.default(operator, place.limited()))
+        build_once(family.emit(operator, place.target, choice.config), place.target)
+        choices[family.name if number else DEFAULT] = choice
+    return choices
+
+
+def _default(operator: Gemm, place: Place, choices: dict[str, Choice], runners: Runners) -> Result:
+    raced = race(operator, place, choices, runners)
+    beside = tuple((name, one.ratio) for name, one in raced.beside.items())
+    failed = "; ".join(f"{name} {why[:60]}" for name, why in raced.failed.items())
+    return result(operator, 0.0, ratio=raced.ratio, time=raced.seconds, beside=beside, error=failed)
+
+
+def studies(operators: Sequence[Gemm], seconds: float, options: Options, deadline: Deadline) -> Iterator[Result]:
+    """By the plain command, from empty caches."""
+    for operator in operators:
+        if deadline.over:
+            return
+        sizes = {"M": operator.m, "N": operator.n, "K": operator.k, "batch": operator.batch}
+        words = [f"{name}={value}" for name, value in sizes.items()]
+        more = [
+            *(("--threads", str(options.threads)) if options.threads else ()),
+            *(("--warm",) if options.warm else ()),
+        ]
+        words += [f"dtype={operator.a}", f"layout={operator.layout}", *more]
+        outcome = run(Case(operator.describe(), ("gemm", *words)), options, seconds)
+        ratio = min((one for _, one in outcome.beside), default=None)
+        time = outcome.curve[-1][1] if outcome.curve else None
+        found = {"beside": outcome.beside, "trials": outcome.trials, "error": outcome.error}
+        yield result(operator, seconds, ratio=ratio, time=time, **found)
+
+
+def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
+    """Geometric means and the least, for each format and time, of all and of those that are not aligned."""
+    rows: list[tuple[object, ...]] = []
+    for kind, seconds in sorted({(one.dtype, one.seconds) for one in results}):
+        mine = [one for one in results if (one.dtype, one.seconds) == (kind, seconds)]
+        for what, some in (("all", mine), ("not aligned", [one for one in mine if not one.aligned])):
+            ratios = sorted(one.ratio for one in some if one.ratio)
+            mean = exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
+            rows.append((kind, f"{seconds:g}", what, len(some), len(ratios), mean, *(ratios[:3] + [None] * 3)[:3]))
+    return rows
+
+
+def _subset(text: str) -> tuple[float, int]:
+    seconds, _, count = text.partition(":")
+    return float(seconds), int(count or 16)
+
+
+def main() -> int:
+    words = parser(__doc__, seed=1)
+    words.add_argument("--target", default="cpu", help="cpu or cuda:native [cpu]")
+    words.add_argument("--dtype", action="append", help="a format, repeatedly [bf16]")
+    words.add_argument("--cases", type=int, default=48, help="of each format [48]")
+    words.add_argument(
+        "--seconds", type=_subset, action="append", default=[], metavar="S:N", help="tune N of them so long"
+    )
+    words.add_argument("--no-default", action="store_true", help="only what is tuned")
+    words.add_argument("--guesses", action="store_true", help="the best guess of every family, too")
+    words.add_argument("--threads", type=int, help="of kernels and baselines on a processor")
+    words.add_argument("--warm", action="store_true", help="with data in the caches")
+    words.add_argument("--jobs", type=int, default=2, help="builds at a time [2]")
+    words.set_defaults(no_bytecode=False)
+    options = words.options()
+    target, deadline = targets.resolve(options.target), options.deadline()
+    results: list[Result] = []
+    for kind in options.dtype or ["bf16"]:
+        every = drawn(options, kind)
+        runs = [] if options.no_default else [defaults(every, options, target, deadline)]
+        for seconds, count in options.seconds:
+            some = random.Random(f"{options.seed} {kind} {seconds}").sample(every, min(count, len(every)))
+            runs.append(studies(some, seconds, options, deadline))
+        for one in (row for rows in runs for row in rows):
+            results.append(one)
+            cells = (one.shape, f"{one.seconds:g}", one.ratio, one.time, one.trials, one.beside, one.error)
+            print(*cells, flush=True)
+    heads = ("format", "seconds", "which", "cases", "ratios", "mean", "least", "", "")
+    print(table(heads, summary(results)))
+    save(options.json, results, seed=options.seed, target=options.target)
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)
