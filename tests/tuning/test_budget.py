@@ -154,6 +154,7 @@ def test_a_compiler_that_is_slow(tmp_path: Path) -> None:
     assert sum(summary["trials"].values()) < 20
 
 
+@pytest.mark.quiet
 def test_a_command_s_budget_counts_from_the_start_of_its_process(tmp_path: Path) -> None:
     words = ["tune", "gemm", "MNK=256", "--target", "sim:measure_seconds=0.05", "--trials", "100000", "--json"]
     command = [sys.executable, "-m", "deepgen", *words, "--time-budget", "3", "--out", str(tmp_path)]
