@@ -16,7 +16,6 @@ from deepgen.operators.expr.elements import Operand
 from deepgen.operators.expr.facts import integer_ranges
 from deepgen.operators.expr.nodes import Expression, Stage
 from deepgen.operators.expr.serial import expression_digest, from_json, to_json
-from deepgen.operators.filling import WIDE
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import INPUT, OUTPUT, Param, Signature
 from deepgen.vocabulary.dtypes import dtype, widen
@@ -82,7 +81,7 @@ class Expressed(Operator):
         product = plain_contraction(expression, output)
         if product is None:
             # Nothing is more exact than f64: the reference has errors of its own, which show where magnitudes differ.
-            return Tolerance(4.0 if (of.name, probe) == ("f64", WIDE) else 1.0, 0.5 * of.epsilon)
+            return Tolerance(4.0 if (of.name, probe) == ("f64", filling.WIDE) else 1.0, 0.5 * of.epsilon)
         if probe == "exact":
             return Tolerance(EXACT_SHARE, 0.0)
         return _of_products(product, output, expression)
