@@ -73,7 +73,7 @@ class Forks:
 
     def __init__(self) -> None:
         self._seen: Counter[object] = Counter()
-        self._servers: dict[object, socket.socket] = {}
+        self._servers: dict[object, tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
     def Popen(
         self, args: list[str], *, pass_fds: tuple[int, ...], env: Mapping[str, str], stdout: int, **words: Any
@@ -88,19 +88,25 @@ class Forks:
             self._servers[key] = _server(path, env)
         seen, status = os.pipe()
         request = json.dumps([args[1], path, dict(env)]).encode()
-        socket.send_fds(self._servers[key], [request], [*pass_fds, stdout, status])
+        socket.send_fds(self._servers[key][0], [request], [*pass_fds, stdout, status])
         os.close(status)
         return Forked(seen, args)
 
+    def end(self) -> None:
+        for line, process in self._servers.values():
+            line.close()  # by this it knows
+            process.wait()
 
-def _server(path: list[str], env: Mapping[str, str]) -> socket.socket:
+
+def _server(path: list[str], env: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that forks, and the line to it. A `Popen` that is dropped warns, which is an error in some tests."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     nothing, fd = subprocess.DEVNULL, theirs.fileno()
     words: dict[str, Any] = {"stdin": nothing, "stdout": nothing, "stderr": nothing, "start_new_session": True}
-    subprocess.Popen([sys.executable, __file__, str(fd), *path], pass_fds=[fd], env=env, cwd="/", **words)
+    process = subprocess.Popen([sys.executable, __file__, str(fd), *path], pass_fds=[fd], env=env, cwd="/", **words)
     theirs.close()
-    return ours
+    return ours, process
 
 
 def _serve(asked: socket.socket) -> tuple[Any, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,14 +20,15 @@ from forked_workers import Forked, Forks
 
 
 @pytest.fixture
-def forks(monkeypatch: pytest.MonkeyPatch) -> Forks:
+def forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
     """The second of its kind is a fork; the first might be the only one."""
     forks = Forks()
     monkeypatch.setattr(spawn, "subprocess", forks)
     first = spawn.Spawned(1)
     assert isinstance(first.keeper, subprocess.Popen)
     first.end()
-    return forks
+    yield forks
+    forks.end()
 
 
 @pytest.mark.usefixtures("forks")
@@ -46,6 +48,7 @@ def test_it_has_surroundings_and_a_session_of_its_own(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("forks")
+@pytest.mark.filterwarnings("error")
 def test_how_it_ends_is_told() -> None:
     ended, killed = spawn.Spawned(1), spawn.Spawned(1)
     assert isinstance(ended.keeper, Forked) and ended.keeper.poll() is None
