@@ -117,7 +117,7 @@ class Own(Operator):
 def test_operators_with_inputs_of_their_own_are_asked_for_no_others() -> None:
     operator = Own()
     for probe in (*operator.probes(), *operator.float_probes()):
-        operator.inputs(0, probe)
+        assert operator.inputs(0, probe)["x"].shape == (operator.n,)
 
 
 def test_what_leaves_a_format_on_the_way_is_right_whatever_it_is() -> None:

@@ -234,3 +234,4 @@ def test_a_race_that_was_held_counts_where_the_time_ends_after_it(passing: SimTi
     finals, _ = held(passing, 3.5, actual, {step: seconds / 10 for step, seconds in actual.items()})
     assert finals.rounds >= 3 and {row.name for row in finals.baselines} == {*BASELINES}
     assert finals.winner is not None and finals.serves is not None and finals.serves.only is not None
+    assert {"many calls", "calls from several threads"} <= {*finals.left_out}

@@ -12,7 +12,7 @@ from faulty_kernels import TARGET, build, kernel
 from deepgen.operators import gemm
 from deepgen.run.measure import conditions
 from deepgen.run.measure.base import BURST, CALL, Contender, Policy, Task
-from deepgen.run.measure.cpu_entrant import repeated
+from deepgen.run.measure.cpu_entrant import as_spelled
 from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.vocabulary import Verdict
@@ -99,5 +99,5 @@ def test_calls_in_a_row_are_the_same_calls_however_they_are_spelled(
         seen.append((given, named))
         return len(seen)
 
-    assert repeated(partial(call, *inputs, **words))(3) == 3
+    assert as_spelled(partial(call, *inputs, **words))(3) == 3
     assert seen == [(inputs, words)] * 3

@@ -116,7 +116,7 @@ class CpuEntrant(Entrant):
 
     def burst(self) -> float:
         """As users call it: threads are awake and caches warm, whatever the policy asks for in turns."""
-        around, run = self.around, repeated(self._run)
+        around, run = self.around, as_spelled(self._run)
         self._guard(timing=True)
         self._next_inputs()
         self.bench.reset()
@@ -279,7 +279,7 @@ def _refills(
             yield StepKind.FILL, array.ctypes.data, poison(tensor.dtype, 0), array.nbytes
 
 
-def repeated(run: Callable[[], Any]) -> Callable[[int], Any]:
+def as_spelled(run: Callable[[], Any]) -> Callable[[int], Any]:
     """Takes how often, and gives the last result."""
     if isinstance(run, partial) and {*run.keywords} == {"out"} and len(run.args) in _SPELLED:
         return partial(_SPELLED[len(run.args)], run.func, run.keywords["out"], *run.args)

@@ -29,6 +29,25 @@ def fresh_seed() -> int:
     return 2 * secrets.randbelow(_SEEDS // 2)
 
 
+def threads_untried(task: Task) -> str:
+    """How a kernel may be called that was not called from several threads.
+
+    One of deepgen's own has no memory but its arguments and a pool that one call holds at a time.
+    """
+    return ONE if hasattr(type(task.operator), "family") else ""
+
+
+def serves_untried(task: Task, sets: int) -> Serves:
+    """What is served where no other shape was tried, and so many sets of inputs were."""
+    timed, near = tuple(dict(operator.sizes()) for operator in task.timed), len(task.neighbours)
+    return Serves(timed if near else None, untried=near, values=_only_values(task, sets))
+
+
+def _only_values(task: Task, sets: int) -> dict[str, float]:
+    """The scalars' values, where no others were tried: these come right after the first set."""
+    return dict(task.operator.values()) if task.variants and sets <= len(task.variants) else {}
+
+
 @dataclass
 class Crowned:
     """Who wins, as far as it is known should the time end."""
@@ -48,8 +67,7 @@ def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clo
     if crowned is not None:
         of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out)
         crowned.properties = replace(of_floats, threads=crowned.properties.threads)
-        if task.variants and qualified.sets <= len(task.variants):  # these come right after the first set
-            values = dict(task.operator.values())
+        if values := _only_values(task, qualified.sets):
             crowned.serves = replace(crowned.serves or Serves(), values=values)
     return crowned
 
@@ -129,9 +147,8 @@ class _Checks:
         if tried is None:
             self._crowned.left_out.append("calls from several threads")
         refused = tried is not None and tried.verdict is Verdict.REFUSED
-        # A kernel of deepgen's own has no memory but its arguments and a pool that one call holds at a time.
-        brought = hasattr(type(self._task.operator), "family")
-        threads = "" if refused else ANY if tried is not None and tried.ok else ONE if tried or brought else ""
+        untried = threads_untried(self._task)
+        threads = "" if refused else untried if tried is None else ANY if tried.ok else ONE
         self._crowned.properties = Properties(threads=threads)
 
     def _tried(self, way: str, step: str = CALLS, seed: int | None = None) -> Measurement | None:

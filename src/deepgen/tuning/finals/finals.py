@@ -17,7 +17,7 @@ from deepgen.tuning.bounded import Bounded, OutOfTime
 from deepgen.tuning.costs import LOAD, REFERENCE, SAMPLE, VERIFY
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import BurstTimes, run_bursts
-from deepgen.tuning.finals.crowning import Crowned, crown
+from deepgen.tuning.finals.crowning import Crowned, crown, serves_untried, threads_untried
 from deepgen.tuning.finals.entrants import entrants, overlooked, with_first
 from deepgen.tuning.finals.plan import (
     CHUNK,
@@ -36,12 +36,12 @@ from deepgen.tuning.study.finals import (
     Finals,
     LostBaseline,
     RacedTrial,
-    Serves,
     Slower,
     Waited,
 )
 from deepgen.tuning.study.text import counted
 from deepgen.vocabulary import Kernel, Measurement, Trial, Verdict
+from deepgen.vocabulary.measurement import Properties
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
 _NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
@@ -322,14 +322,11 @@ class _Course:
         if race is None:
             return None
         winner, ties = choose([f for f in self._field.finalists if f.name in race.samples], race)
-        near = len(self._task.neighbours)
-        left_out = ["many calls", "calls from several threads", *([counted(near, "other shape")] if near else [])]
-        return Crowned(winner, ties, race, self._untried(), left_out=left_out)
-
-    def _untried(self) -> Serves | None:
-        """What serves only what it was timed at."""
-        timed, near = tuple(dict(operator.sizes()) for operator in self._task.timed), len(self._task.neighbours)
-        return Serves(timed, untried=near) if near else None
+        near, properties = len(self._task.neighbours), Properties(threads=threads_untried(self._task))
+        left_out = ["many calls", "calls in a fresh process", "calls from several threads"]
+        left_out += [counted(near, "other shape")] if near else []
+        serves = serves_untried(self._task, self._field.sets)
+        return Crowned(winner, ties, race, serves, properties, left_out=left_out)
 
     def _not_done(self) -> list[str]:
         """What was left out before and in the race."""
@@ -361,7 +358,10 @@ class _Course:
         row = RacedTrial(
             trial.id, trial.rank, dict(trial.config), is_default, trial.kernel_id, median(samples), samples, level
         )
-        return replace(finals, winner=trial.id, finalists=(row,), serves=self._untried(), left_out=tuple(left_out))
+        serves = serves_untried(self._task, self._field.sets)
+        properties = Properties(threads=threads_untried(self._task))
+        finals = replace(finals, serves=serves, properties=properties, left_out=tuple(left_out))
+        return replace(finals, winner=trial.id, finalists=(row,))
 
 
 def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
