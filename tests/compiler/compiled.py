@@ -18,7 +18,6 @@ import numpy as np
 
 from deepgen.compiler.passes.ir import Buffer, Function
 from deepgen.compiler.text import c
-from deepgen.compiler.text.c_file import file_text
 from deepgen.vocabulary.dtypes import dtype
 
 COMPILERS = [found for name in ("gcc", "clang-19", "clang") if (found := shutil.which(name))]
@@ -32,7 +31,7 @@ def library(functions: Sequence[Function], folder: Path, *flags: str, compiler: 
     parts = [c.definitions(function, f"case{n}") for n, function in enumerate(functions)]
     for header in {h for function in functions for h in c.headers(function)}:
         (folder / header.name).write_text(header.text)
-    (folder / "all.c").write_text(file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
+    (folder / "all.c").write_text(c.file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
     command = [
         compiler or COMPILERS[0],
         "-O1",

@@ -12,7 +12,7 @@ import pytest
 from compiled import COMPILERS, NO_COMPILER, library, run
 
 import deepgen as dg
-from deepgen.compiler.intrinsics.squares import Square, square_of
+from deepgen.compiler.intrinsics.vectors import Square, square_of
 from deepgen.compiler.passes.ir import Call, Function, walk
 from deepgen.compiler.passes.lower import lower, passes
 from deepgen.compiler.passes.text import to_text

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from deepgen.compiler.intrinsics.squares import Square
+from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges

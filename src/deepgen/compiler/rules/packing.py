@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deepgen.compiler.intrinsics.squares import Square
 from deepgen.compiler.intrinsics.tiles import TileProduct
+from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.rule import inlinable

@@ -6,21 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS
-from deepgen.compiler.intrinsics.squares import square_of
 from deepgen.compiler.intrinsics.tiles import TILES, TileBlock
+from deepgen.compiler.intrinsics.vectors import INTERLEAVE, Square, square_of
 from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, Fence, For, Function, If, Seq, Stmt, Store, children, walk
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import VectorScan, scan_of
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
-from deepgen.compiler.text import c_vectors
-from deepgen.compiler.text.c_file import Definitions, joined, nothing
 from deepgen.compiler.text.c_patterns import Excess, Together, excess, together
-from deepgen.compiler.text.c_values import Names, Scope, arithmetic, narrowed, stored
+from deepgen.compiler.text.c_values import Names, Scope, arithmetic, joined, narrowed, nothing, stored
 from deepgen.operators.expr.nodes import Read, Select, substituted
 from deepgen.vocabulary import BadInput
 
 _REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
+
+
+@dataclass(frozen=True)
+class Definitions:
+    text: str
+    vectors: frozenset[tuple[str, int]]
+    dots: frozenset[str]  # products that instructions do
+    blocks: frozenset[TileBlock]  # of tiles
+    scans: frozenset[tuple[str, str, int]]  # of vectors: the operation, the format, how many lanes
+    squares: frozenset[Square]  # that are copied as columns
+    over: frozenset[str]  # products that leave their excess in the sums
 
 
 def definitions(function: Function, entry: str) -> Definitions:
@@ -205,7 +214,7 @@ class _Emitter:
         buffer, lanes = place.buffers[group.stores[0].buffer], group.loops[0].extent
         scopes = [self.scope(place, loop) for loop in group.loops]
         values = [scope.as_stored(store.value, buffer) for scope, store in zip(scopes, group.stores, strict=True)]
-        name = f"{c_vectors.INTERLEAVE}{len(values)}_{stored(buffer)}"
+        name = f"{INTERLEAVE}{len(values)}_{stored(buffer)}"
         scopes[0].vector_at(buffer, group.stores[0].indices[0])
         self.vectors.add((name, lanes))
         return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
 
+from deepgen.compiler.intrinsics.vectors import ALTERNATE, conversion
 from deepgen.compiler.passes.ir import Buffer, For
-from deepgen.compiler.text.c_vectors import ALTERNATE, conversion
+from deepgen.compiler.schedule.stages import identity
 from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     BOOL,
@@ -345,6 +346,21 @@ def constant(const: Const) -> str:
         return f"(({kind}){'-' if real < 0 else ''}{'INFINITY' if isinf(real) else 'NAN'})"
     text = f"{real!r}{'f' if kind == 'f32' else ''}"
     return f"({text})" if text.startswith("-") else text
+
+
+_REDUCES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+
+
+def nothing(op: str, kind: str) -> Const:
+    """What an operation leaves any number as it is with."""
+    return identity(_REDUCES[op], kind)
+
+
+def joined(op: str, left: Text, right: Text) -> str:
+    """Two numbers or vectors as one."""
+    if op in ("add", "mul") and not dtype(left.type).integer:
+        return f"({left.text} {_INFIX[op]} {right.text})"
+    return f"{op}_{left.name}({left.text}, {right.text})"
 
 
 # What our own text defines, and functions of the C library.

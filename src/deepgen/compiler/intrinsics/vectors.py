@@ -1,0 +1,217 @@
+"""Functions of C on whole vectors, by their formats and lanes, which compilers make too little of on their own.
+
+Vectors of whole numbers become vectors of wider or narrower ones. clang makes the best of __builtin_convertvector. gcc
+makes several instructions of it where a processor has one, or goes lane by lane, so that it is told otherwise where
+that is known to serve it better. Vectors are interleaved, and squares of units are copied as columns, by shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+_LETTERS = {"i8": "b", "u8": "b", "i16": "w", "u16": "w", "i32": "d"}
+_BYTES = {"b": 1, "w": 2, "d": 4}
+_PAIRS = (("i8", "i16"), ("u8", "i16"), ("i8", "i32"), ("u8", "i32"), ("i16", "i32"), ("u16", "i32"), ("i32", "u16"))
+_KINDS = {f"{to}_of_{of}": (of, to) for of, to in _PAIRS}
+_X86_BYTES = 64  # of the registers whose instructions are known here
+
+
+def conversion(of: str, to: str) -> str | None:
+    """The name of a conversion as a kind of vectors, where there is a function for it."""
+    return f"{to}_of_{of}" if (of, to) in _PAIRS else None
+
+
+def formats(kind: str) -> tuple[str, str] | None:
+    """What a kind of vectors converts, and what to; None if it is no conversion."""
+    return _KINDS.get(kind)
+
+
+def conversion_function(kind: str, lanes: int) -> str:
+    of, to = _KINDS[kind]
+    x86 = _x86(of, to, lanes)
+    by_x86 = f"#if defined(__AVX512BW__) && !defined(__clang__)\n    return {x86};\n#el" if x86 else "#"
+    # In two steps: gcc makes numbers four times as large one by one.
+    halfway = f"__builtin_convertvector(x, i16x{lanes})" if (_LETTERS[of], to) == ("b", "i32") else "x"
+    return f"""static inline {to}x{lanes} {kind}x{lanes}({of}x{lanes} x) {{
+{by_x86}if defined(__aarch64__) && !defined(__clang__)
+    {to}x{lanes} all;
+    for (int n = 0; n < {lanes}; n++) all[n] = ({to})x[n];
+    return all;
+#else
+    return __builtin_convertvector({halfway}, {to}x{lanes});
+#endif
+}}
+"""
+
+
+def _x86(of: str, to: str, lanes: int) -> str | None:
+    """By the one instruction for a whole register."""
+    letters = _LETTERS[of] + _LETTERS[to]
+    if max(_BYTES[letter] for letter in letters) * lanes != _X86_BYTES:
+        return None
+    if to == "u16":
+        return f"({to}x{lanes})__builtin_ia32_pmovdw512_mask(x, (i16x{lanes}){{0}}, -1)"
+    sign = "z" if of.startswith("u") else "s"
+    argument = {"b": f"(char __attribute__((vector_size({lanes}))))x", "w": f"(i16x{lanes})x"}[letters[0]]
+    return f"__builtin_ia32_pmov{sign}x{letters}512_mask({argument}, ({to}x{lanes}){{0}}, -1)"
+
+
+ALTERNATE, INTERLEAVE = "alternate_", "interleave"
+
+
+def is_shuffle(name: str) -> bool:
+    return name.startswith((ALTERNATE, INTERLEAVE))
+
+
+def shuffle_function(name: str, lanes: int) -> str:
+    called, _, kind = name.rpartition("_")
+    vector = f"{kind}x{lanes}"
+    if called == ALTERNATE.rstrip("_"):
+        return _alternate(f"static inline {vector} {name}x{lanes}(const {kind} *from) {{", vector, lanes)
+    count = int(called.removeprefix(INTERLEAVE))
+    parameters = ", ".join(f"{vector} x{n}" for n in range(count))
+    return _interleave(f"static inline void {name}x{lanes}({kind} *to, {parameters}) {{", vector, lanes, count)
+
+
+def _alternate(head: str, vector: str, lanes: int) -> str:
+    """The second half is taken from a vector that ends with the last element: nothing beyond that one is read."""
+    chosen = ", ".join(str(2 * n + (n >= lanes // 2)) for n in range(lanes))
+    each = ", ".join(f"from[{2 * n}]" for n in range(lanes))
+    with_shuffles = f"    return __builtin_shufflevector(at_{vector}(from), at_{vector}(from + {lanes - 1}), {chosen});"
+    return _either(head, [with_shuffles], f"    return ({vector}){{{each}}};")
+
+
+def _interleave(head: str, vector: str, lanes: int, count: int) -> str:
+    """Halves of pairs again and again: vectors stay as long as they are, which compilers know instructions for."""
+    lines: list[str] = []
+
+    def interleaved(names: Sequence[str]) -> list[str]:
+        if len(names) == 1:
+            return list(names)
+        out = []
+        for first, second in zip(interleaved(names[::2]), interleaved(names[1::2]), strict=True):
+            for half in (0, lanes // 2):
+                places = chain.from_iterable((n, n + lanes) for n in range(half, half + lanes // 2))
+                shuffled = f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, places))})"
+                out.append(f"y{len(lines)}")
+                lines.append(f"    const {vector} {out[-1]} = {shuffled};")
+        return out
+
+    last = interleaved([f"x{n}" for n in range(count)])
+    lines += [f"    put_{vector}(to + {n * lanes}, {name});" for n, name in enumerate(last)]
+    each = ", ".join(f"to[{count} * n + {n}] = x{n}[n]" for n in range(count))
+    return _either(head, lines, f"    for (int n = 0; n < {lanes}; n++) {each};")
+
+
+def _either(head: str, with_shuffles: Sequence[str], without: str) -> str:
+    test = "#if defined(__clang__) || __GNUC__ >= 12"
+    return "\n".join([head, test, *with_shuffles, "#else", without, "#endif", "}", ""])
+
+
+_NAME = "transpose"
+_UNITS = {4: "u32", 8: "u64"}
+_LANE = 16  # bytes: processors shuffle within so many, and move pieces of as many
+_MOST = 64  # bytes of a row
+
+
+@dataclass(frozen=True)
+class Square:
+    """So many rows of as many units, which have so many bytes."""
+
+    side: int
+    unit: int
+
+    @property
+    def name(self) -> str:
+        return f"{_NAME}{self.side}_{_UNITS[self.unit]}"
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a function for it: rows are whole vectors."""
+        return self.unit in _UNITS and self.side * self.unit in (_LANE, 2 * _LANE, _MOST)
+
+    def function(self) -> str:
+        """It takes two places, and how many bytes rows of each lie apart."""
+        kind, side = _UNITS[self.unit], self.side
+        parameters = "void *restrict to, const void *restrict from, i64 to_step, i64 from_step"
+        row = f"{kind} row __attribute__((vector_size({side * self.unit}), aligned(1), may_alias))"
+        rows = [f"x{n}" for n in range(side)]
+        shuffles = _Shuffles(side, _LANE // self.unit, [])
+        columns = shuffles.transposed(rows)
+        return "\n".join(
+            [
+                f"static inline void {self.name}({parameters}) {{",
+                # On RISC-V every such shuffle is a gather with indices from memory.
+                "#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__riscv)",
+                f"    typedef {row};",
+                *(
+                    f"    const row {x} = *(const row *)((const char *)from + {n} * from_step);"
+                    for n, x in enumerate(rows)
+                ),
+                *shuffles.lines,
+                *(f"    *(row *)((char *)to + {n} * to_step) = {y};" for n, y in enumerate(columns)),
+                "#else",
+                f"    for (int i = 0; i < {side}; i++)",
+                f"        for (int j = 0; j < {side}; j++)",
+                f"            memcpy((char *)to + i * to_step + j * {self.unit},",
+                f"                   (const char *)from + j * from_step + i * {self.unit}, {self.unit});",
+                "#endif",
+                "}",
+                "",
+            ]
+        )
+
+
+def square_of(name: str) -> Square | None:
+    """The square that a function of this name copies."""
+    side, _, kind = name.removeprefix(_NAME).partition("_")
+    unit = next((size for size, of in _UNITS.items() if of == kind), None)
+    return Square(int(side), unit) if name.startswith(_NAME) and unit is not None else None
+
+
+@dataclass(frozen=True)
+class _Shuffles:
+    """Lines of C that shuffle vectors of `side` units, `within` of which lie in each 16 bytes."""
+
+    side: int
+    within: int
+    lines: list[str]
+
+    def transposed(self, rows: Sequence[str]) -> list[str]:
+        """First within 16 bytes, by interleaving pairs; then these change places between vectors."""
+        blocks = [self.within_lanes(rows[start : start + self.within]) for start in range(0, self.side, self.within)]
+        pieces = [self.between_lanes(vectors) for vectors in zip(*blocks, strict=True)]
+        return [name for names in zip(*pieces, strict=True) for name in names]
+
+    def within_lanes(self, rows: Sequence[str]) -> list[str]:
+        """Vectors that have, in each 16 bytes, a column of what the rows have there."""
+        if len(rows) == 1:
+            return list(rows)
+        run, half = self.within // len(rows), self.within // 2
+        out = []
+        for first in (0, half):
+            starts = [lane + n for lane in range(0, self.side, self.within) for n in range(first, first + half, run)]
+            places = [n + i + of for n in starts for of in (0, self.side) for i in range(run)]
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            out += self.within_lanes([self.shuffled(one, other, places) for one, other in pairs])
+        return out
+
+    def between_lanes(self, vectors: Sequence[str]) -> list[str]:
+        """Vectors that have the first 16 bytes of all of them, the second ones, and so on."""
+        if len(vectors) == 1:
+            return list(vectors)
+        out = []
+        for first in (0, self.within):
+            starts = range(first, 2 * self.side, 2 * self.within)
+            places = [start + n for start in starts for n in range(self.within)]
+            pairs = zip(vectors[::2], vectors[1::2], strict=True)
+            out.append(self.between_lanes([self.shuffled(one, other, places) for one, other in pairs]))
+        return [name for names in zip(*out, strict=True) for name in names]
+
+    def shuffled(self, one: str, other: str, places: Sequence[int]) -> str:
+        name = f"y{len(self.lines)}"
+        chosen = ", ".join(map(str, places))
+        self.lines.append(f"    const row {name} = __builtin_shufflevector({one}, {other}, {chosen});")
+        return name
