@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from deepgen.compiler.passes.gpu.launches import Program
-from deepgen.compiler.passes.gpu.lower import passes as gpu_passes
+from deepgen.compiler.passes.gpu_lower import passes as gpu_passes
 from deepgen.compiler.passes.ir import Function
+from deepgen.compiler.passes.launches import Program
 from deepgen.compiler.passes.lower import split_ahead
 from deepgen.compiler.passes.memory import storage
 from deepgen.compiler.passes.text import program_text, to_text

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.matrix import wide_product
-from deepgen.compiler.passes.gpu.launches import Launch
 from deepgen.compiler.passes.ir import (
     Alloc,
     Barrier,
@@ -22,6 +21,7 @@ from deepgen.compiler.passes.ir import (
     walk,
     with_children,
 )
+from deepgen.compiler.passes.launches import Launch
 from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary import dtype
 

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import wide_product
 from deepgen.compiler.passes.bounds import IndexBounds
-from deepgen.compiler.passes.gpu.launches import Launch, Program, build
-from deepgen.compiler.passes.gpu.shared import in_shared_memory, with_barriers
-from deepgen.compiler.passes.gpu.vectors import with_vectors
 from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Seq, Stmt, Store, walk
+from deepgen.compiler.passes.launches import Launch, Program, build
 from deepgen.compiler.passes.memory import flat
+from deepgen.compiler.passes.shared import in_shared_memory, with_barriers
 from deepgen.compiler.passes.simplify import simplified
 from deepgen.compiler.passes.unroll import with_registers
+from deepgen.compiler.passes.vectors import with_vectors
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import LANES, Schedule
 from deepgen.operators.expr.index import iterator

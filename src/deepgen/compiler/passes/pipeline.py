@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.matrix import wide_product
-from deepgen.compiler.passes.gpu.tensorize import PRODUCTS_COMMIT, PRODUCTS_WAIT
 from deepgen.compiler.passes.ir import (
     Barrier,
     Buffer,
@@ -22,6 +21,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
+from deepgen.compiler.passes.matrices import PRODUCTS_COMMIT, PRODUCTS_WAIT
 from deepgen.compiler.schedule.state import Loop
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator

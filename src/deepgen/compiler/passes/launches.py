@@ -11,17 +11,6 @@ from math import prod
 
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import Builder, buffer_of, guarded, parameters
-from deepgen.compiler.passes.gpu.pipeline import filled_ahead, is_transposed, several
-from deepgen.compiler.passes.gpu.tensorize import (
-    PRODUCTS_WAIT,
-    fragments_of,
-    in_fragment,
-    is_tile,
-    is_wide,
-    tile,
-    zeroed,
-)
-from deepgen.compiler.passes.gpu.vectors import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.ir import (
     Alloc,
     Buffer,
@@ -34,7 +23,18 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
+from deepgen.compiler.passes.matrices import (
+    PRODUCTS_WAIT,
+    fragments_of,
+    in_fragment,
+    is_tile,
+    is_wide,
+    tile,
+    zeroed,
+)
+from deepgen.compiler.passes.pipeline import filled_ahead, is_transposed, several
 from deepgen.compiler.passes.simplify import all_of
+from deepgen.compiler.passes.vectors import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, THREADS, UNROLL
