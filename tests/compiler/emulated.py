@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import simt_emulation as simt
 
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import Program
 from deepgen.compiler.text import gpu
 from deepgen.compiler.text.gpu_launch import entry
 from deepgen.vocabulary import TensorArg

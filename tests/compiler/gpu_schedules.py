@@ -6,8 +6,8 @@ from random import Random
 
 from schedules import Scheduling
 
-from deepgen.compiler.passes.gpu_lower import lower
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import Program
+from deepgen.compiler.passes.lower import gpu_lower as lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
     CacheRead,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from test_lowered import agrees, random_inputs
 
 import deepgen as dg
-from deepgen.compiler.passes.gpu_lower import lower
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import Program
+from deepgen.compiler.passes.lower import gpu_lower as lower
 from deepgen.compiler.schedule import steps
 from deepgen.compiler.schedule.steps import Schedule
 from deepgen.operators.expr.nodes import Expression

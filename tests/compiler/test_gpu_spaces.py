@@ -16,8 +16,8 @@ from emulated import library, run
 import needs
 from deepgen import targets
 from deepgen.compiler.family import Rules
-from deepgen.compiler.passes.gpu_lower import lower
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import Program
+from deepgen.compiler.passes.lower import gpu_lower as lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.sketch import Sketch, space_of

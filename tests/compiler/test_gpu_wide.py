@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from deepgen import targets
 from deepgen.compiler.family import Rules
 from deepgen.compiler.passes.bounds import IndexBounds
-from deepgen.compiler.passes.gpu_lower import lower
-from deepgen.compiler.passes.ir import Alloc, walk
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import Alloc, Program, walk
+from deepgen.compiler.passes.lower import gpu_lower as lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.text import gpu

@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from deepgen.compiler.passes.gpu_lower import passes as gpu_passes
-from deepgen.compiler.passes.ir import Function
-from deepgen.compiler.passes.launches import Program
-from deepgen.compiler.passes.lower import split_ahead
+from deepgen.compiler.passes.ir import Function, Program
+from deepgen.compiler.passes.lower import gpu_passes, split_ahead
 from deepgen.compiler.passes.memory import storage
 from deepgen.compiler.passes.text import program_text, to_text
 from deepgen.compiler.rules.gpu.likely import default as gpu_default

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from deepgen.compiler.schedule.steps import BLOCKS, THREADS
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Read, Value, with_indices
 
@@ -124,6 +125,44 @@ class Function:
     @property
     def parameters(self) -> tuple[Buffer, ...]:
         return (*self.inputs, *self.outputs)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A grid of blocks of threads along x, y and z, and what each thread does. Blocks after these do `beside`."""
+
+    name: str
+    blocks: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    body: Stmt
+    shared_bytes: int = 0
+    align: int = 1  # bytes that shared memory begins at a multiple of
+    beside: tuple[Launch, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Launch, ...]:
+        return (replace(self, beside=()), *self.beside)
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Of the indices of the grid."""
+        extents = dict(zip((*BLOCKS, *THREADS), (*self.blocks, *self.threads), strict=True))
+        return {tag: (0, extent - 1) for tag, extent in extents.items()}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Launches in their order. `scratch` are stages that one launch leaves for another."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        return {buffer.name: buffer for buffer in (*self.inputs, *self.outputs, *self.scratch)}
 
 
 def sequence(*statements: Stmt) -> Stmt:

@@ -6,7 +6,7 @@ Loops that are bound to blocks and threads are no loops any more: their variable
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.passes.bounds import IndexBounds
@@ -16,6 +16,8 @@ from deepgen.compiler.passes.ir import (
     Buffer,
     Call,
     For,
+    Launch,
+    Program,
     Seq,
     Stmt,
     Store,
@@ -23,6 +25,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
+from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.matrices import (
     PRODUCTS_WAIT,
     fragments_of,
@@ -34,7 +37,6 @@ from deepgen.compiler.passes.matrices import (
 )
 from deepgen.compiler.passes.pipeline import filled_ahead, is_transposed, several
 from deepgen.compiler.passes.simplify import all_of
-from deepgen.compiler.passes.vectors import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, THREADS, UNROLL
@@ -44,44 +46,6 @@ from deepgen.vocabulary import BadInput
 
 _MOST_CARRIED = 32  # numbers of a thread
 _OWN = ("shared", "global")  # scopes in which each element has one thread that writes it
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A grid of blocks of threads along x, y and z, and what each thread does. Blocks after these do `beside`."""
-
-    name: str
-    blocks: tuple[int, int, int]
-    threads: tuple[int, int, int]
-    body: Stmt
-    shared_bytes: int = 0
-    align: int = 1  # bytes that shared memory begins at a multiple of
-    beside: tuple[Launch, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Launch, ...]:
-        return (replace(self, beside=()), *self.beside)
-
-    @property
-    def ranges(self) -> dict[str, tuple[int, int]]:
-        """Of the indices of the grid."""
-        extents = dict(zip((*BLOCKS, *THREADS), (*self.blocks, *self.threads), strict=True))
-        return {tag: (0, extent - 1) for tag, extent in extents.items()}
-
-
-@dataclass(frozen=True)
-class Program:
-    """Launches in their order. `scratch` are stages that one launch leaves for another."""
-
-    name: str
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
-    scratch: tuple[Buffer, ...]
-    launches: tuple[Launch, ...]
-
-    @property
-    def buffers(self) -> dict[str, Buffer]:
-        return {buffer.name: buffer for buffer in (*self.inputs, *self.outputs, *self.scratch)}
 
 
 def build(state: State, warp: int) -> Program:

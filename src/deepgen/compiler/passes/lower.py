@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from deepgen.compiler.intrinsics.matrix import wide_product
+from deepgen.compiler.passes.barriers import with_barriers
+from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import build
-from deepgen.compiler.passes.guards import pad, place_guards
+from deepgen.compiler.passes.guards import pad, place_guards, placed
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
+    Barrier,
     Buffer,
     Call,
     For,
     Function,
+    If,
+    Launch,
+    Program,
     Seq,
     Stmt,
     Store,
@@ -23,13 +30,15 @@ from deepgen.compiler.passes.ir import (
     sequence,
     walk,
 )
-from deepgen.compiler.passes.memory import flatten, registers, storage
+from deepgen.compiler.passes.lanes import in_own_lane
+from deepgen.compiler.passes.launches import build as gpu_build
+from deepgen.compiler.passes.memory import flat, flatten, in_shared_memory, registers, storage
 from deepgen.compiler.passes.partition import partition
-from deepgen.compiler.passes.simplify import simplify
+from deepgen.compiler.passes.simplify import simplified, simplify
 from deepgen.compiler.passes.squares import squares
 from deepgen.compiler.passes.tensorize import store_tiles, tensorize
-from deepgen.compiler.passes.unroll import unroll
-from deepgen.compiler.passes.vectorize import vectorize
+from deepgen.compiler.passes.unroll import unroll, with_registers
+from deepgen.compiler.passes.vectorize import vectorize, with_vectors
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import BOUND, PARALLEL, Schedule
 from deepgen.operators.expr.nodes import Expression, reads
@@ -135,3 +144,80 @@ def _read(statement: Stmt) -> Iterator[str]:
             yield from (read.tensor for read in reads(s.value))
         if isinstance(s, Call):
             yield from (place.tensor for place in s.places[1:])
+
+
+GpuPass: TypeAlias = Callable[[Launch, Mapping[str, Buffer]], Launch]
+
+
+def gpu_lower(expression: Expression, schedule: Schedule, warp: int = 32) -> Program:
+    """The launches that compute an expression by a concrete schedule."""
+    *_, (_, last) = gpu_passes(expression, schedule, warp)
+    return last
+
+
+def gpu_passes(expression: Expression, schedule: Schedule, warp: int = 32) -> Iterator[tuple[str, Program]]:
+    """The program after each pass, with the pass's name."""
+    program = gpu_build(apply(expression, schedule), warp)
+    yield "build", program
+    order: tuple[tuple[str, GpuPass], ...] = (
+        ("barriers", lambda launch, _: replace(launch, body=with_barriers(launch.body))),
+        ("lanes", lambda launch, _: in_own_lane(_simplified(launch))),
+        ("flatten", lambda launch, buffers: _simplified(replace(launch, body=flat(launch.body, buffers)))),
+        ("registers", lambda launch, _: replace(launch, body=with_registers(launch.body))),
+        ("guards", lambda launch, _: replace(launch, body=placed(launch.body))),
+        ("vectors", lambda launch, _: _simplified(replace(launch, body=with_vectors(launch.body)))),
+        ("shared", lambda launch, _: in_shared_memory(launch, warp)),
+    )
+    for name, one in order:
+        program = replace(program, launches=tuple(one(launch, program.buffers) for launch in program.launches))
+        yield name, program
+    yield "together", together(program)
+
+
+def _simplified(launch: Launch) -> Launch:
+    return replace(launch, body=simplified(launch.body, IndexBounds(launch.ranges)))
+
+
+def together(program: Program) -> Program:
+    """Neighbours with blocks of the same threads are done by one grid: the blocks of one, then those of the next."""
+    joined: list[Launch] = []
+    for launch in program.launches:
+        if joined and all(_apart(one, launch) for one in joined[-1].parts):
+            joined[-1] = replace(joined[-1], beside=(*joined[-1].beside, launch))
+        else:
+            joined.append(launch)
+    return replace(program, launches=tuple(joined))
+
+
+def _apart(one: Launch, other: Launch) -> bool:
+    """Whether neither uses what the other writes, and both may be branches of one kernel."""
+    (first, writes), (second, written) = _used(one), _used(other)
+    plain = not any(
+        isinstance(s, Call) or (isinstance(s, Store) and s.joined) for p in (one, other) for s in walk(p.body)
+    )
+    return one.threads == other.threads and plain and not (writes & second) and not (written & first)
+
+
+def _used(launch: Launch) -> tuple[set[str], set[str]]:
+    """The buffers that other launches know too: all that are used, and those that are written."""
+    inside = list(walk(launch.body))
+    own = {s.buffer.name for s in inside if isinstance(s, Alloc)}
+    written = {s.buffer for s in inside if isinstance(s, Store)} - own
+    return written | {r.tensor for s in inside if isinstance(s, Store) for r in reads(s.value)} - own, written
+
+
+def overlaps(program: Program, n: int) -> bool:
+    """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
+    what the other one leaves for it."""
+    launch = program.launches[n]
+    inside = list(walk(launch.body)) if n and not launch.beside else []
+    wide = any(isinstance(s, Call) and wide_product(s.name) for s in inside)
+    return wide and any(copies_of_scratch(program, s) for s in inside)
+
+
+def copies_of_scratch(program: Program, statement: Stmt) -> bool:
+    """Whether these are loops that copy what another launch leaves, and nothing beside that."""
+    scratch, inside = {buffer.name for buffer in program.scratch}, list(walk(statement))
+    if not isinstance(statement, (For, If)) or any(isinstance(s, (Seq, Alloc, Barrier, Call)) for s in inside):
+        return False
+    return any(isinstance(s, Store) and scratch & {read.tensor for read in reads(s.value)} for s in inside)

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, Fence, For, Function, If, Stmt, Store, children
-from deepgen.compiler.passes.launches import Program
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    Fence,
+    For,
+    Function,
+    If,
+    Program,
+    Stmt,
+    Store,
+    children,
+)
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, WideProduct, wide_product
-from deepgen.compiler.passes.gpu_lower import overlaps
-from deepgen.compiler.passes.ir import Call, walk
-from deepgen.compiler.passes.launches import Program
-from deepgen.compiler.passes.vectors import SCAN
+from deepgen.compiler.passes.ir import Call, Program, walk
+from deepgen.compiler.passes.lanes import SCAN
+from deepgen.compiler.passes.lower import overlaps
 from deepgen.compiler.text import gpu_values
 from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
 from deepgen.kernels.shared import dialect_sources, sources

@@ -1,0 +1,84 @@
+"""Where the threads of a block wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Barrier,
+    Call,
+    For,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    children,
+    sequence,
+    walk,
+)
+from deepgen.operators.expr.nodes import reads
+
+
+def with_barriers(body: Stmt) -> Stmt:
+    shared = frozenset(s.buffer.name for s in walk(body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
+    return _placed(body, _Since(), shared)[0]
+
+
+@dataclass(frozen=True)
+class _Since:
+    """What was done to shared memory since the last barrier."""
+
+    written: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Since) -> _Since:
+        return _Since(self.written | other.written, self.read | other.read)
+
+
+def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stmt, _Since]:
+    if isinstance(statement, Barrier):
+        return statement, _Since()
+    if isinstance(statement, If) or not _composite(statement):
+        done = _done(statement, shared)
+        clash = done.read - done.written & since.written or done.written & since.read
+        return (sequence(Barrier(), statement), done) if clash else (statement, since | done)
+    if isinstance(statement, Seq):
+        parts = []
+        for one in statement.body:
+            placed, since = _placed(one, since, shared)
+            parts.append(placed)
+        return sequence(*parts), since
+    if isinstance(statement, For):
+        # What an iteration leaves behind is there when the next one begins.
+        _, after = _placed(statement.body, since, shared)
+        body, after = _placed(statement.body, since | after, shared)
+        return For(statement.variable, statement.extent, statement.kind, body, statement.limits), since | after
+    assert isinstance(statement, Alloc)
+    body, since = _placed(statement.body, since, shared)
+    return Alloc(statement.buffer, body), since
+
+
+def _composite(statement: Stmt) -> bool:
+    """Whether threads meet in it, so that barriers may stand inside."""
+    inside = list(walk(statement))
+    return (
+        any(isinstance(s, Barrier) or (isinstance(s, Alloc) and s.buffer.scope == "shared") for s in inside)
+        or (isinstance(statement, (Seq, Alloc, For)) and any(isinstance(s, Store) and s.joined for s in inside))
+        or isinstance(statement, Seq)
+    )
+
+
+def _done(statement: Stmt, shared: frozenset[str]) -> _Since:
+    written = {s.buffer for s in walk(statement) if isinstance(s, Store) and not s.ahead}
+    return _Since(frozenset(written) & shared, frozenset(_read(statement)) & shared)
+
+
+def _read(statement: Stmt) -> Iterator[str]:
+    if isinstance(statement, Store):
+        yield from (read.tensor for read in reads(statement.value))
+    if isinstance(statement, Call):
+        yield from (read.tensor for read in statement.places)
+    for child in children(statement):
+        yield from _read(child)

@@ -1,0 +1,100 @@
+"""What lies in the registers of a warp's lanes: scans that lanes share, and who reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from deepgen.compiler.passes.build import combined
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Buffer,
+    Call,
+    For,
+    Launch,
+    Stmt,
+    Store,
+    sequence,
+    walk,
+)
+from deepgen.compiler.schedule.stages import identity
+from deepgen.compiler.schedule.state import Loop, Planned
+from deepgen.compiler.schedule.steps import BOUND, LANES, UNROLL
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Binary, Read, reads
+from deepgen.vocabulary import BadInput
+
+SCAN = "scan_lanes"
+
+
+def is_by_lanes(planned: Planned) -> bool:
+    scan = planned.stage.scan
+    return scan is not None and any(loop.kind == LANES and scan in loop.axes for loop in planned.loops)
+
+
+def held_by_lanes(whole: Buffer) -> Buffer:
+    """The numbers of a lane, of a buffer whose last dimension is the lane."""
+    *rest, lanes = whole.sizes
+    return replace(whole, sizes=(prod(rest), lanes), strides=(1, 0))
+
+
+def in_lane(whole: Buffer, indices: Sequence[Index]) -> tuple[Index, Index]:
+    """Which of a lane's numbers, and which lane."""
+    at = Index()
+    for size, i in zip(whole.sizes[:-1], indices[:-1], strict=True):
+        at = at * size + i
+    return at, indices[-1]
+
+
+def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> Stmt:
+    """The scan of what `filled` stores; all of that comes first, so that all loads are under way."""
+    stage = planned.stage
+    assert stage.reduce and stage.scan
+    *outer, lanes, each = planned.loops
+    if lanes.kind != LANES or stage.scan not in each.axes or any(loop.kind in BOUND for loop in outer):
+        allowed = "as its last loops lanes, and the elements of each of them"
+        raise BadInput(f"stage {stage.name} is scanned along lanes", allowed=allowed)
+    rows = [loop for loop in outer if stage.scan not in loop.axes]
+    carry = Buffer(f"{stage.name}.carry", stage.dtype, (prod(loop.extent for loop in rows),), (1,), "register")
+    row = Index()
+    for loop in rows:
+        row = row * loop.extent + iterator(loop.variable)
+    joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
+    assert isinstance(joined, Binary)
+    name = f"{SCAN}<{lanes.extent}, {each.extent}, {stage.dtype}, {joined.op}_{stage.dtype}>"
+    first = tuple(i.substitute({each.variable: 0}) for i in at)
+    own = Read(stage.name, first, stage.dtype)
+    start = _over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
+    scanned = _over(outer, Call(name, (own, Read(carry.name, (row,), stage.dtype))))
+    return sequence(filled, Alloc(carry, sequence(start, scanned)))
+
+
+def _over(loops: Sequence[Loop], body: Stmt) -> Stmt:
+    for loop in reversed(loops):
+        body = For(loop.variable, loop.extent, UNROLL, body)
+    return body
+
+
+def in_own_lane(launch: Launch) -> Launch:
+    buffers = [s.buffer for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
+    held = {buffer.name for buffer in buffers}
+    alone = {buffer.name for buffer in buffers if buffer.sizes[1] == 1}
+    for buffer in buffers:
+        if launch.threads[0] != buffer.sizes[1]:
+            allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
+            raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed=allowed)
+    for statement in walk(launch.body):
+        for read in _accesses(statement):
+            if read.tensor in held - alone and isinstance(statement, Store):
+                number, lane = read.indices
+                if lane != iterator(LANES) or LANES in number.iterators:
+                    what = f"a lane would read {read.tensor} of another one"
+                    raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
+    return launch
+
+
+def _accesses(statement: Stmt) -> tuple[Read, ...]:
+    if isinstance(statement, Store):
+        return (*reads(statement.value), Read(statement.buffer, statement.indices, statement.value.dtype))
+    return statement.places if isinstance(statement, Call) else ()
