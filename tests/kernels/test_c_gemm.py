@@ -38,6 +38,15 @@ def test_sampled_configs_are_right_on_all_sizes(dtype: str, layout: str) -> None
         assert complaints(runs, operator) == [] and runs.wrong(operator) == "", config
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(("dtype", "rows"), [("f32", 12), ("f32", 6), ("f64", 8), ("f64", 3)])
+def test_numbers_of_a_are_lanes_where_they_fill_vectors(dtype: str, rows: int, layout: str) -> None:
+    operator = gemm(137, 263, 301, dtype=dtype, layout=layout)
+    config = {**FAMILY.default(operator, HERE), "MR": rows, "NR": 2}
+    runs = Runs(FAMILY.emit(operator, HERE, config), HERE)
+    assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
+
+
 @pytest.mark.parametrize("partition", ["m", "n"])
 def test_threads_share_rows_or_columns_of_a_batch(partition: str) -> None:
     operator = gemm(70, 131, 300, batch=3)

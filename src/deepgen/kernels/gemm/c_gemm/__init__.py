@@ -8,8 +8,8 @@ from typing import Any
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
-from deepgen.space import Space
-from deepgen.targets import X86, Cpu, Target
+from deepgen.space import Space, where
+from deepgen.targets import X86, Arm, Cpu, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 _TYPES = {"f32": "float", "f64": "double"}
@@ -26,7 +26,8 @@ _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "
 
 
 class CGemm:
-    """Register tiles, cache blocks, packing of B, threads: any M, N, K, all layouts, no instruction by name."""
+    """Register tiles, cache blocks, packing of B, threads: any M, N, K, all layouts; of instructions, only those of Arm
+    that multiply by a lane have names."""
 
     name = "c_gemm"
 
@@ -58,8 +59,9 @@ class CGemm:
         threads = s.knob("THREADS", thread_counts(cpu.cores))
         s.knob("PARTITION", list(_PARTITION), when=threads > 1)
         s.knob("TASKS", [1, 2, 4], when=threads > 1)
-        registers = rows * vectors + vectors + 1
-        s.require(registers <= cpu.vector_registers, "a tile, a row of B and a number of A fit in registers")
+        numbers = where(rows % lanes == 0, rows // lanes, 1) if isinstance(cpu, Arm) else 1
+        registers = rows * vectors + vectors + numbers
+        s.require(registers <= cpu.vector_registers, "a tile, a row of B and numbers of A fit in registers")
         s.require(width >= vectors * lanes, "a block has at least one panel of B")
         s.require((rows + vectors * lanes) * depth * size <= cpu.l1d_bytes, "a strip and a panel fit in L1")
         s.require(width * depth * size <= max(cpu.l2_bytes, cpu.l3_bytes // cpu.cores), "a block of B fits in cache")
@@ -75,6 +77,7 @@ class CGemm:
             "B_T": int(gemm.layout[1] == "t"),
             **{name: config[name] for name in ("MR", "NR", "KC", "NC", "UNROLL")},
             "PACK_B": int(config["PACK_B"] == "block"),
+            "BY_LANE": int(_by_lane(gemm, cpu, config["MR"])),
             "PARTITION": _PARTITION.index(config.get("PARTITION", "m")),
             "TASKS": config.get("TASKS", 1),
             "BIAS": int(gemm.bias),
@@ -104,10 +107,11 @@ class CGemm:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target, Gemm, Cpu)
         lanes = _lanes(gemm, cpu)
-        rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _cost(gemm, lanes, *tile))
+        rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _cost(gemm, cpu, *tile))
         width = nearest([w for w in covering(_WIDTHS, gemm.n) if w >= vectors * lanes], 512)
         room = cpu.l1d_bytes // ((rows + vectors * lanes) * dtype(gemm.a).bytes)
-        depth = nearest([d for d in covering(_DEPTHS, gemm.k) if d <= max(room, _DEPTHS[0])], 256)
+        usual = 512 if _by_lane(gemm, cpu, rows) and room > 640 else 256
+        depth = nearest([d for d in covering(_DEPTHS, gemm.k) if d <= max(room, _DEPTHS[0])], usual)
         packing = "block" if gemm.layout[1] == "t" or gemm.m > _FEW else "none"
         config = {"MR": rows, "NR": vectors, "KC": depth, "NC": width, "PACK_B": packing, "UNROLL": 4}
         if cpu.cores == 1 or gemm.flops() < _WORTH_A_THREAD * cpu.cores:
@@ -122,7 +126,7 @@ class CGemm:
         units = -(-gemm.n // (vectors * lanes)) if config.get("PARTITION") == "n" else -(-gemm.m // rows)
         parts = threads * config.get("TASKS", 1)
         busiest = -(-parts * gemm.batch // threads) * -(-units // parts) / units
-        clocks = _cost(gemm, lanes, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
+        clocks = _cost(gemm, cpu, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
         whole: float = clocks / _CLOCK
         return whole
 
@@ -140,10 +144,23 @@ def _tiles(gemm: Gemm, cpu: Cpu) -> list[tuple[int, int]]:
     lanes = _lanes(gemm, cpu)
     most = min(-(-gemm.n // lanes), covering(_WIDTHS, gemm.n)[-1] // lanes)
     rows, vectors = [r for r in _ROWS if r <= gemm.m], [v for v in _VECTORS if v <= most]
-    return [(r, v) for r in rows for v in vectors if r * v + v + 1 <= cpu.vector_registers]
+    return [
+        (r, v) for r in rows for v in vectors if r * v + v + _loads(gemm, cpu, r, kept=True) <= cpu.vector_registers
+    ]
 
 
-def _cost(gemm: Gemm, lanes: int, rows: int, vectors: int) -> float:
+def _by_lane(gemm: Gemm, cpu: Cpu, rows: int) -> bool:
+    """Whether numbers of A are lanes of whole vectors."""
+    return isinstance(cpu, Arm) and rows % _lanes(gemm, cpu) == 0
+
+
+def _loads(gemm: Gemm, cpu: Cpu, rows: int, *, kept: bool = False) -> int:
+    """Of A in a step of K; `kept`: how many of them are in registers at once."""
+    return rows // _lanes(gemm, cpu) if _by_lane(gemm, cpu, rows) else 1 if kept else rows
+
+
+def _cost(gemm: Gemm, cpu: Cpu, rows: int, vectors: int) -> float:
     """Cycles of one step of K over all of C: two multiply-adds or two loads each, and sums wait for the step before."""
-    tiles = -(-gemm.m // rows) * -(-gemm.n // (vectors * lanes))
-    return tiles * (max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.1 * (rows + vectors))
+    tiles = -(-gemm.m // rows) * -(-gemm.n // (vectors * _lanes(gemm, cpu)))
+    numbers = _loads(gemm, cpu, rows)
+    return tiles * (max(rows * vectors / 2, (numbers + vectors) / 2, 4.0) + 0.1 * numbers + 0.12 * vectors)

@@ -41,6 +41,9 @@
 #ifndef UNROLL  // steps of K in one turn of the innermost loop
 #define UNROLL 4
 #endif
+#ifndef BY_LANE  // 1: numbers of A are lanes of vectors, as Arm multiplies by one; 0: each is loaded into all lanes
+#define BY_LANE 0
+#endif
 #ifndef PARTITION  // what tasks divide, beside the batch: 0 M, 1 N
 #define PARTITION 0
 #endif
@@ -56,10 +59,14 @@
 #if B_T && !PACK_B
 #error "B stored N x K has no vectors along N to read in place"
 #endif
+#if BY_LANE && !defined(__aarch64__)
+#error "only Arm multiplies by a lane"
+#endif
 
 #define TEXT(words) #words
 #define UNROLL_BY(times) _Pragma(TEXT(GCC unroll times))
 #define ALL UNROLL_BY(32)
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 typedef REAL vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 
@@ -83,15 +90,45 @@ typedef struct {
 
 static inline long least(long a, long b) { return a < b ? a : b; }
 
+#if BY_LANE
+// A square of numbers, its rows as columns: first the halves of two rows are woven, then those of two such.
+ALWAYS_INLINE void pack_square(REAL *to, const REAL *a, long lda) {
+    vec t[VL], u[VL];
+    ALL for (int i = 0; i < VL; i++) t[i] = *(const vec *)(a + i * lda);
+    ALL for (int i = 0; i < VL / 2; i++) {
+        if (sizeof(REAL) == 4) {
+            __asm__("zip1 %0.4s, %1.4s, %2.4s" : "=w"(u[2 * i]) : "w"(t[i]), "w"(t[i + VL / 2]));
+            __asm__("zip2 %0.4s, %1.4s, %2.4s" : "=w"(u[2 * i + 1]) : "w"(t[i]), "w"(t[i + VL / 2]));
+        } else {
+            __asm__("zip1 %0.2d, %1.2d, %2.2d" : "=w"(u[2 * i]) : "w"(t[i]), "w"(t[i + VL / 2]));
+            __asm__("zip2 %0.2d, %1.2d, %2.2d" : "=w"(u[2 * i + 1]) : "w"(t[i]), "w"(t[i + VL / 2]));
+        }
+    }
+    if (sizeof(REAL) == 4)
+        ALL for (int i = 0; i < VL / 2; i++) {
+            __asm__("zip1 %0.4s, %1.4s, %2.4s" : "=w"(t[2 * i]) : "w"(u[i]), "w"(u[i + VL / 2]));
+            __asm__("zip2 %0.4s, %1.4s, %2.4s" : "=w"(t[2 * i + 1]) : "w"(u[i]), "w"(u[i + VL / 2]));
+        }
+    ALL for (int i = 0; i < VL; i++) *(vec *)(to + i * MR) = sizeof(REAL) == 4 ? t[i] : u[i];
+}
+#endif
+
 // `rows` rows of A over kc steps, step after step; rows that are missing are zeros.
 static void pack_strip(REAL *to, const REAL *a, long lda, long rows, long kc) {
     if (rows < MR) memset(to, 0, (size_t)(kc * MR) * sizeof(REAL));
     if (A_T)
         for (long k = 0; k < kc; k++)
             for (long i = 0; i < rows; i++) to[k * MR + i] = a[k * lda + i];
-    else
+    else {
+        long done = 0;
+#if BY_LANE
+        if (rows == MR)
+            for (; done + VL <= kc; done += VL)
+                ALL for (int i = 0; i < MR; i += VL) pack_square(to + done * MR + i, a + i * lda + done, lda);
+#endif
         for (long i = 0; i < rows; i++)
-            for (long k = 0; k < kc; k++) to[k * MR + i] = a[i * lda + k];
+            for (long k = done; k < kc; k++) to[k * MR + i] = a[i * lda + k];
+    }
 }
 
 // `cols` columns of B over kc steps, step after step; columns that are missing are zeros.
@@ -100,8 +137,38 @@ static void pack_panel(REAL *to, const REAL *b, long ldb, long cols, long kc) {
     if (B_T)
         for (long j = 0; j < cols; j++)
             for (long k = 0; k < kc; k++) to[k * COLS + j] = b[j * ldb + k];
+    else if (cols == COLS)
+        for (long k = 0; k < kc; k++)
+            ALL for (int j = 0; j < COLS; j += VL) *(vec *)(to + k * COLS + j) = *(const vec *)(b + k * ldb + j);
     else
         for (long k = 0; k < kc; k++) memcpy(to + k * COLS, b + k * ldb, (size_t)cols * sizeof(REAL));
+}
+
+#if BY_LANE
+// By name: given the choice, compilers move sums from one register to another, and run out of them.
+ALWAYS_INLINE void madd(vec *sum, vec y, vec x, int lane) {
+    if (sizeof(REAL) == 4)
+        __asm__("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(*sum) : "w"(y), "w"(x), "i"(lane));
+    else
+        __asm__("fmla %0.2d, %1.2d, %2.d[%3]" : "+w"(*sum) : "w"(y), "w"(x), "i"(lane));
+}
+#endif
+
+// One step of K.
+ALWAYS_INLINE void step(vec acc[MR][NR], const REAL *column, const REAL *row) {
+    vec y[NR];
+    ALL for (int j = 0; j < NR; j++) y[j] = *(const vec *)(row + j * VL);
+#if BY_LANE
+    vec x[MR / VL];
+    ALL for (int i = 0; i < MR / VL; i++) x[i] = *(const vec *)(column + i * VL);
+    ALL for (int i = 0; i < MR; i++) ALL for (int j = 0; j < NR; j++) madd(&acc[i][j], y[j], x[i / VL], i % VL);
+    __asm__ volatile("" ::: "memory");  // vectors of a later step, loaded ahead of their turn, would not fit
+#else
+    ALL for (int i = 0; i < MR; i++) {
+        ALL for (int j = 0; j < NR; j++) acc[i][j] += column[i] * y[j];
+        __asm__ volatile("" ::: "memory");  // nor would numbers of later rows
+    }
+#endif
 }
 
 // The sums of one tile.
@@ -109,15 +176,7 @@ static void tile(REAL sums[MR][COLS], const REAL *a, const REAL *b, long ldb, lo
     vec acc[MR][NR];
     ALL for (int i = 0; i < MR; i++) ALL for (int j = 0; j < NR; j++) acc[i][j] = (vec){0};
     UNROLL_BY(UNROLL)
-    for (long k = 0; k < kc; k++) {
-        const REAL *row = b + k * ldb, *column = a + k * MR;
-        vec y[NR];
-        ALL for (int j = 0; j < NR; j++) y[j] = *(const vec *)(row + j * VL);
-        ALL for (int i = 0; i < MR; i++) {
-            ALL for (int j = 0; j < NR; j++) acc[i][j] += column[i] * y[j];
-            __asm__ volatile("" ::: "memory");  // numbers of later rows, loaded ahead of their turn, would not fit
-        }
-    }
+    for (long k = 0; k < kc; k++) step(acc, a + k * MR, b + k * ldb);
     ALL for (int i = 0; i < MR; i++) ALL for (int j = 0; j < NR; j++) *(vec *)(sums[i] + j * VL) = acc[i][j];
 }
 
@@ -131,8 +190,9 @@ static inline REAL activated(REAL x) {
     return x;
 }
 
-// What becomes of a tile's sums. Bias and activation follow the last block of K.
-static void finish(REAL sums[MR][COLS], REAL *restrict c, long ldc, const REAL *bias, long rows, long cols, REAL alpha,
+// What becomes of a tile's sums. Bias and activation follow the last block of K. Rows and columns are constants where
+// the tile is whole.
+ALWAYS_INLINE void finish(REAL sums[MR][COLS], REAL *restrict c, long ldc, const REAL *bias, long rows, long cols, REAL alpha,
                    REAL beta, int last) {
     for (long i = 0; i < rows; i++, c += ldc) {
         for (long j = 0; j < cols; j++) {
@@ -163,8 +223,13 @@ static void part(const job *g, REAL *strip, const REAL *A, const REAL *B, REAL *
                     const REAL *panel = in_place ? b + j : panels + (PACK_B ? j * KC : 0);
                     REAL sums[MR][COLS];
                     tile(sums, strip, panel, in_place ? g->ldb : COLS, kc);
-                    finish(sums, C + i * g->ldc + j0 + j, g->ldc, BIAS ? g->bias + j0 + j : 0, rows,
-                           least(COLS, nc - j), g->alpha, k0 ? 1 : g->beta, k0 + kc == g->K);
+                    REAL *c = C + i * g->ldc + j0 + j, beta = k0 ? 1 : g->beta;
+                    const REAL *bias = BIAS ? g->bias + j0 + j : 0;
+                    int last = k0 + kc == g->K;
+                    if (rows == MR && nc - j >= COLS)
+                        finish(sums, c, g->ldc, bias, MR, COLS, g->alpha, beta, last);
+                    else
+                        finish(sums, c, g->ldc, bias, rows, least(COLS, nc - j), g->alpha, beta, last);
                 }
             }
         }
