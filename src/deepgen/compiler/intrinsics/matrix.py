@@ -8,17 +8,39 @@ sums (`Fragment`), and in how they load operands:
   the same columns, up to 256, which the matrix units read from shared memory themselves; rows too, where they lie there
   in lines.
 - Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along what is summed over.
+
+An entry has all that is of one instruction: `text` and `header` are how CUDA and HIP call it, `alone` is how products
+are waited for and what they must be fenced by. Passes and rules ask for these, never for an instruction by its name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepgen.operators.expr.index import Index
 from deepgen.targets import Cuda, Gpu
 from deepgen.vocabulary import BadInput, dtype
 
 LINE_BYTES = 128  # of shared memory, as products of four warps read it
+LOAD, LOAD_TRANSPOSED = "load_matrices", "load_matrices_turned"  # by a warp
+LOAD_OWN, LOAD_EACH = "load_own", "load_each"  # by each lane
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Products that run on their own, and read operands from shared memory themselves: the calls around them, and how
+    operands lie. Such chips let a launch begin while the one before still runs."""
+
+    begin: str = "products_begin"  # what was written to registers before is seen
+    commit: str = "products_commit"  # products since the last one are a group
+    wait: str = "products_wait<{pending}>"  # until no more than so many groups run
+    ready: str = "writes_ready"  # what threads wrote to shared memory is seen
+    align: int = 1024  # bytes: eight lines, which are swizzled by their number
+    lines: int = 8
+    swizzle: int = 3
+
+    def waits(self, pending: int = 0) -> str:
+        return self.wait.format(pending=pending)
 
 
 @dataclass(frozen=True)
@@ -78,6 +100,8 @@ class MatrixProduct:
     sm: int = 0
     arches: tuple[str, ...] = ()
     warps: int = 1
+    alone: Alone | None = None
+    share: tuple[float, float] = (1.0, 1.0)  # of Hopper's peak; the second where it is waited for an iteration late
 
     @property
     def lanes(self) -> int:
@@ -112,11 +136,8 @@ class MatrixProduct:
         return dtype(self.operand).bytes == 2 or self.run == 1
 
     def share_of_peak(self, arch: str, late: bool) -> float:
-        """What it comes to of the matrix units' rate: Hopper's are only full with products of four warps, and where
-        these are `late` to be waited for."""
-        if not arch.startswith("sm_90"):
-            return 1.0
-        return 0.45 if self.warps == 1 else 1.0 if late else 0.62
+        """What it comes to of the matrix units' rate."""
+        return self.share[late] if arch.startswith("sm_90") else 1.0
 
     def on(self, gpu: Gpu) -> bool:
         """Whether a chip has it. Products of four warps are Hopper's own: other chips dropped them."""
@@ -124,7 +145,23 @@ class MatrixProduct:
             return gpu.arch in self.arches and gpu.warp % self.lanes == 0
         return not self.own and gpu.sm >= self.sm and (self.warps == 1 or gpu.arch == "sm_90a")
 
+    @property
+    def header(self) -> str:
+        """The one that its text needs."""
+        return "own_products.h" if self.own else "warpgroup.h" if self.alone else "matrices.h"
 
+    @property
+    def text(self) -> str:
+        """What defines the function that kernels call: `name(sums, rows, columns)`."""
+        formats = f"{self.name}, {self.sum}, {self.operand}"
+        if not self.own:
+            return f'DG_PRODUCT({formats}, {self.k}, "{self.instruction}")'
+        if self.lanes == 1:
+            return f"DG_DOT({formats}, {self.k})"
+        return f"DG_MFMA({formats}, {self.m}, {self.k}, {self.instruction})"
+
+
+WARPGROUP = Alone()
 _PAIRS = Fragment(halves=2, rows=8, groups=1, quads=4, run=2)
 _FOURS = Fragment(halves=1, rows=16, groups=1, quads=4, run=4, across=True)
 _ONE = Fragment(halves=1, rows=1, groups=1, quads=1, run=1)
@@ -132,10 +169,13 @@ _CDNA = ("gfx908", "gfx90a", "gfx942")
 _WITHOUT = ("gfx906", "gfx1030", "gfx1100")  # matrix units that are served here
 
 
-def _nvidia(
-    name: str, operand: str, sums: str, k: int, instruction: str, sm: int = 80, warps: int = 1
-) -> MatrixProduct:
-    return MatrixProduct(name, operand, sums, 16, 8, k, instruction, _PAIRS, sm, warps=warps)
+def _nvidia(name: str, operand: str, sums: str, k: int, instruction: str) -> MatrixProduct:
+    return MatrixProduct(name, operand, sums, 16, 8, k, instruction, _PAIRS, sm=80, share=(0.45, 0.45))
+
+
+def _hopper(name: str, operand: str, sums: str, k: int, instruction: str) -> MatrixProduct:
+    one = _nvidia(name, operand, sums, k, f"wgmma.mma_async.sync.aligned.{instruction}")
+    return replace(one, sm=90, warps=4, alone=WARPGROUP, share=(0.62, 1.0))
 
 
 def _amd(name: str, operand: str, sums: str, k: int, instruction: str, arches: tuple[str, ...]) -> MatrixProduct:
@@ -146,9 +186,9 @@ _ALL = (
     _nvidia("mma_f16", "f16", "f32", 16, "m16n8k16.row.col.f32.f16.f16.f32"),
     _nvidia("mma_bf16", "bf16", "f32", 16, "m16n8k16.row.col.f32.bf16.bf16.f32"),
     _nvidia("mma_i8", "i8", "i32", 32, "m16n8k32.row.col.s32.s8.s8.s32"),
-    _nvidia("wgmma_f16", "f16", "f32", 16, "m64n{n}k16.f32.f16.f16", 90, warps=4),
-    _nvidia("wgmma_bf16", "bf16", "f32", 16, "m64n{n}k16.f32.bf16.bf16", 90, warps=4),
-    _nvidia("wgmma_i8", "i8", "i32", 32, "m64n{n}k32.s32.s8.s8", 90, warps=4),
+    _hopper("wgmma_f16", "f16", "f32", 16, "m64n{n}k16.f32.f16.f16"),
+    _hopper("wgmma_bf16", "bf16", "f32", 16, "m64n{n}k16.f32.bf16.bf16"),
+    _hopper("wgmma_i8", "i8", "i32", 32, "m64n{n}k32.s32.s8.s8"),
     _amd("mfma_f16", "f16", "f32", 16, "mfma_f32_16x16x16f16", _CDNA),
     _amd("mfma_bf16", "bf16", "f32", 16, "mfma_f32_16x16x16bf16_1k", _CDNA[1:]),
     _amd("mfma_bf16_short", "bf16", "f32", 8, "mfma_f32_16x16x8bf16", _CDNA[:1]),
@@ -179,16 +219,73 @@ class WideProduct:
     leading: int
     apart: int = 0
 
+    def row_place(self, row: int, k: int) -> int:
+        """Where an element of the first operand lies, in elements from its first one."""
+        return row // 8 * (self.apart // self._bytes) + row % 8 * self.intrinsic.line + k
+
+    def column_place(self, column: int, k: int) -> int:
+        """The same of the second operand."""
+        if not self.leading:
+            return column * self.intrinsic.line + k
+        block, inside = divmod(column, self.intrinsic.line)
+        return block * (self.leading // self._bytes) + k * self.intrinsic.line + inside
+
+    @property
+    def _bytes(self) -> int:
+        return dtype(self.intrinsic.operand).bytes
+
+    @property
+    def header(self) -> str:
+        return self.intrinsic.header
+
     @property
     def name(self) -> str:
         rows = f"_{self.apart}" if self.apart else ""
         return f"{self.intrinsic.name}_{self.columns}_{self.leading}{rows}"
 
+    @property
+    def text(self) -> str:
+        """The same as of other products: columns are a place in shared memory, rows are one or are in registers."""
+        count, kind, sum_ = self.columns // 2, self.intrinsic.operand, self.intrinsic.sum
+        whole = sum_ == "i32"
+        sums = ", ".join(f"%{n}" for n in range(count))
+        outputs = ", ".join(f'"+{"r" if whole else "f"}"(d[{n}])' for n in range(count))
+        instruction = self.intrinsic.instruction.format(n=self.columns)
+        sizes = f"{kind}, {self.columns}, {self.leading}"
+        if self.apart:
+            rows, second, transposed = f"%{count}", count + 1, "0, "
+            inputs = f'"l"(first_operand(a, {self.apart}))'
+            head, emulated = "u32 a", f"multiply_lines<{sizes}, {self.apart}>"
+        else:
+            rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
+            inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
+            head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
+        # Whole numbers are neither negated nor transposed.
+        modes = "add" if whole else f"add, 1, 1, {transposed}{int(self.leading > 0)}"
+        head = f"DG_DEVICE void {self.name}({sum_}* d, {head}, u32 b) {{"
+        lines = [
+            "#if defined(DG_EMULATE)",
+            f"{head} emulate::{emulated}(d, a, b); }}",
+            "#else",
+            head,
+            '    asm volatile("{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n"',
+            f'                 "{instruction} {{{sums}}}, {rows}, %{second}, {modes};\\n}}"',
+            f"                 : {outputs}",
+            f'                 : {inputs}, "l"(second_operand(b, {self.leading})));',
+            "}",
+            "#endif",
+        ]
+        return "\n".join(lines)
+
 
 def wide_product(name: str) -> WideProduct | None:
-    """The product that a call of that name is."""
-    start, _, rest = name.partition("mma_")
-    parts = rest.split("_")
-    if start != "wg" or len(parts) not in (3, 4):
-        return None
-    return WideProduct(matrix_product(f"wgmma_{parts[0]}"), *map(int, parts[1:]))
+    """The product of several warps that a call of that name is."""
+    base, _, sizes = name.partition("_")
+    kind, *numbers = sizes.split("_")
+    one = PRODUCTS.get(f"{base}_{kind}")
+    return WideProduct(one, *map(int, numbers)) if one and one.alone and len(numbers) > 1 else None
+
+
+def called_product(name: str) -> MatrixProduct | WideProduct | None:
+    """The product that a call of that name is; both have a text and a header."""
+    return PRODUCTS.get(name) or wide_product(name)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from deepgen.compiler.intrinsics.matrix import WARPGROUP
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import Builder, buffer_of, guarded, parameters
 from deepgen.compiler.passes.ir import (
@@ -26,15 +27,7 @@ from deepgen.compiler.passes.ir import (
     with_indices_in,
 )
 from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
-from deepgen.compiler.passes.matrices import (
-    PRODUCTS_WAIT,
-    fragments_of,
-    in_fragment,
-    is_tile,
-    is_wide,
-    tile,
-    zeroed,
-)
+from deepgen.compiler.passes.matrices import fragments_of, in_fragment, is_tile, is_wide, tile, zeroed
 from deepgen.compiler.passes.pipeline import filled_ahead, is_transposed, several
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.stages import identity
@@ -322,7 +315,7 @@ class _GpuBuilder(Builder):
 def _waited_for(filled: Stmt, products: bool) -> Stmt:
     """A loop around products of four warps, which are waited for after the outermost one that is written out: until
     then no register of theirs is used again."""
-    waits = Call(PRODUCTS_WAIT)
+    waits = Call(WARPGROUP.waits())
     if products:
         return sequence(filled, waits)
     if (

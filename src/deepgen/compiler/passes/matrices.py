@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct, matrix_product
+from deepgen.compiler.intrinsics.matrix import (
+    LOAD,
+    LOAD_EACH,
+    LOAD_OWN,
+    LOAD_TRANSPOSED,
+    WARPGROUP,
+    MatrixProduct,
+    WideProduct,
+    matrix_product,
+)
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import buffer_of, stored
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
@@ -20,12 +29,6 @@ from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, substituted
 from deepgen.vocabulary import BadInput, dtype
-
-LOAD, LOAD_TRANSPOSED = "load_matrices", "load_matrices_turned"
-LOAD_OWN, LOAD_EACH = "load_own", "load_each"
-PRODUCTS_BEGIN, PRODUCTS_COMMIT, PRODUCTS_WAIT = "products_begin", "products_commit", "products_wait<0>"
-_LINES = 8  # that are swizzled alike
-_SWIZZLE = 3
 
 
 def in_fragment(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
@@ -119,16 +122,16 @@ def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: st
     sums = _sums(planned, (left.along, columns, left.summed))
     sums = replace(sums, indices=tuple(i.substitute(first) for i in sums.indices))
     place = replace(second, indices=tuple(i.substitute(nothing) for i in second.indices))
-    lines = _first_lines(state, left)
+    lines = _first_lines(state, left, product)
     product = replace(product, apart=lines[1] if lines else 0)
     product_call: Stmt = Call(product.name, (sums, lines[0] if lines else left.fragment(), place))
     for loop in reversed(left.own):
         product_call = For(loop.variable, loop.extent, UNROLL, product_call)
-    product_call = sequence(Call(PRODUCTS_BEGIN), product_call, Call(PRODUCTS_COMMIT))
+    product_call = sequence(Call(WARPGROUP.begin), product_call, Call(WARPGROUP.commit))
     return product_call if lines else Alloc(left.buffer, sequence(left.load(), product_call))
 
 
-def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
+def _first_lines(state: State, left: _Side, product: WideProduct) -> tuple[Read, int] | None:
     """Where the rows of four warps begin, and the bytes between groups of eight, if they lie as matrix units read them:
     each in a line of its own, groups equally far apart. None where they have to be loaded."""
     source = state.stages[left.read.tensor]
@@ -137,23 +140,22 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
     flat = bounds.simple(_flat(buffer, left.read.indices))
     teams = {loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.kind == THREADS[1]}
     warps = [variable for variable in teams if variable in flat.iterators]
-    if left._transposed() or source.swizzle != _SWIZZLE or len(warps) != 1 or teams[warps[0]] % 4:
+    if left._transposed() or source.swizzle != WARPGROUP.swizzle or len(warps) != 1 or teams[warps[0]] % 4:
         return None
     (warp,) = warps
     zeros: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     line, last = left.intrinsic.line, left.intrinsic.k - 1
-    group = line * _LINES
+    group = line * WARPGROUP.lines
 
     def at(team: int, row: int, k: int) -> int:
         return flat.substitute({**zeros, warp: team, left.along: row, left.summed: k}).constant
 
     apart = at(0, 8, 0) - at(0, 0, 0)
+    product = replace(product, apart=apart * dtype(left.read.dtype).bytes)
     for team in range(teams[warp]):
-        start, down = at(team // 4 * 4, 0, 0), team % 4 * 2 * apart
+        start, down = at(team // 4 * 4, 0, 0), team % 4 * 16
         places = ((row, k) for row in range(16) for k in (0, 1, last))
-        if start % group or any(
-            at(team, row, k) - start != down + row // 8 * apart + row % 8 * line + k for row, k in places
-        ):
+        if start % group or any(at(team, row, k) - start != product.row_place(down + row, k) for row, k in places):
             return None
     inside = {warp, left.along, left.summed}
     others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
@@ -165,9 +167,7 @@ def _first_lines(state: State, left: _Side) -> tuple[Read, int] | None:
         return None
     first: dict[str, Index | int] = {warp: iterator(warp) // 4 * 4, left.along: 0, left.summed: 0}
     first |= {loop.variable: 0 for loop in left.tiles if loop.extent == 1}
-    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), apart * dtype(
-        left.read.dtype
-    ).bytes
+    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), product.apart
 
 
 def _leading(
@@ -177,7 +177,7 @@ def _leading(
     source = state.stages.get(second.tensor)
     what = f"operand {second.tensor} does not lie as products of four warps read it"
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
-    if source is None or source.scope != "shared" or source.swizzle != _SWIZZLE or len(across) > 1:
+    if source is None or source.scope != "shared" or source.swizzle != WARPGROUP.swizzle or len(across) > 1:
         raise BadInput(what, allowed=allowed)
     # Without loops of one iteration, as those over the taps of a filter of 1 x 1.
     flat = IndexBounds(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
@@ -189,20 +189,20 @@ def _leading(
         by |= {loop.variable: column // 8 for loop in across}
         return flat.substitute(by).constant
 
-    start, apart = at(0, 0), at(min(line, count - 1), 0) - at(0, 0)
-    pairs = [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
-    along_sums = all(at(c, k) - start == c * line + k for c, k in pairs)
+    start, pairs = at(0, 0), [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
+
+    def lies(leading: int) -> bool:
+        placed = replace(product, leading=leading)
+        return all(at(c, k) - start == placed.column_place(c, k) for c, k in pairs)
+
+    leading = (at(line, 0) - start) * 2 if count > line else 16 * WARPGROUP.lines * line
     # Matrix units transpose elements of two bytes only.
-    along_columns = (
-        dtype(second.dtype).bytes == 2
-        and count % line == 0
-        and all(at(c, k) - start == c // line * apart + k * line + c % line for c, k in pairs)
-    )
+    along_columns = dtype(second.dtype).bytes == 2 and count % line == 0 and leading != 0 and lies(leading)
     inside = {columns, summed, *(loop.variable for loop in across)}
     rest = [times for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
-    if not (along_sums or along_columns) or any(times % step for times in rest):
+    if not (along_columns or lies(0)) or any(times % step for times in rest):
         raise BadInput(what, allowed=allowed)
-    return 0 if not along_columns else apart * 2 if count > line else 16 * _LINES * line
+    return leading if along_columns else 0
 
 
 @dataclass(frozen=True)

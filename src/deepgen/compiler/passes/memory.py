@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS
-from deepgen.compiler.intrinsics.matrix import wide_product
+from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
 from deepgen.compiler.passes.ir import (
     Alloc,
     Barrier,
@@ -133,7 +133,6 @@ def _offset(buffer: Buffer, indices: Sequence[Index]) -> tuple[Index]:
 
 
 _ALIGN = 128  # bytes: a row of all banks
-_ALIGN_WIDE = 1024  # what matrix units read themselves: eight such rows
 _WIDEST = 8  # bytes of a number
 
 
@@ -142,11 +141,11 @@ def in_shared_memory(launch: Launch, warp: int) -> Launch:
     joins = any(isinstance(s, Store) and s.joined for s in walk(launch.body))
     x, y, z = launch.threads
     wide = any(isinstance(s, Call) and wide_product(s.name) for s in walk(launch.body))
-    memory = _Memory(x * y * z // warp * _WIDEST if joins and x > warp else 0, _ALIGN_WIDE if wide else _ALIGN)
+    memory = _Memory(x * y * z // warp * _WIDEST if joins and x > warp else 0, WARPGROUP.align if wide else _ALIGN)
     body = memory.placed(launch.body)
     if not wide:
         return replace(launch, body=body, shared_bytes=memory.bytes)
-    return replace(launch, body=body, shared_bytes=memory.bytes + _ALIGN_WIDE, align=_ALIGN_WIDE)
+    return replace(launch, body=body, shared_bytes=memory.bytes + WARPGROUP.align, align=WARPGROUP.align)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deepgen.compiler.intrinsics.matrix import wide_product
+from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
 from deepgen.compiler.passes.ir import (
     Barrier,
     Buffer,
@@ -21,14 +21,12 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
-from deepgen.compiler.passes.matrices import PRODUCTS_COMMIT, PRODUCTS_WAIT
 from deepgen.compiler.schedule.state import Loop
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Read, Value, reads, with_reads
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
-READY = "writes_ready"
 _CHUNK = 128  # bytes: buffers of a ring begin at multiples of it, so that each is swizzled alike
 
 
@@ -48,16 +46,16 @@ def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt,
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
     for name in copies:
         body = _in_ring(body, name, now % depth)
-    waits = Call(PRODUCTS_WAIT)
+    waits = Call(WARPGROUP.waits())
     last = isinstance(body, Seq) and body.body[-1] == waits  # products run on their own until then
     late = last and depth > 2 and _in_lines(body)
     ahead = depth - 2 if late else depth - 1
     before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
-    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(READY)] if signalled else []), Barrier()]
+    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(WARPGROUP.ready)] if signalled else []), Barrier()]
     asked = _asked(loop, copies, now + ahead, depth)
     ends: list[Stmt] = [Call(f"{WAIT}<0>")]
     if isinstance(body, Seq) and last:
-        pending = Call(PRODUCTS_WAIT.replace("0", str(_groups(body)))) if late else waits
+        pending = Call(WARPGROUP.waits(_groups(body))) if late else waits
         iterations = sequence(*ready, *body.body[:-1], asked, pending)
         ends += [waits] if late else []
     else:
@@ -75,7 +73,7 @@ def _in_lines(body: Stmt) -> bool:
 def _groups(body: Stmt) -> int:
     """How many groups of products an iteration has."""
     if isinstance(body, Call):
-        return int(body.name == PRODUCTS_COMMIT)
+        return int(body.name == WARPGROUP.commit)
     return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 

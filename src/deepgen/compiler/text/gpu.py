@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
-from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct, WideProduct, wide_product
+from deepgen.compiler.intrinsics.matrix import called_product
 from deepgen.compiler.passes.ir import Call, Program, walk
 from deepgen.compiler.passes.lanes import SCAN
 from deepgen.compiler.passes.lower import overlaps
@@ -37,42 +36,23 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
 
 def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
-    called = _called(program)
+    parts = [part for launch in program.launches for part in launch.parts]
+    called = sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
-    lines = [*(f'#include "{one}"' for one in _headers(program, kernels)), ""]
-    lines += [line for name in called if (product := wide_product(name)) for line in function(product)]
-    lines += [_declared(PRODUCTS[name]) for name in called if name in PRODUCTS]
-    return "\n".join([*lines, *kernels]) + "\n"
-
-
-def _called(program: Program) -> list[str]:
-    parts = (part for launch in program.launches for part in launch.parts)
-    return sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
-
-
-def _headers(program: Program, kernels: Sequence[str]) -> list[str]:
-    """Those that the text includes."""
-    called = _called(program)
-    products = [PRODUCTS[name] for name in called if name in PRODUCTS]
-    wide = any(map(wide_product, called))
+    products = [product for name in called if (product := called_product(name))]
+    products.sort(key=lambda product: product.header, reverse=True)
+    needed = {product.header for product in products}
     wanted = {
-        "warpgroup.h": wide,
-        "matrices.h": not wide and any(not product.own for product in products),
-        _PRODUCTS: any(product.own for product in products),
+        "warpgroup.h": "warpgroup.h" in needed,
+        "matrices.h": "matrices.h" in needed and "warpgroup.h" not in needed,  # which includes it
+        _PRODUCTS: _PRODUCTS in needed,
         _SCANS: any(name.startswith(SCAN) for name in called),
         _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
         _GATHERS: any(gpu_values.CALL in line for line in kernels),
     }
-    return ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
-
-
-def _declared(product: MatrixProduct) -> str:
-    formats = f"{product.name}, {product.sum}, {product.operand}"
-    if not product.own:
-        return f'DG_PRODUCT({formats}, {product.k}, "{product.instruction}")'
-    if product.lanes == 1:
-        return f"DG_DOT({formats}, {product.k})"
-    return f"DG_MFMA({formats}, {product.m}, {product.k}, {product.instruction})"
+    headers = ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
+    lines = [*(f'#include "{one}"' for one in headers), "", *(product.text for product in products)]
+    return "\n".join([*lines, *kernels]) + "\n"
 
 
 def missing_functions(expression: Expression) -> list[str]:
@@ -91,36 +71,3 @@ def _step(program: Program, n: int) -> Step:
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
     threads = (prod(launch.threads), 1, 1)
     return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
-
-
-def function(product: WideProduct) -> list[str]:
-    """`product.name(sums, rows, columns)`: sums in registers, columns by their place in shared memory, rows either."""
-    count, kind, sum_ = product.columns // 2, product.intrinsic.operand, product.intrinsic.sum
-    whole = sum_ == "i32"
-    sums = ", ".join(f"%{n}" for n in range(count))
-    outputs = ", ".join(f'"+{"r" if whole else "f"}"(d[{n}])' for n in range(count))
-    instruction = f"wgmma.mma_async.sync.aligned.{product.intrinsic.instruction.format(n=product.columns)}"
-    sizes = f"{kind}, {product.columns}, {product.leading}"
-    if product.apart:
-        rows, second, transposed = f"%{count}", count + 1, "0, "
-        inputs = f'"l"(first_operand(a, {product.apart}))'
-        head, emulated = "u32 a", f"multiply_lines<{sizes}, {product.apart}>"
-    else:
-        rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
-        inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
-        head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
-    # Whole numbers are neither negated nor transposed.
-    modes = "add" if whole else f"add, 1, 1, {transposed}{int(product.leading > 0)}"
-    head = f"DG_DEVICE void {product.name}({sum_}* d, {head}, u32 b) {{"
-    return [
-        "#if defined(DG_EMULATE)",
-        f"{head} emulate::{emulated}(d, a, b); }}",
-        "#else",
-        head,
-        '    asm volatile("{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n"',
-        f'                 "{instruction} {{{sums}}}, {rows}, %{second}, {modes};\\n}}"',
-        f"                 : {outputs}",
-        f'                 : {inputs}, "l"(second_operand(b, {product.leading})));',
-        "}",
-        "#endif",
-    ]
