@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES, block_of
-from deepgen.compiler.passes.ir import EMPTY, Alloc, Buffer, Call, For, Function, If, Stmt, Store, sequence
-from deepgen.compiler.schedule.stages import identity
+from deepgen.compiler.passes.ir import (
+    EMPTY,
+    Alloc,
+    Buffer,
+    Call,
+    For,
+    Function,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    sequence,
+    with_children,
+)
+from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
+from deepgen.compiler.passes.simplify import all_of
+from deepgen.compiler.schedule.stages import combined, identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
-from deepgen.compiler.schedule.steps import VECTOR
+from deepgen.compiler.schedule.steps import BOUND, LANES, VECTOR
 from deepgen.compiler.schedule.text import LayoutPlace, number
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Compare, Const, Place, Read, Select, Value, substituted, with_reads
+from deepgen.operators.expr.nodes import Compare, Const, Place, Read, Select, Value, substituted, with_reads
 from deepgen.vocabulary import BadInput, dtype
 
 STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+OWNED = ("shared", "global")  # scopes in which each element has one thread that writes it
+_MOST_CARRIED = 32  # numbers of a thread
 
 
 def build(state: State) -> Function:
@@ -27,7 +43,10 @@ def build(state: State) -> Function:
 
 @dataclass(frozen=True)
 class Builder:
+    """The loops of stages; for GPUs, reductions that threads share and scans by lanes too."""
+
     state: State
+    gpu: bool = False
 
     def function(self) -> Function:
         inputs, outputs = parameters(self.state)
@@ -39,19 +58,42 @@ class Builder:
     def computed(self, planned: Planned, rest: Stmt) -> Stmt:
         """A stage, and what follows where it is there."""
         body = sequence(self.nest(planned, planned.loops), rest)
-        return body if planned.stage.name in self.state.expression.outputs else Alloc(buffer_of(planned), body)
+        if planned.stage.name in self.state.expression.outputs:
+            return body
+        whole = buffer_of(planned)
+        return Alloc(held_by_lanes(whole) if self.by_lanes(planned) else whole, body)
+
+    def by_lanes(self, planned: Planned) -> bool:
+        """Whether its elements are spread over lanes as its layout says."""
+        return self.gpu and planned.scope == "warp" and not planned.tensorized
 
     def nest(self, planned: Planned, loops: Sequence[Loop], started: bool = False) -> Stmt:
-        if planned.stage.reduce and not planned.stage.scan and not started and not (loops and not loops[0].reduced):
+        stage = planned.stage
+        if stage.reduce and not stage.scan and not started and not (loops and not loops[0].reduced):
+            if self.gpu and any(loop.kind == LANES and loop.reduced for loop in loops):
+                return self.joined(planned, loops)
             if planned.loops[-1].kind in TILES:
                 return self.in_tiles(planned, loops)
             return sequence(self.start(planned, loops), self.nest(planned, loops, started=True))
+        if self.gpu and stage.scan and not started:
+            if planned.scope == "warp" and is_by_lanes(planned):
+                return scanned_by_lanes(planned, self.written(planned), self.nest(planned, loops, started=True))
+            if loops and stage.scan in loops[0].axes:
+                return self.carried(planned, loops)
         if not loops:
             return self.store(planned)
-        body = self.nest(planned, loops[1:], started)
-        for inner in reversed(self.state.computed_at(planned.stage.name, loops[0].name)):
+        return self.loop(planned, loops[0], self.nest(planned, loops[1:], started))
+
+    def loop(self, planned: Planned, loop: Loop, body: Stmt) -> Stmt:
+        """One loop of a stage, with what is computed at it."""
+        for inner in reversed(self.state.computed_at(planned.stage.name, loop.name)):
             body = self.computed(inner, body)
-        return For(loops[0].variable, loops[0].extent, loops[0].kind, body)
+        return For(loop.variable, loop.extent, self.kind(planned, loop), body)
+
+    def kind(self, planned: Planned, loop: Loop) -> str:
+        if self.gpu and planned.tensorized and planned.depth(loop.name) >= planned.depth(planned.tensorized[0]):
+            return planned.tensorized[1]
+        return loop.kind
 
     def start(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
         """What a reduction starts from, over those of its loops that are left and not reduced."""
@@ -64,7 +106,7 @@ class Builder:
         indices = tuple(i.substitute(names) for i in self.written(planned))
         body: Stmt = guarded(guards, Store(planned.stage.name, indices, first))
         for loop in reversed(kept):
-            kind = VECTOR if loop.kind in DOTS else loop.kind
+            kind = VECTOR if loop.kind in DOTS else self.kind(planned, loop)
             body = For(loop.variable + STARTED, loop.extent, kind, body)
         return body
 
@@ -81,12 +123,24 @@ class Builder:
         return sequence(Call(f"{block.name}_zero"), self.nest(planned, loops, started=True), store)
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
-        places = [planned.places[axis.name] for axis in planned.stage.axes]
-        return stored(planned, places)
+        return self.indices(planned, [planned.places[axis.name] for axis in planned.stage.axes])
+
+    def indices(self, planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:
+        """Places along the axes as indices of the stage's buffer."""
+        indices = stored(planned, places)
+        return in_lane(buffer_of(planned), indices) if self.by_lanes(planned) else indices
+
+    def value(self, planned: Planned) -> Value:
+        return self.read_from_buffers(substituted(planned.stage.value, planned.absolute()))
 
     def store(self, planned: Planned) -> Stmt:
-        stage = planned.stage
-        value = self.read_from_buffers(substituted(stage.value, planned.absolute()))
+        stage, value = planned.stage, self.value(planned)
+        if self.by_lanes(planned) and is_by_lanes(planned):
+            # Each lane has something for all to meet: where there is nothing to scan, what changes nothing.
+            assert stage.reduce
+            if planned.guards:
+                value = Select(all_of(planned.guards), value, identity(stage.reduce, stage.dtype))
+            return Store(stage.name, self.written(planned), value)
         if stage.scan:
             value = self.scanned(planned, value)
         reduce = None if stage.scan else stage.reduce
@@ -97,9 +151,46 @@ class Builder:
         assert stage.reduce and stage.scan
         at = planned.places[stage.scan]
         before = [planned.places[axis.name] - int(axis.name == stage.scan) for axis in stage.axes]
-        last = Read(stage.name, stored(planned, before), stage.dtype)
+        last = Read(stage.name, self.indices(planned, before), stage.dtype)
         first = Compare("eq", Place(at), Const(0, "i64"))
-        return Select(first, value, Binary(_COMBINE[stage.reduce], last, value))
+        return Select(first, value, combined(stage.reduce, last, value))
+
+    def joined(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
+        """Each thread reduces its part, and then all together."""
+        stage = planned.stage
+        assert stage.reduce
+        if not all(loop.reduced for loop in loops):
+            what = f"loops inside of those that threads reduce together, in stage {stage.name}"
+            raise BadInput(what, allowed="such loops outside")
+        part, at = Buffer(f"{stage.name}.part", stage.dtype, (1,), (1,), "register"), (Index(),)
+        own = Read(part.name, at, stage.dtype)
+        body = guarded(planned.guards, Store(part.name, at, self.value(planned), stage.reduce))
+        for loop in reversed(loops):
+            body = self.loop(planned, loop, body)
+        reduced = {loop.variable for loop in loops}
+        guards = tuple(g for g in planned.guards if not g.iterators & reduced)
+        if planned.scope in OWNED:
+            guards += (-iterator(LANES),)
+        steps = (
+            Store(part.name, at, identity(stage.reduce, stage.dtype)),
+            body,
+            Store(part.name, at, own, joined=stage.reduce),
+            guarded(guards, Store(stage.name, self.written(planned), own)),
+        )
+        return Alloc(part, Seq(steps))
+
+    def carried(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
+        """A scan from its first loop on: what it has come to stays in registers, one for each iteration of others."""
+        others = [loop for loop in loops if planned.stage.scan not in loop.axes and loop.kind not in BOUND]
+        count = prod(loop.extent for loop in others)
+        body = self.nest(planned, loops, started=True)
+        mixed = any(planned.stage.scan in loop.axes and len(loop.axes) > 1 for loop in loops)
+        if mixed or count > _MOST_CARRIED:
+            return body
+        carry, at = Buffer(f"{planned.stage.name}.carry", planned.stage.dtype, (count,), (1,), "register"), Index()
+        for loop in others:
+            at = at * loop.extent + iterator(loop.variable)
+        return Alloc(carry, _with_carry(body, planned.stage.name, carry, at))
 
     def read_from_buffers(self, value: Value) -> Value:
         def place(read: Read) -> Value:
@@ -108,7 +199,7 @@ class Builder:
                 return read
             axes = planned.stage.axes
             inside = [i - planned.bases[axis.name] for axis, i in zip(axes, read.indices, strict=True)]
-            return Read(read.tensor, stored(planned, inside), read.dtype)
+            return Read(read.tensor, self.indices(planned, inside), read.dtype)
 
         return with_reads(value, place)
 
@@ -121,9 +212,15 @@ def parameters(state: State) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
     return inputs, tuple(dense(stage.name, stage.dtype, stage.shape) for stage in stages)
 
 
-def combined(op: str, left: Value, right: Value) -> Value:
-    """Two values of a reduction as one."""
-    return Binary(_COMBINE[op], left, right)
+def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
+    """What a scan reads of itself is what it carries along."""
+    if not isinstance(statement, Store):
+        return with_children(statement, lambda s: _with_carry(s, name, carry, at))
+    if statement.buffer != name:
+        return statement
+    kept = Read(carry.name, (at,), carry.dtype)
+    value = with_reads(statement.value, lambda read: kept if read.tensor == name else read)
+    return Seq((Store(carry.name, (at,), value), replace(statement, value=kept)))
 
 
 def dense(name: str, dtype: str, shape: Sequence[int], scope: str = "parameter") -> Buffer:
@@ -154,7 +251,8 @@ def buffer_of(planned: Planned) -> Buffer:
         stride += (offset - stride) % factor
         strides.insert(0, stride)
         stride *= sizes[dimension]
-    return Buffer(planned.stage.name, planned.stage.dtype, tuple(sizes), tuple(strides), planned.scope)
+    whole = Buffer(planned.stage.name, planned.stage.dtype, tuple(sizes), tuple(strides), planned.scope)
+    return replace(whole, swizzle=planned.swizzle, ahead=planned.depth_of_pipeline)
 
 
 def _divided(index: Index, place: LayoutPlace) -> Index:

@@ -6,13 +6,14 @@ buffer. Vector loops hold one store each once they are lowered: all their iterat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from deepgen.compiler.schedule.steps import BLOCKS, THREADS
+from deepgen.compiler.schedule.state import Loop
+from deepgen.compiler.schedule.steps import BLOCKS, THREADS, UNROLL
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Read, Value, with_indices
+from deepgen.operators.expr.nodes import Read, Value, reads, with_indices, with_reads
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Buffer:
     lanes: int = 0
     offset: int | None = None
     swizzle: int = 0  # of shared memory: how many bits of a place are changed by those of its row
+    ahead: int = 1  # how many there are to be of it, filled in iterations before those that read them
 
     @property
     def elements(self) -> int:
@@ -126,6 +128,10 @@ class Function:
     def parameters(self) -> tuple[Buffer, ...]:
         return (*self.inputs, *self.outputs)
 
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        return {buffer.name: buffer for buffer in self.parameters}
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -163,6 +169,16 @@ class Program:
     @property
     def buffers(self) -> dict[str, Buffer]:
         return {buffer.name: buffer for buffer in (*self.inputs, *self.outputs, *self.scratch)}
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a pass is to know of what lies around a body: the whole, the grid's indices, and the hardware."""
+
+    whole: Function | Program
+    ranges: Mapping[str, tuple[int, int]]
+    vector_bytes: int
+    warp: int
 
 
 def sequence(*statements: Stmt) -> Stmt:
@@ -217,3 +233,49 @@ def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
         moved = (replace(read, indices=tuple(change(i) for i in read.indices)) for read in inner.places)
         return replace(inner, places=tuple(moved))
     return inner
+
+
+def with_accesses(statement: Stmt, change: Callable[[str, tuple[Index, ...]], tuple[Index, ...]]) -> Stmt:
+    """The statement with other indices wherever itself reads or writes: `change` has the buffer's name and those."""
+
+    def place(read: Read) -> Read:
+        return replace(read, indices=change(read.tensor, read.indices))
+
+    if isinstance(statement, Store):
+        value = with_reads(statement.value, place)
+        return replace(statement, indices=change(statement.buffer, statement.indices), value=value)
+    if isinstance(statement, Call):
+        return replace(statement, places=tuple(map(place, statement.places)))
+    return statement
+
+
+def accesses(statement: Stmt) -> tuple[Read, ...]:
+    """The places that a statement itself reads and then writes; of a call, all of its places in their order."""
+    if isinstance(statement, Store):
+        return (*reads(statement.value), Read(statement.buffer, statement.indices, statement.value.dtype))
+    return statement.places if isinstance(statement, Call) else ()
+
+
+def used(statement: Stmt) -> set[str]:
+    """The buffers that are read or written in a statement."""
+    return {read.tensor for s in walk(statement) for read in accesses(s)}
+
+
+def at(read: Read, by: Mapping[str, Index | int]) -> Read:
+    """What is read where iterators are those indices."""
+    return replace(read, indices=tuple(i.substitute(by) for i in read.indices))
+
+
+def offset(buffer: Buffer, indices: Sequence[Index]) -> Index:
+    """How many elements from the beginning of a buffer."""
+    total = Index()
+    for i, stride in zip(indices, buffer.strides, strict=True):
+        total = total + i * stride
+    return total
+
+
+def over(loops: Sequence[Loop | For], body: Stmt) -> Stmt:
+    """The body in these loops, all of them to be written out."""
+    for loop in reversed(loops):
+        body = For(loop.variable, loop.extent, UNROLL, body)
+    return body

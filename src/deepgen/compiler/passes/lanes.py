@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.ir import (
     Alloc,
     Buffer,
     Call,
-    For,
     Launch,
     Stmt,
     Store,
+    accesses,
+    over,
     sequence,
     walk,
 )
-from deepgen.compiler.schedule.stages import identity
-from deepgen.compiler.schedule.state import Loop, Planned
-from deepgen.compiler.schedule.steps import BOUND, LANES, UNROLL
+from deepgen.compiler.schedule.stages import combined, identity
+from deepgen.compiler.schedule.state import Planned
+from deepgen.compiler.schedule.steps import BOUND, LANES
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Read, reads
+from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput
 
 SCAN = "scan_lanes"
@@ -61,19 +61,12 @@ def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> S
     for loop in rows:
         row = row * loop.extent + iterator(loop.variable)
     joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
-    assert isinstance(joined, Binary)
     name = f"{SCAN}<{lanes.extent}, {each.extent}, {stage.dtype}, {joined.op}_{stage.dtype}>"
     first = tuple(i.substitute({each.variable: 0}) for i in at)
     own = Read(stage.name, first, stage.dtype)
-    start = _over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
-    scanned = _over(outer, Call(name, (own, Read(carry.name, (row,), stage.dtype))))
+    start = over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
+    scanned = over(outer, Call(name, (own, Read(carry.name, (row,), stage.dtype))))
     return sequence(filled, Alloc(carry, sequence(start, scanned)))
-
-
-def _over(loops: Sequence[Loop], body: Stmt) -> Stmt:
-    for loop in reversed(loops):
-        body = For(loop.variable, loop.extent, UNROLL, body)
-    return body
 
 
 def in_own_lane(launch: Launch) -> Launch:
@@ -85,16 +78,10 @@ def in_own_lane(launch: Launch) -> Launch:
             allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
             raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed=allowed)
     for statement in walk(launch.body):
-        for read in _accesses(statement):
+        for read in accesses(statement):
             if read.tensor in held - alone and isinstance(statement, Store):
                 number, lane = read.indices
                 if lane != iterator(LANES) or LANES in number.iterators:
                     what = f"a lane would read {read.tensor} of another one"
                     raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
     return launch
-
-
-def _accesses(statement: Stmt) -> tuple[Read, ...]:
-    if isinstance(statement, Store):
-        return (*reads(statement.value), Read(statement.buffer, statement.indices, statement.value.dtype))
-    return statement.places if isinstance(statement, Call) else ()

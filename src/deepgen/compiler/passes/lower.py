@@ -15,6 +15,7 @@ from deepgen.compiler.passes.guards import pad, place_guards, placed
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
+    Around,
     Barrier,
     Buffer,
     Call,
@@ -31,9 +32,12 @@ from deepgen.compiler.passes.ir import (
     walk,
 )
 from deepgen.compiler.passes.lanes import in_own_lane
+from deepgen.compiler.passes.launches import bind
 from deepgen.compiler.passes.launches import build as gpu_build
+from deepgen.compiler.passes.matrices import matrices
 from deepgen.compiler.passes.memory import flat, flatten, in_shared_memory, registers, storage
 from deepgen.compiler.passes.partition import partition
+from deepgen.compiler.passes.pipeline import pipeline
 from deepgen.compiler.passes.simplify import simplified, simplify
 from deepgen.compiler.passes.squares import squares
 from deepgen.compiler.passes.tensorize import store_tiles, tensorize
@@ -160,6 +164,9 @@ def gpu_passes(expression: Expression, schedule: Schedule, warp: int = 32) -> It
     program = gpu_build(apply(expression, schedule), warp)
     yield "build", program
     order: tuple[tuple[str, GpuPass], ...] = (
+        ("matrices", lambda launch, _: replace(launch, body=matrices(launch.body, Around(program, {}, 16, warp)))),
+        ("pipeline", lambda launch, _: replace(launch, body=pipeline(launch.body, Around(program, {}, 16, warp)))),
+        ("bind", lambda launch, _: replace(launch, body=bind(launch.body, Around(program, {}, 16, warp)))),
         ("barriers", lambda launch, _: replace(launch, body=with_barriers(launch.body))),
         ("lanes", lambda launch, _: in_own_lane(_simplified(launch))),
         ("flatten", lambda launch, buffers: _simplified(replace(launch, body=flat(launch.body, buffers)))),

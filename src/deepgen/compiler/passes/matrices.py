@@ -7,8 +7,8 @@ index of the operand, so that an operand is read where it lies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from deepgen.compiler.intrinsics.matrix import (
@@ -16,146 +16,215 @@ from deepgen.compiler.intrinsics.matrix import (
     LOAD_EACH,
     LOAD_OWN,
     LOAD_TRANSPOSED,
+    PRODUCTS,
     WARPGROUP,
     MatrixProduct,
     WideProduct,
-    matrix_product,
+    wide_product,
 )
 from deepgen.compiler.passes.bounds import IndexBounds
-from deepgen.compiler.passes.build import buffer_of, stored
-from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Stmt, Store, sequence
-from deepgen.compiler.schedule.state import Loop, Planned, State
+from deepgen.compiler.passes.build import STARTED
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Around,
+    Buffer,
+    Call,
+    For,
+    If,
+    Seq,
+    Stmt,
+    Store,
+    at,
+    offset,
+    over,
+    sequence,
+    used,
+    walk,
+    with_accesses,
+    with_children,
+)
 from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Binary, Cast, Const, Read, Value, substituted
+from deepgen.operators.expr.nodes import Binary, Cast, Const, Read
 from deepgen.vocabulary import BadInput, dtype
 
 
-def in_fragment(planned: Planned, indices: Sequence[Index]) -> tuple[Index, Index]:
-    """Where an element of a stage in fragments is: which of a lane's numbers, and which lane."""
-    intrinsic = _intrinsic(planned)
-    flat, size = _flat(buffer_of(planned), indices), intrinsic.m * intrinsic.n
-    number, lane = intrinsic.fragment.held(flat % size)
-    return flat // size * intrinsic.fragment.sums + number, lane
+def matrices(body: Stmt, _: Around) -> Stmt:
+    return _Matrices().of(body)
 
 
-def fragments_of(planned: Planned) -> Buffer:
-    """The numbers of a lane."""
-    elements = buffer_of(planned).elements
-    intrinsic = _intrinsic(planned)
-    if elements % (intrinsic.m * intrinsic.n):
-        what = f"stage {planned.stage.name} has {elements} elements, which do not fill whole fragments"
+@dataclass(frozen=True)
+class _Matrices:
+    """The loops and buffers around a statement."""
+
+    loops: tuple[For, ...] = ()
+    buffers: Mapping[str, Buffer] = field(default_factory=dict)
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {loop.variable: (0, loop.extent - 1) for loop in self.loops}
+
+    def of(self, statement: Stmt) -> Stmt:
+        if isinstance(statement, Alloc):
+            inside = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
+            name = _intrinsic(statement)
+            body = inside.of(statement.body)
+            return replace(statement, body=body) if name is None else _in_fragments(statement.buffer, name, body)
+        if not isinstance(statement, For):
+            return with_children(statement, self.of)
+        nest = _nest(statement)
+        inside = replace(self, loops=(*self.loops, statement))
+        if nest is None or statement.variable.endswith(STARTED):
+            return _waited_for(replace(statement, body=inside.of(statement.body)))
+        return replace(self, loops=(*self.loops, *nest.loops)).tile(nest)
+
+    def tile(self, nest: _Products) -> Stmt:
+        """All products of a warp for one step along what is summed over."""
+        intrinsic, inner, stage = nest.intrinsic, nest.inner, nest.store.buffer
+        wanted = [(intrinsic.m, False), (intrinsic.n, False), (intrinsic.k, True)]
+        if [(loop.extent, nest.sums(loop)) for loop in inner] != wanted or self.buffers[stage].scope != "warp":
+            there = ", ".join(f"{loop.variable} of {loop.extent}" for loop in inner)
+            raise BadInput(
+                f"loops {there} of stage {stage} cannot be done by {intrinsic.name}",
+                allowed=f"rows {intrinsic.m}, columns {intrinsic.n} and a reduced loop of {intrinsic.k}, in scope warp",
+            )
+        rows, columns, summed = (loop.variable for loop in inner)
+        first, second = _operands(nest.store, intrinsic, rows, columns)
+        left = _Side(self, nest, first, rows, summed, is_first=True)
+        if intrinsic.warps > 1:
+            return self.wide(left, second, columns)
+        right = _Side(self, nest, second, columns, summed, is_first=False)
+        product = over(nest.tiles, Call(intrinsic.name, (nest.first_sums(), left.fragment(), right.fragment())))
+        body = sequence(left.load(), right.load(), product)
+        return Alloc(left.buffer, Alloc(right.buffer, body))
+
+    def wide(self, left: _Side, second: Read, columns: str) -> Stmt:
+        """The same by four warps: one instruction has all columns, and reads them where they lie."""
+        tiles, own = left.nest.tiles, {loop.variable for loop in left.own}
+        across = [loop for loop in tiles if loop.variable not in own and loop.extent > 1]
+        nothing = dict.fromkeys((columns, left.summed, *(loop.variable for loop in tiles)), 0)
+        product = WideProduct(left.intrinsic, left.intrinsic.n * prod(loop.extent for loop in across), 0)
+        product = replace(product, leading=_leading(self, second, columns, left.summed, across, product))
+        sums = at(left.nest.first_sums(), {loop.variable: 0 for loop in tiles if loop.variable not in own})
+        lines = _first_lines(self, left, product)
+        product = replace(product, apart=lines[1] if lines else 0)
+        call = Call(product.name, (sums, lines[0] if lines else left.fragment(), at(second, nothing)))
+        calls = sequence(Call(WARPGROUP.begin), over(left.own, call), Call(WARPGROUP.commit))
+        return calls if lines else Alloc(left.buffer, sequence(left.load(), calls))
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Loops that an intrinsic does, the outer ones of which choose a tile, and what is summed up in them."""
+
+    loops: tuple[For, ...]
+    intrinsic: MatrixProduct
+    store: Store
+
+    @property
+    def tiles(self) -> tuple[For, ...]:
+        return tuple(loop for loop in self.loops if loop.kind not in PRODUCTS)
+
+    @property
+    def inner(self) -> tuple[For, ...]:
+        return self.loops[len(self.tiles) :]
+
+    def sums(self, loop: For) -> bool:
+        return all(loop.variable not in i.iterators for i in self.store.indices)
+
+    def first_sums(self) -> Read:
+        """The sums of a product, from the first one on."""
+        sums = Read(self.store.buffer, self.store.indices, self.store.value.dtype)
+        return at(sums, {loop.variable: 0 for loop in self.inner})
+
+
+def _nest(loop: For) -> _Products | None:
+    """The loops of one tile, from this one inwards; None where it is not the first of such."""
+    loops: list[For] = []
+    statement: Stmt = loop
+    while isinstance(statement, For):
+        loops.append(statement)
+        statement = statement.body
+    store = statement.then if isinstance(statement, If) else statement
+    if loops[-1].kind not in PRODUCTS or not isinstance(store, Store) or store.reduce is None:
+        if loop.kind in PRODUCTS and not loop.variable.endswith(STARTED):
+            raise BadInput(f"loops inside of {loop.variable}, which is tensorized, run over tiles")
+        return None
+    nest = _Products(tuple(loops), PRODUCTS[loops[-1].kind], store)
+    return None if any(nest.sums(tile) or tile.kind in BOUND for tile in nest.tiles) else nest
+
+
+def _intrinsic(alloc: Alloc) -> str | None:
+    """By which intrinsic a buffer's sums are computed."""
+    nests = (nest for s in walk(alloc.body) if isinstance(s, For) and s.kind in PRODUCTS and (nest := _nest(s)))
+    return next((nest.intrinsic.name for nest in nests if nest.store.buffer == alloc.buffer.name), None)
+
+
+def _in_fragments(buffer: Buffer, name: str, body: Stmt) -> Stmt:
+    """A buffer of sums as the numbers of lanes: whatever reads or writes it says which number, and whose."""
+    intrinsic = PRODUCTS[name]
+    size = intrinsic.m * intrinsic.n
+    if buffer.elements % size:
+        what = f"stage {buffer.name} has {buffer.elements} elements, which do not fill whole fragments"
         raise BadInput(what, allowed=f"a layout with tiles of {intrinsic.m} by {intrinsic.n} innermost")
-    return Buffer(
-        planned.stage.name, planned.stage.dtype, (elements // intrinsic.lanes, intrinsic.lanes), (1, 0), "warp"
-    )
+    count = buffer.elements // intrinsic.lanes
+
+    def held(tensor: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        if tensor != buffer.name:
+            return indices
+        flat = offset(buffer, indices)
+        number, lane = intrinsic.fragment.held(flat % size)
+        return flat // size * intrinsic.fragment.sums + number, lane
+
+    def of(statement: Stmt) -> Stmt:
+        if isinstance(statement, For) and statement.variable.endswith(STARTED) and buffer.name in used(statement):
+            zero = Store(buffer.name, (iterator(start), iterator(LANES)), Const(0, buffer.dtype))
+            return For(start, count, UNROLL, zero)
+        return with_accesses(with_children(statement, of), held)
+
+    start = f"{buffer.name}{STARTED}"
+    return Alloc(replace(buffer, sizes=(count, intrinsic.lanes), strides=(1, 0)), of(body))
 
 
-def zeroed(planned: Planned) -> Stmt:
-    variable, count = f"{planned.stage.name}.start", fragments_of(planned).sizes[0]
-    zero = Store(planned.stage.name, (iterator(variable), iterator(LANES)), Const(0, planned.stage.dtype))
-    return For(variable, count, UNROLL, zero)
+def _waited_for(loop: For) -> Stmt:
+    """A loop around products of four warps, which are waited for after the outermost one that is written out: until
+    then no register of theirs is used again."""
+    wait, last = Call(WARPGROUP.waits()), loop.body
+    sums = [s.places[0] for s in walk(loop.body) if isinstance(s, Call) and wide_product(s.name)]
+    if not sums or any(loop.variable in i.iterators for read in sums for i in read.indices):
+        return loop
+    while isinstance(last, (Alloc, Seq)):
+        last = last.body if isinstance(last, Alloc) else last.body[-1]
+    if last == Call(WARPGROUP.commit):
+        return sequence(loop, wait)
+    if loop.kind == UNROLL and isinstance(loop.body, Seq) and last == wait:
+        return sequence(replace(loop, body=sequence(*loop.body.body[:-1])), wait)
+    return loop
 
 
-def is_tile(state: State, planned: Planned, loops: Sequence[Loop]) -> bool:
-    """Whether these are the tensorized loops, with those around them that only choose a tile."""
-    assert planned.tensorized
-    inner = [loop.name for loop in loops]
-    if planned.tensorized[0] not in inner:
-        raise BadInput(f"loops of stage {planned.stage.name} inside of its tensorized ones run over tiles")
-    tiles = loops[: inner.index(planned.tensorized[0])]
-    return all(
-        not loop.reduced and loop.kind not in BOUND and not state.computed_at(planned.stage.name, loop.name)
-        for loop in tiles
-    )
-
-
-def tile(state: State, planned: Planned, loops: Sequence[Loop], buffers: Callable[[Value], Value]) -> Stmt:
-    """All products of a warp for one step along what is summed over."""
-    assert planned.tensorized
-    at = [loop.name for loop in loops].index(planned.tensorized[0])
-    tiles, inner = loops[:at], loops[at:]
-    intrinsic = _intrinsic(planned)
-    wanted = [(intrinsic.m, False), (intrinsic.n, False), (intrinsic.k, True)]
-    if [(loop.extent, loop.reduced) for loop in inner] != wanted or planned.scope != "warp":
-        there = ", ".join(f"{loop.name} of {loop.extent}" for loop in inner)
-        raise BadInput(
-            f"loops {there} of stage {planned.stage.name} cannot be done by {intrinsic.name}",
-            allowed=f"rows {intrinsic.m}, columns {intrinsic.n} and a reduced loop of {intrinsic.k}, in scope warp",
-        )
-    rows, columns, summed = (loop.variable for loop in inner)
-    a, b = _operands(planned, intrinsic, rows, columns)
-    first, second = buffers(substituted(a, planned.absolute())), buffers(substituted(b, planned.absolute()))
-    assert isinstance(first, Read) and isinstance(second, Read)
-    left = _Side(state, planned, intrinsic, first, tiles, rows, summed, is_first=True)
-    if intrinsic.warps > 1:
-        return _wide(state, planned, left, second, columns, tiles)
-    right = _Side(state, planned, intrinsic, second, tiles, columns, summed, is_first=False)
-    sums = _sums(planned, (rows, columns, summed))
-    product: Stmt = Call(intrinsic.name, (sums, left.fragment(), right.fragment()))
-    for loop in reversed(tiles):
-        product = For(loop.variable, loop.extent, UNROLL, product)
-    body = sequence(left.load(), right.load(), product)
-    return Alloc(left.buffer, Alloc(right.buffer, body))
-
-
-def _sums(planned: Planned, inner: Sequence[str]) -> Read:
-    """The sums of a product."""
-    nothing: Mapping[str, Index | int] = dict.fromkeys(inner, 0)
-    places = stored(planned, [planned.places[axis.name].substitute(nothing) for axis in planned.stage.axes])
-    return Read(planned.stage.name, in_fragment(planned, places), planned.stage.dtype)
-
-
-def is_wide(planned: Planned) -> bool:
-    """Whether several warps do its products together."""
-    return planned.tensorized is not None and _intrinsic(planned).warps > 1
-
-
-def _wide(state: State, planned: Planned, left: _Side, second: Read, columns: str, tiles: Sequence[Loop]) -> Stmt:
-    """The same by four warps: one instruction has all columns, and reads them where they lie."""
-    own = {loop.variable for loop in left.own}
-    across = [loop for loop in tiles if loop.variable not in own and loop.extent > 1]
-    nothing: Mapping[str, Index | int] = dict.fromkeys((columns, left.summed, *(loop.variable for loop in tiles)), 0)
-    product = WideProduct(left.intrinsic, left.intrinsic.n * prod(loop.extent for loop in across), 0)
-    product = replace(product, leading=_leading(state, second, columns, left.summed, across, product))
-    first: Mapping[str, Index | int] = {loop.variable: 0 for loop in tiles if loop.variable not in own}
-    sums = _sums(planned, (left.along, columns, left.summed))
-    sums = replace(sums, indices=tuple(i.substitute(first) for i in sums.indices))
-    place = replace(second, indices=tuple(i.substitute(nothing) for i in second.indices))
-    lines = _first_lines(state, left, product)
-    product = replace(product, apart=lines[1] if lines else 0)
-    product_call: Stmt = Call(product.name, (sums, lines[0] if lines else left.fragment(), place))
-    for loop in reversed(left.own):
-        product_call = For(loop.variable, loop.extent, UNROLL, product_call)
-    product_call = sequence(Call(WARPGROUP.begin), product_call, Call(WARPGROUP.commit))
-    return product_call if lines else Alloc(left.buffer, sequence(left.load(), product_call))
-
-
-def _first_lines(state: State, left: _Side, product: WideProduct) -> tuple[Read, int] | None:
+def _first_lines(around: _Matrices, left: _Side, product: WideProduct) -> tuple[Read, int] | None:
     """Where the rows of four warps begin, and the bytes between groups of eight, if they lie as matrix units read them:
     each in a line of its own, groups equally far apart. None where they have to be loaded."""
-    source = state.stages[left.read.tensor]
-    buffer = buffer_of(source)
-    bounds = IndexBounds(_ranges(state))
-    flat = bounds.simple(_flat(buffer, left.read.indices))
-    teams = {loop.variable: loop.extent for p in state.stages.values() for loop in p.loops if loop.kind == THREADS[1]}
+    buffer, bounds = around.buffers[left.read.tensor], IndexBounds(around.ranges)
+    flat = bounds.simple(offset(buffer, left.read.indices))
+    teams = {loop.variable: loop.extent for loop in around.loops if loop.kind == THREADS[1]}
     warps = [variable for variable in teams if variable in flat.iterators]
-    if left._transposed() or source.swizzle != WARPGROUP.swizzle or len(warps) != 1 or teams[warps[0]] % 4:
+    if left._transposed() or buffer.swizzle != WARPGROUP.swizzle or len(warps) != 1 or teams[warps[0]] % 4:
         return None
     (warp,) = warps
     zeros: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     line, last = left.intrinsic.line, left.intrinsic.k - 1
     group = line * WARPGROUP.lines
 
-    def at(team: int, row: int, k: int) -> int:
+    def place(team: int, row: int, k: int) -> int:
         return flat.substitute({**zeros, warp: team, left.along: row, left.summed: k}).constant
 
-    apart = at(0, 8, 0) - at(0, 0, 0)
+    apart = place(0, 8, 0) - place(0, 0, 0)
     product = replace(product, apart=apart * dtype(left.read.dtype).bytes)
     for team in range(teams[warp]):
-        start, down = at(team // 4 * 4, 0, 0), team % 4 * 16
+        start, down = place(team // 4 * 4, 0, 0), team % 4 * 16
         places = ((row, k) for row in range(16) for k in (0, 1, last))
-        if start % group or any(at(team, row, k) - start != product.row_place(down + row, k) for row, k in places):
+        if start % group or any(place(team, row, k) - start != product.row_place(down + row, k) for row, k in places):
             return None
     inside = {warp, left.along, left.summed}
     others = [(atom, times) for atom, times in flat.terms if not Index(((atom, 1),)).iterators & inside]
@@ -166,36 +235,36 @@ def _first_lines(state: State, left: _Side, product: WideProduct) -> tuple[Read,
     if apart <= 0 or apart % group or flat.constant % group or buffer.elements % group:
         return None
     first: dict[str, Index | int] = {warp: iterator(warp) // 4 * 4, left.along: 0, left.summed: 0}
-    first |= {loop.variable: 0 for loop in left.tiles if loop.extent == 1}
-    return replace(left.read, indices=tuple(i.substitute(first) for i in left.read.indices)), product.apart
+    return at(left.read, first | left.single), product.apart
 
 
 def _leading(
-    state: State, second: Read, columns: str, summed: str, across: Sequence[Loop], product: WideProduct
+    around: _Matrices, second: Read, columns: str, summed: str, across: Sequence[For], product: WideProduct
 ) -> int:
     """The distance between blocks of 64 columns in bytes, 0 where what is summed over lies along lines."""
-    source = state.stages.get(second.tensor)
+    source = around.buffers.get(second.tensor)
     what = f"operand {second.tensor} does not lie as products of four warps read it"
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
     if source is None or source.scope != "shared" or source.swizzle != WARPGROUP.swizzle or len(across) > 1:
         raise BadInput(what, allowed=allowed)
     # Without loops of one iteration, as those over the taps of a filter of 1 x 1.
-    flat = IndexBounds(_ranges(state)).simple(_flat(buffer_of(source), second.indices))
+    flat = IndexBounds(around.ranges).simple(offset(source, second.indices))
     place: dict[str, Index | int] = dict.fromkeys(flat.iterators, 0)
     count, run, step, line = product.columns, product.intrinsic.run, product.intrinsic.k, product.intrinsic.line
 
-    def at(column: int, k: int) -> int:
+    def at_column(column: int, k: int) -> int:
         by = {**place, columns: column % 8, summed: k}
         by |= {loop.variable: column // 8 for loop in across}
         return flat.substitute(by).constant
 
-    start, pairs = at(0, 0), [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
+    start = at_column(0, 0)
+    pairs = [(column, k) for column in range(count) for k in (0, 1, run - 1, run, step - 1)]
 
     def lies(leading: int) -> bool:
         placed = replace(product, leading=leading)
-        return all(at(c, k) - start == placed.column_place(c, k) for c, k in pairs)
+        return all(at_column(c, k) - start == placed.column_place(c, k) for c, k in pairs)
 
-    leading = (at(line, 0) - start) * 2 if count > line else 16 * WARPGROUP.lines * line
+    leading = (at_column(line, 0) - start) * 2 if count > line else 16 * WARPGROUP.lines * line
     # Matrix units transpose elements of two bytes only.
     along_columns = dtype(second.dtype).bytes == 2 and count % line == 0 and leading != 0 and lies(leading)
     inside = {columns, summed, *(loop.variable for loop in across)}
@@ -209,20 +278,27 @@ def _leading(
 class _Side:
     """One operand of the products."""
 
-    state: State
-    planned: Planned
-    intrinsic: MatrixProduct
+    around: _Matrices
+    nest: _Products
     read: Read
-    tiles: Sequence[Loop]
     along: str  # the variable of its rows
     summed: str
     is_first: bool
 
     @property
-    def own(self) -> list[Loop]:
+    def intrinsic(self) -> MatrixProduct:
+        return self.nest.intrinsic
+
+    @property
+    def own(self) -> list[For]:
         """The loops over tiles that choose its fragment."""
         chosen = {name for i in self.read.indices for name in i.iterators}
-        return [loop for loop in self.tiles if loop.variable in chosen and loop.extent > 1]
+        return [loop for loop in self.nest.tiles if loop.variable in chosen and loop.extent > 1]
+
+    @property
+    def single(self) -> dict[str, Index | int]:
+        """The only value of loops over tiles that have one iteration."""
+        return {loop.variable: 0 for loop in self.nest.tiles if loop.extent == 1}
 
     @property
     def words(self) -> int:
@@ -236,7 +312,7 @@ class _Side:
 
     @property
     def _name(self) -> str:
-        return f"{self.planned.stage.name}.{'rows' if self.is_first else 'columns'}"
+        return f"{self.nest.store.buffer}.{'rows' if self.is_first else 'columns'}"
 
     def fragment(self) -> Read:
         place = Index()
@@ -249,9 +325,8 @@ class _Side:
         transposed = self._transposed()
         if self.intrinsic.own:
             return self._own_load(transposed)
-        lane, run = iterator(LANES), self.intrinsic.run
-        by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
-        own = self.own
+        lane, run, own = iterator(LANES), self.intrinsic.run, self.own
+        by, to = self.single, self.fragment()
         if self.is_first:
             by[self.along] = lane // 8 % 2 * 8 if transposed else lane % 16
             by[self.summed] = lane % 8 + lane // 16 * 8 if transposed else lane // 16 * run
@@ -259,62 +334,46 @@ class _Side:
             if not own or own[-1].extent % 2:
                 what = f"operand {self.read.tensor} has an odd number of fragments"
                 raise BadInput(what, allowed="an even one: two are loaded at once")
+            pair = iterator(own[-1].variable) * 2
             by[self.along] = Index() if transposed else lane % 8
             by[self.summed] = lane % 16 if transposed else lane // 8 % 2 * run
-            by[own[-1].variable] = iterator(own[-1].variable) * 2 + lane // 16
-        to = self.fragment()
-        if not self.is_first:
-            pair: Mapping[str, Index | int] = {own[-1].variable: iterator(own[-1].variable) * 2}
-            to = Read(to.tensor, tuple(i.substitute(pair) for i in to.indices), to.dtype)
-        rows = Read(self.read.tensor, tuple(i.substitute(by) for i in self.read.indices), self.read.dtype)
-        body: Stmt = Call(LOAD_TRANSPOSED if transposed else LOAD, (to, rows))
-        for n, loop in enumerate(reversed(own)):
-            extent = loop.extent // 2 if n == 0 and not self.is_first else loop.extent
-            body = For(loop.variable, extent, UNROLL, body)
-        return body
+            by[own[-1].variable] = pair + lane // 16
+            to = at(to, {own[-1].variable: pair})
+            own[-1] = replace(own[-1], extent=own[-1].extent // 2)
+        return over(own, Call(LOAD_TRANSPOSED if transposed else LOAD, (to, at(self.read, by))))
 
     def _own_load(self, transposed: bool) -> Stmt:
         """What a lane has of its row: at once, or element by element where they do not lie side by side."""
         lane, run, rows = iterator(LANES), self.intrinsic.run, self.intrinsic.m if self.is_first else self.intrinsic.n
-        by: dict[str, Index | int] = {loop.variable: 0 for loop in self.tiles if loop.extent == 1}
-        by[self.along] = lane % rows
 
-        def at(n: int) -> Read:
-            place: dict[str, Index | int] = {**by, self.summed: lane // rows * run + n}
-            return replace(self.read, indices=tuple(i.substitute(place) for i in self.read.indices))
+        def element(n: int) -> Read:
+            return at(self.read, self.single | {self.along: lane % rows, self.summed: lane // rows * run + n})
 
-        body: Stmt = Call(f"{LOAD_OWN}<{self.words}>", (self.fragment(), at(0)))
+        body = Call(f"{LOAD_OWN}<{self.words}>", (self.fragment(), element(0)))
         if transposed:
-            body = Call(f"{LOAD_EACH}<{self.read.dtype}>", (self.fragment(), *map(at, range(run))))
-        for loop in reversed(self.own):
-            body = For(loop.variable, loop.extent, UNROLL, body)
-        return body
+            body = Call(f"{LOAD_EACH}<{self.read.dtype}>", (self.fragment(), *map(element, range(run))))
+        return over(self.own, body)
 
     def _transposed(self) -> bool:
         """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""
-        source = self.state.stages.get(self.read.tensor)
+        source, ranges = self.around.buffers.get(self.read.tensor), self.around.ranges
         if source is None or source.scope != "shared":
             raise BadInput(f"operand {self.read.tensor} is not in shared memory", allowed="a copy of it there")
-        for i, size in zip(self.read.indices, buffer_of(source).sizes, strict=True):
-            low, high = IndexBounds(self._ranges).simple(i).bounds(self._ranges)
+        for i, size in zip(self.read.indices, source.sizes, strict=True):
+            low, high = IndexBounds(ranges).simple(i).bounds(ranges)
             if low < 0 or high >= size:
                 what = f"tiles reach beyond operand {self.read.tensor}"
                 raise BadInput(what, allowed="tiles and steps that its dimensions have room for")
-        flat = _flat(buffer_of(source), self.read.indices)
-        size = self.intrinsic.run
-        if self._in_runs(flat, self.summed, size):
+        flat = offset(source, self.read.indices)
+        if self._in_runs(flat, self.summed, self.intrinsic.run):
             return False
         if self.intrinsic.transposes and (self.intrinsic.own or self._in_runs(flat, self.along, 8)):
             return True
         what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
         raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")
 
-    @property
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        return _ranges(self.state)
-
     def _in_runs(self, flat: Index, variable: str, run: int) -> bool:
-        ranges = self._ranges
+        ranges = self.around.ranges
         part, inside = "run", "run.inside"
         extent = ranges[variable][1] + 1
         bounds = IndexBounds({**ranges, part: (0, extent // run - 1), inside: (0, run - 1)})
@@ -324,40 +383,20 @@ class _Side:
         return dict(moved.terms).get(Iter(inside)) == 1 and inside not in rest.iterators and steps % run == 0
 
 
-def _ranges(state: State) -> dict[str, tuple[int, int]]:
-    return {loop.variable: (0, loop.extent - 1) for p in state.stages.values() for loop in p.loops}
-
-
-def _operands(planned: Planned, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
+def _operands(store: Store, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
     """What the rows and the columns of the product are read from."""
-    stage = planned.stage
-    value, operands = stage.value, []
-    if isinstance(value, Binary) and value.op == "mul" and stage.reduce == "sum":
+    value, operands = store.value, []
+    if isinstance(value, Binary) and value.op == "mul" and store.reduce == "sum":
         for side in (value.left, value.right):
             inner = side.value if isinstance(side, Cast) else side
             if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
                 operands.append(inner)
     if len(operands) < 2:
-        what = f"stage {stage.name} is not a sum of products of {intrinsic.operand} in {intrinsic.sum}"
+        what = f"stage {store.buffer} is not a sum of products of {intrinsic.operand} in {intrinsic.sum}"
         raise BadInput(what, where=intrinsic.name)
-    places = planned.absolute()
-    depends = [{v for i in read.indices for v in i.substitute(places).iterators} & {rows, columns} for read in operands]
+    depends = [{v for i in read.indices for v in i.iterators} & {rows, columns} for read in operands]
     if depends == [{rows}, {columns}]:
         return operands[0], operands[1]
     if depends == [{columns}, {rows}]:
         return operands[1], operands[0]
-    raise BadInput(f"the rows and columns of stage {stage.name} are not those of its operands", where=intrinsic.name)
-
-
-def _intrinsic(planned: Planned) -> MatrixProduct:
-    if planned.tensorized is None:
-        what = f"stage {planned.stage.name} is in the scope warp, and no intrinsic computes it"
-        raise BadInput(what, allowed="tensorize its inner loops")
-    return matrix_product(planned.tensorized[1])
-
-
-def _flat(buffer: Buffer, indices: Sequence[Index]) -> Index:
-    total = Index()
-    for i, stride in zip(indices, buffer.strides, strict=True):
-        total = total + i * stride
-    return total
+    raise BadInput(f"the rows and columns of stage {store.buffer} are not those of its operands", where=intrinsic.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS
@@ -19,13 +19,16 @@ from deepgen.compiler.passes.ir import (
     Stmt,
     Store,
     children,
+    offset,
     sequence,
+    used,
     walk,
+    with_accesses,
     with_children,
 )
 from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Read, reads, with_reads
+from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary import dtype
 
 _MOST_VARIABLES = 256
@@ -116,20 +119,8 @@ def flatten(function: Function) -> Function:
 def flat(statement: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
     if isinstance(statement, Alloc):
         buffers = {**buffers, statement.buffer.name: statement.buffer}
-    if isinstance(statement, Store):
-        value = with_reads(statement.value, lambda r: Read(r.tensor, _offset(buffers[r.tensor], r.indices), r.dtype))
-        return replace(statement, indices=_offset(buffers[statement.buffer], statement.indices), value=value)
-    if isinstance(statement, Call):
-        places = (replace(r, indices=_offset(buffers[r.tensor], r.indices)) for r in statement.places)
-        return replace(statement, places=tuple(places))
-    return with_children(statement, lambda s: flat(s, buffers))
-
-
-def _offset(buffer: Buffer, indices: Sequence[Index]) -> tuple[Index]:
-    total = Index()
-    for i, stride in zip(indices, buffer.strides, strict=True):
-        total = total + i * stride
-    return (total,)
+    inner = with_children(statement, lambda s: flat(s, buffers))
+    return with_accesses(inner, lambda name, indices: (offset(buffers[name], indices),))
 
 
 _ALIGN = 128  # bytes: a row of all banks
@@ -159,11 +150,11 @@ class _Memory:
             parts: list[Stmt] = []
             for part in statement.body:
                 parts.append(self.placed(part, outer))
-                outer = None if outer is not None and outer.name in _used(part) else outer
+                outer = None if outer is not None and outer.name in used(part) else outer
             return sequence(*parts)
         if not isinstance(statement, Alloc) or statement.buffer.scope != "shared":
             # A loop that uses it keeps numbers in it from one iteration to the next.
-            kept = outer is not None and isinstance(statement, For) and outer.name in _used(statement)
+            kept = outer is not None and isinstance(statement, For) and outer.name in used(statement)
             return with_children(statement, lambda s: self.placed(s, None if kept else outer))
         taken, before = self.bytes, outer is not None and _leaves_alone(statement, outer.name)
         start = outer.offset if before and outer is not None and outer.offset is not None else taken
@@ -178,12 +169,4 @@ class _Memory:
 
 def _leaves_alone(statement: Alloc, name: str) -> bool:
     """Whether all threads meet in it, and nobody uses that buffer meanwhile."""
-    return name not in _used(statement) and any(isinstance(s, Barrier) for s in walk(statement))
-
-
-def _used(statement: Stmt) -> set[str]:
-    """The buffers that it reads or writes."""
-    inside = list(walk(statement))
-    used = {s.buffer for s in inside if isinstance(s, Store)}
-    used |= {read.tensor for s in inside if isinstance(s, Store) for read in reads(s.value)}
-    return used | {read.tensor for s in inside if isinstance(s, Call) for read in s.places}
+    return name not in used(statement) and any(isinstance(s, Barrier) for s in walk(statement))

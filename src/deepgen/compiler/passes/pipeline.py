@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
 from deepgen.compiler.passes.ir import (
+    Alloc,
+    Around,
     Barrier,
     Buffer,
     Call,
@@ -17,41 +19,100 @@ from deepgen.compiler.passes.ir import (
     Store,
     children,
     sequence,
+    used,
     walk,
+    with_accesses,
     with_children,
     with_indices_in,
 )
-from deepgen.compiler.schedule.state import Loop
-from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
+from deepgen.compiler.schedule.steps import BOUND, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Read, Value, reads, with_reads
+from deepgen.operators.expr.nodes import reads
+from deepgen.vocabulary import BadInput
 
 COMMIT, WAIT = "copy_commit", "copy_wait"
 _CHUNK = 128  # bytes: buffers of a ring begin at multiples of it, so that each is swizzled alike
 
 
-def several(buffer: Buffer, depth: int) -> Buffer:
+def pipeline(body: Stmt, around: Around) -> Stmt:
+    written = set(around.whole.buffers) - {buffer.name for buffer in around.whole.inputs}
+    return _piped(body, written)
+
+
+def _piped(statement: Stmt, written: Set[str]) -> Stmt:
+    """`written` are the tensors that launches before may have left."""
+    statement = with_children(statement, lambda s: _piped(s, written))
+    copies: dict[Buffer, Stmt] = {}
+    if not isinstance(statement, For):
+        return statement
+    body, beside = _taken(statement.body, copies), _computed_at(statement.body)
+    if not copies:
+        return statement
+    depths = {buffer.ahead for buffer in copies}
+    if statement.kind in BOUND or len(depths) > 1:
+        what = f"stages are filled ahead at loop {statement.variable}"
+        raise BadInput(what, allowed="one depth for all, a serial loop")
+    for buffer, copy in copies.items():
+        if any(isinstance(s, Alloc) for s in walk(copy)) or beside & used(copy) - {buffer.name}:
+            what = f"stage {buffer.name} needs others that are computed in the same turn: it cannot be filled ahead"
+            raise BadInput(what, allowed="copies of what is there before")
+    ordered = _in_order({buffer.name: copy for buffer, copy in copies.items()}, written)
+    filled = _filled_ahead(statement, depths.pop(), ordered, body)
+    for buffer in reversed(copies):
+        filled = Alloc(_several(buffer, min(buffer.ahead, statement.extent)), filled)
+    return filled
+
+
+def _taken(statement: Stmt, copies: dict[Buffer, Stmt]) -> Stmt:
+    """What a loop does beside the copies that are to be filled ahead, which are added to these."""
+    if isinstance(statement, Seq):
+        return sequence(*statement.body[:-1], _taken(statement.body[-1], copies))
+    if not isinstance(statement, Alloc):
+        return statement
+    if statement.buffer.ahead == 1:
+        return replace(statement, body=_taken(statement.body, copies))
+    assert isinstance(statement.body, Seq)
+    copies[statement.buffer] = statement.body.body[0]
+    return _taken(sequence(*statement.body.body[1:]), copies)
+
+
+def _computed_at(statement: Stmt) -> set[str]:
+    """The stages that are computed in a loop's own iterations."""
+    if isinstance(statement, Seq):
+        return _computed_at(statement.body[-1])
+    return {statement.buffer.name} | _computed_at(statement.body) if isinstance(statement, Alloc) else set()
+
+
+def _in_order(copies: dict[str, Stmt], written: Set[str]) -> dict[str, Stmt]:
+    """Copies that are waited for come last, but before those of what another launch may still be writing."""
+    late = {name for name, copy in copies.items() if written & used(copy)}
+    if not late:
+        return dict(sorted(copies.items(), key=lambda one: _is_transposed(one[1])))
+    return dict(sorted(copies.items(), key=lambda one: (one[0] in late, not _is_transposed(one[1]))))
+
+
+def _several(buffer: Buffer, depth: int) -> Buffer:
     """A ring of buffers."""
     apart = buffer.elements + -buffer.elements % _CHUNK
-    return replace(buffer, sizes=(depth, *buffer.sizes), strides=(apart, *buffer.strides))
+    return replace(buffer, sizes=(depth, *buffer.sizes), strides=(apart, *buffer.strides), ahead=1)
 
 
-def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt, signalled: bool = False) -> Stmt:
+def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt) -> Stmt:
     """The loop with copies `depth - 1` iterations ahead. `copies` are statements over the loop's variable, by buffer.
 
-    With `told`, matrix units that read copies themselves are told of them. Where they read both operands, products of
-    one iteration still run while the next one begins: what they read is overwritten an iteration later, by copies that
-    are one iteration less ahead.
+    Matrix units that read copies themselves are told of them. Where they read both operands, products of one iteration
+    still run while the next one begins: what they read is overwritten an iteration later, by copies that are one
+    iteration less ahead.
     """
     now, first = iterator(loop.variable), f"{loop.variable}.ahead"
     for name in copies:
         body = _in_ring(body, name, now % depth)
-    waits = Call(WARPGROUP.waits())
+    waits, signals = Call(WARPGROUP.waits()), [Call(WARPGROUP.ready)] if _is_read_by_units(body) else []
     last = isinstance(body, Seq) and body.body[-1] == waits  # products run on their own until then
     late = last and depth > 2 and _in_lines(body)
     ahead = depth - 2 if late else depth - 1
     before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
-    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *([Call(WARPGROUP.ready)] if signalled else []), Barrier()]
+    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *signals, Barrier()]
     asked = _asked(loop, copies, now + ahead, depth)
     ends: list[Stmt] = [Call(f"{WAIT}<0>")]
     if isinstance(body, Seq) and last:
@@ -62,6 +123,13 @@ def filled_ahead(loop: Loop, depth: int, copies: Mapping[str, Stmt], body: Stmt,
         iterations = sequence(*ready, asked, body)
     # Whoever comes first to the copies must not overwrite what others still read.
     return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, iterations), *ends)
+
+
+def _is_read_by_units(body: Stmt) -> bool:
+    """Whether products of four warps are added up over iterations: those within one have their sums there."""
+    inside = list(walk(body))
+    own = {s.buffer.name for s in inside if isinstance(s, Alloc)}
+    return any(isinstance(s, Call) and wide_product(s.name) and s.places[0].tensor not in own for s in inside)
 
 
 def _in_lines(body: Stmt) -> bool:
@@ -77,14 +145,14 @@ def _groups(body: Stmt) -> int:
     return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 
-def _asked(loop: Loop, copies: Mapping[str, Stmt], iteration: Index, depth: int) -> Stmt:
+def _asked(loop: For, copies: Mapping[str, Stmt], iteration: Index, depth: int) -> Stmt:
     """The copies of an iteration, if there is one; they count as one group, be it empty."""
     parts = [_in_ring(_ahead(copy), name, iterator(loop.variable) % depth) for name, copy in copies.items()]
     moved = with_indices_in(sequence(*parts), lambda i: i.substitute({loop.variable: iteration}))
     return sequence(If((loop.extent - 1 - iteration,), moved), Call(COMMIT))
 
 
-def is_transposed(copy: Stmt) -> bool:
+def _is_transposed(copy: Stmt) -> bool:
     """Whether neighbours that are written lie apart where they are read: such copies are waited for."""
     runs = [s for s in walk(copy) if isinstance(s, For) and s.kind == VECTOR]
     stores = [(run.variable, s) for run in runs for s in walk(run) if isinstance(s, Store)]
@@ -100,13 +168,5 @@ def _ahead(statement: Stmt) -> Stmt:
 
 
 def _in_ring(statement: Stmt, name: str, slot: Index) -> Stmt:
-    def place(read: Read) -> Value:
-        return replace(read, indices=(slot, *read.indices)) if read.tensor == name else read
-
-    if isinstance(statement, Store):
-        indices = (slot, *statement.indices) if statement.buffer == name else statement.indices
-        return replace(statement, indices=indices, value=with_reads(statement.value, place))
-    if isinstance(statement, Call):
-        places = tuple(replace(r, indices=(slot, *r.indices)) if r.tensor == name else r for r in statement.places)
-        return replace(statement, places=places)
-    return with_children(statement, lambda s: _in_ring(s, name, slot))
+    inner = with_children(statement, lambda s: _in_ring(s, name, slot))
+    return with_accesses(inner, lambda tensor, indices: (slot, *indices) if tensor == name else indices)

@@ -11,6 +11,7 @@ from deepgen.compiler.schedule.text import refused
 from deepgen.operators.expr.index import iterator
 from deepgen.operators.expr.nodes import (
     Axis,
+    Binary,
     Cast,
     Compare,
     Const,
@@ -35,6 +36,11 @@ def identity(op: str, of: str) -> Const:
     if not dtype(of).integer:
         return Const(float("-inf") if op == "max" else float("inf"), of)
     return Const(dtype(of).whole[0 if op == "max" else 1], of)
+
+
+def combined(op: str, left: Value, right: Value) -> Binary:
+    """Two values of a reduction as one."""
+    return Binary({"sum": "add", "prod": "mul"}.get(op, op), left, right)
 
 
 def inline(step: Inline, state: State) -> State:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES, TileBlock
 from deepgen.compiler.intrinsics.vectors import INTERLEAVE, Square, square_of
-from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.ir import Alloc, Buffer, Call, Fence, For, Function, If, Seq, Stmt, Store, children, walk
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import VectorScan, scan_of
+from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.compiler.text.c_patterns import Excess, Together, excess, together
 from deepgen.compiler.text.c_values import Names, Scope, arithmetic, joined, narrowed, nothing, stored

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
 
-from deepgen.compiler.passes.build import combined
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Launch, Program, Seq, Stmt, Store, walk
 from deepgen.compiler.passes.lower import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.compiler.text import gpu_values
 from deepgen.compiler.text.c_values import Names, arithmetic, narrowed
