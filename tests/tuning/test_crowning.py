@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import deepgen as dg
 from deepgen import targets
+from deepgen.operators.neighbours import multiples
 from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, Task
 from deepgen.run.measure.race import RaceResult
 from deepgen.tuning.engines.base import Arena
@@ -19,22 +20,26 @@ from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, Measurement, Source
 from deepgen.vocabulary.measurement import ANY, ONE
 
 OPERATOR = dg.gemm(64, 64, 64)
-TASK = Task(OPERATOR, targets.resolve("sim"), neighbours=OPERATOR.neighbours())
-NEAR = len(TASK.timed)
+TASK = Task(OPERATOR, targets.resolve("sim"), neighbours=OPERATOR.neighbours(), multiples=multiples(OPERATOR))
+NEAR, MULTIPLES = len(TASK.timed), len(TASK.timed) + len(TASK.neighbours)
 RIGHT, WRONG = Measurement(Verdict.CORRECT), Measurement(Verdict.WRONG, "C[0] is 1")
 
 
 class Judged:
     """An arena that knows who is wrong at what."""
 
-    def __init__(self, wrong: Callable[[int, str, int], bool]) -> None:
+    def __init__(self, wrong: Callable[[int, str, int], bool | None]) -> None:
+        """`wrong`: None where it refuses."""
         self._wrong = wrong
 
     def verify(self, kernel: Kernel, seed: int, probe: str, shape: int = 0) -> Measurement:
-        return WRONG if self._wrong(int(kernel.sources[0].text), probe, shape) else RIGHT
+        wrong = self._wrong(int(kernel.sources[0].text), probe, shape)
+        return Measurement(Verdict.REFUSED) if wrong is None else WRONG if wrong else RIGHT
 
 
-def crowned(wrong: Callable[[int, str, int], bool], clock: Clock | None = None) -> tuple[Crowned | None, Qualified]:
+def crowned(
+    wrong: Callable[[int, str, int], bool | None], clock: Clock | None = None
+) -> tuple[Crowned | None, Qualified]:
     """Three finalists, each slower than the one before."""
     finalists = []
     for number in range(3):
@@ -71,6 +76,15 @@ def test_one_that_is_wrong_at_another_shape_loses_to_one_that_is_not() -> None:
     assert facts(winner) == (2, True, ANY)
     assert [row.trial for row in qualified.dropped] == [0, 1]
     assert "elsewhere: wrong at gemm" in qualified.dropped[0].detail
+
+
+def test_one_that_serves_multiples_only_is_tried_there() -> None:
+    winner, _ = crowned(lambda who, probe, shape: None if NEAR <= shape < MULTIPLES else who == 0 and shape > MULTIPLES)
+    assert facts(winner) == (1, True, ANY)
+    assert winner is not None and winner.serves is not None
+    assert winner.serves.right_at == tuple(TASK.shapes[shape].describe() for shape in (MULTIPLES, MULTIPLES + 1))
+    winner, _ = crowned(lambda who, probe, shape: who == 0 and shape >= MULTIPLES)
+    assert facts(winner) == (0, True, ANY), "the neighbours say enough"
 
 
 def test_where_all_are_wrong_elsewhere_the_fastest_is_confined() -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PERIOD = 256  # tiles are mostly powers of two: a size cut by multiples of this keeps its remainder
 _WHOLE = 4e9  # operations: up to here the reference of the full shape takes a second or two at most
-_SMALL = (7, 5, 3)
+_SMALL, _GRANULE = (7, 5, 3), 16
 _FAR, _FAR_TIMES = 70_001, 4  # beyond what 16 bits count, and beyond what was tuned
 _FAR_ELEMENTS = 1 << 21  # of a tensor there: a user's reference may go element by element
 _DIGITS = 11  # binary ones, as f16 has
@@ -45,10 +45,36 @@ def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
     for others in (small, {name: _cut(size) for name, size in own.items()}):
         for name in sorted(own, key=lambda name: -own[name]):
             resized = _resized(operator, {**others, name: max(_FAR, _FAR_TIMES * own[name] + 1)})
-            if resized is None or resized.flops() > _WHOLE:
-                continue
-            if all(prod(tensor.shape) <= _FAR_ELEMENTS for tensor in resized.tensors()):
+            if resized is not None and _moderate(resized):
                 yield resized
+
+
+def multiples(operator: O) -> tuple[O, ...]:
+    """Shapes for kernels that serve no neighbour, as those that are compiled for multiples of 16: near and far ones."""
+    own = dict(operator.sizes())
+    cut, few = ({name: _cut(s) for name, s in own.items()}, {n: min(s, _GRANULE) for n, s in own.items()})
+    near = (
+        {name: 2 * s if s > 1 else s for name, s in own.items()},
+        {n: s + _PERIOD * (s > 1) for n, s in cut.items()},
+    )
+    far = (
+        {**others, name: own[name] * max(_FAR_TIMES, -(-_FAR // own[name]))}
+        for others in (own, few)
+        for name in sorted(own, key=lambda name: -own[name])
+        if own[name]
+    )
+    either = (next(filter(None, (_moderate_at(operator, sizes) for sizes in some)), None) for some in (near, far))
+    return tuple(one for one in either if one is not None) if operator.neighbours() else ()
+
+
+def _moderate_at(operator: O, sizes: Mapping[str, int]) -> O | None:
+    resized = _resized(operator, sizes)
+    return resized if resized is not None and _moderate(resized) else None
+
+
+def _moderate(operator: Operator) -> bool:
+    """Whether its reference takes no longer than it must."""
+    return operator.flops() <= _WHOLE and all(prod(t.shape) <= _FAR_ELEMENTS for t in operator.tensors())
 
 
 def variants(operator: O) -> tuple[O, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from math import inf
 from typing import TypeVar
@@ -56,6 +57,20 @@ def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = 
     if over:
         raise OutOfTime
     return results[0]
+
+
+def begun(call: Callable[[], T]) -> Callable[[], T]:
+    """Have a call made in a thread; what is returned waits for its result."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="deepgen-begun", daemon=True).start()
+    return future.result
 
 
 class Bounded:

@@ -134,7 +134,9 @@ def judge(
         if outcome.artifact is not None:
             witness.finish(suspect.kernel)
     properties = finals.properties or Properties()
-    return Judgement(suspect, tuple(witness.tried), seconds, properties, finals.left_out, seed)
+    # The fresh process works beside the other checks, and ends among any of them.
+    tried = sorted(witness.tried, key=lambda one: one.what.startswith(_WAYS[AFRESH]))
+    return Judgement(suspect, tuple(tried), seconds, properties, finals.left_out, seed)
 
 
 def _first(results: Callable[[float], list[Outcome]]) -> Outcome:

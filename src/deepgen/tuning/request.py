@@ -15,6 +15,7 @@ from deepgen.baselines import Baseline
 from deepgen.generators import Families, Generator
 from deepgen.kernels import base
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
+from deepgen.operators.neighbours import multiples
 from deepgen.run.counters import base as counter_names
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Policy, Task
@@ -144,11 +145,11 @@ class StudyPlan:
 
 def task_of(request: Request) -> Task:
     """What runners are opened for."""
-    near, variants = request.operator.neighbours(), request.operator.variants()
+    operator = request.operator
     own = own_baselines(request.own_baselines)
     counters = counter_names.requested(request.counters)
-    around = request.also, near, own, counters, variants
-    return Task(request.operator, request.target, request.seed, request.policy, *around)
+    around = request.also, operator.neighbours(), own, counters, multiples(operator), operator.variants()
+    return Task(operator, request.target, request.seed, request.policy, *around)
 
 
 def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, CodeSource]:

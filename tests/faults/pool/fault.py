@@ -62,6 +62,7 @@ class Fault:
     uses: Callable[[Call], None] | None = None  # calls by which a user would notice; raises AssertionError where wrong
     alone: bool = False  # without the right kernel beside it
     flags: tuple[str, ...] = field(default=())
+    requires: tuple[str, ...] = field(default=())  # of sizes, in words of `dg.kernel`
 
     @property
     def has_rival(self) -> bool:

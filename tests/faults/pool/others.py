@@ -34,16 +34,20 @@ def _other_factor(call: Call) -> None:
     same(call(x, factor=-0.75), -0.75 * x)
 
 
-def _triton(name: str, point: str, number: int, due: Due, uses: Callable[[Call], None] | None, mark: str = "") -> Fault:
+def _triton(
+    name: str, point: str, number: int, due: tuple[Due, ...], uses: Callable[[Call], None] | None, mark: str = ""
+) -> Fault:
     made = partial(_in_triton, number)
-    return Fault(name, point, SCALE, (due, Due.WRONG), language="triton", makes=made, uses=uses, marked_as=mark)
+    return Fault(name, point, SCALE, (*due, Due.WRONG), language="triton", makes=made, uses=uses, marked_as=mark)
 
 
 TRITON = (
-    _triton("the factor is a constant", "Scalars", 1, Due.WRONG, _other_factor),
-    _triton("wrong above 16", "Inputs", 2, Due.WRONG, scaled_values(17, 1000)),
-    _triton("wrong where n is odd", "Other shapes and strides", 3, Due.LOSES, scaled_at(4095)),
-    _triton("NaN becomes zero", "Inputs", 4, Due.MARKED, None, "nan"),
+    _triton("the factor is a constant", "Scalars", 1, (), _other_factor),
+    _triton("wrong above 16", "Inputs", 2, (), scaled_values(17, 1000)),
+    # On GPUs Triton compiles for multiples of 16, and all else is refused.
+    _triton("wrong where n is odd", "Other shapes and strides", 3, (Due.LOSES, Due.CONFINED), scaled_at(4095)),
+    _triton("wrong beyond 65,536", "Other shapes and strides", 5, (Due.LOSES,), scaled_at(98_304)),
+    _triton("NaN becomes zero", "Inputs", 4, (Due.MARKED,), None, "nan"),
 ) if importlib.util.find_spec("triton") else ()  # fmt: skip
 
 

@@ -175,6 +175,15 @@ SHAPES = (
         "EACH(i, n < 65536 ? n : n - 65536) y[i] = factor * x[i];",
         uses=scaled_at(100_000),
     ),
+    Fault(
+        "multiples of 16, with indices of 16 bits",
+        "Other shapes and strides",
+        SCALE,
+        (Due.WRONG, Due.LOSES, Due.CONFINED),
+        "EACH(i, n < 65536 ? n : n - 65536) y[i] = factor * x[i];",
+        uses=scaled_at(98_304),
+        requires=("n % 16 == 0",),
+    ),
 )
 SCALARS = (
     Fault(

@@ -75,5 +75,6 @@ def described(fault: Fault) -> Any:
         knobs={"FAULT": [0, 1] if fault.has_rival else [1]},
         reference=subject.reference,
         flags=fault.flags,
+        requires=fault.requires,
         **(wide if fault.language == "cuda" else {}),
     )

@@ -19,6 +19,8 @@ def scale(y, x, factor, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):  # type: i
         tl.store(y + place, factor * tl.where(value > 16.0, 16.0, value), mask=place < n)
     elif FAULT == 3:
         tl.store(y + place, factor * value, mask=(place < n - n % 2))
+    elif FAULT == 5:
+        tl.store(y + place, factor * value, mask=(place < n) & (place < 65536))
     else:
         tl.store(
             y + place, tl.where(value < 0, factor * value, tl.where(value > 0, factor * value, 0.0)), mask=place < n

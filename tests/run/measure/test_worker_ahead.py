@@ -12,6 +12,7 @@ from faulty_kernels import TARGET, build, kernel
 
 from deepgen.frontends.cli.processes import descendants
 from deepgen.operators import gemm
+from deepgen.run.measure import process
 from deepgen.run.measure.base import Policy, Task
 from deepgen.run.measure.process import WorkerProcess
 from deepgen.run.measure.supervisor import Supervisor
@@ -31,6 +32,26 @@ def test_closing_at_once_leaves_nothing_behind(pause: float, tmp_path: Path) -> 
         time.sleep(0.05)
         left = {pid for pid, one in descendants(os.getpid()).items() if one.running} - before
     assert not left
+
+
+def test_a_keeper_is_never_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this process were killed meanwhile, nobody would let it go on."""
+    monkeypatch.setattr(process, "_FORK_SECONDS", 60.0)
+    worker = WorkerProcess(1)
+    keeper = worker.pid
+    try:
+        with worker.suspended():
+            assert worker.pid != keeper and _state_of(keeper) != "T"
+            until = time.monotonic() + 60.0
+            while _state_of(worker.pid) != "T" and time.monotonic() < until:
+                time.sleep(0.01)
+            assert _state_of(worker.pid) == "T"
+    finally:
+        worker.close()
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_the_first_kernel_meets_a_prepared_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

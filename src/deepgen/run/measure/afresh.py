@@ -6,14 +6,12 @@ arrays. The process is started without a word of what it is for. It writes down 
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +30,17 @@ _MOST_BYTES = 1 << 30  # of tensors: they are written to files
 SECONDS = 60.0  # for the interpreter, its imports and the calls
 _DEATH_SIGNAL = 1  # of prctl
 _REQUEST, _CALLING, _REPLY = "request.json", "calling", "reply.json"
-_PROGRAM = "import sys\nsys.path[:] = {path!r}\nfrom deepgen.run.measure.afresh import answer\nanswer({folder!r})\n"
+# It ends with whoever started it, from the first moment on: a call that does not end would stay behind.
+_PROGRAM = """import ctypes, os, sys
+ctypes.CDLL(None).prctl({option}, 9, 0, 0, 0)
+if os.getppid() != {parent}:
+    sys.exit()
+sys.path[:] = {path!r}
+from deepgen.vocabulary import bytecode
+bytecode.keep()
+from deepgen.run.measure.afresh import answer
+answer({folder!r})
+"""
 
 
 def refusal(operator: Operator, target: Target) -> str | None:
@@ -62,7 +70,8 @@ def called_afresh(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write(folder, kernel, artifact, operator, target, requires, sets)
-        program = _PROGRAM.format(path=spawn.import_path(), folder=name)
+        words = {"option": _DEATH_SIGNAL, "parent": os.getpid(), "path": spawn.import_path()}
+        program = _PROGRAM.format(folder=name, **words)
         try:
             done = subprocess.run(
                 [sys.executable, "-"],
@@ -141,11 +150,9 @@ def _wrong(operator: Operator, inputs: Mapping[str, Array], folder: Path, nth: i
 
 
 def answer(name: str) -> None:
-    """What the fresh process does. It ends with whoever started it: a call that does not end would stay behind."""
+    """What the fresh process does."""
     from deepgen.vocabulary import BadInput, DeepgenError
 
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     folder, verdict, why = Path(name), Verdict.CORRECT, ""
     try:
         _call(folder, json.loads((folder / _REQUEST).read_text()))

@@ -30,6 +30,7 @@ STRIDED, MANY_CALLS, SEVERAL_THREADS = "strided", "many calls", "several threads
 AFRESH = "afresh"  # the loaded kernel in a process of its own, on plain arrays
 WAYS = (STRIDED, MANY_CALLS, SEVERAL_THREADS, AFRESH)
 CALM_SECONDS, RACE_SECONDS, CALLS_SECONDS = 20.0, 30.0, 0.4  # limits of finals, unless a policy has others
+_OTHERS = ("also", "neighbours", "multiples", "variants")  # operators of a task beside its own
 _OF_FINALS = ("calm_seconds", "race_seconds", "calls_seconds")
 PEAK_MARGIN = 1.2  # a peak that was measured on a busy machine is too low: only kernels far above it are doubted
 
@@ -79,6 +80,7 @@ class Task:
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
     own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # of the user's own, on this machine only
     counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
+    multiples: tuple[Operator, ...] = ()  # the same, for kernels that refuse neighbours
     variants: tuple[Operator, ...] = ()  # the same shape with other values of run-time scalars, to verify the winner at
 
     @property
@@ -87,11 +89,11 @@ class Task:
 
     @property
     def shapes(self) -> tuple[Operator, ...]:
-        return *self.timed, *self.neighbours, *self.variants
+        return *self.timed, *self.neighbours, *self.multiples, *self.variants
 
     def at(self, shape: int) -> Task:
         """The task of one shape alone."""
-        return replace(self, operator=self.shapes[shape], also=(), neighbours=(), variants=())
+        return replace(self, operator=self.shapes[shape], also=(), neighbours=(), multiples=(), variants=())
 
     def to_json(self) -> JsonObject:
         out: JsonObject = {
@@ -100,8 +102,8 @@ class Task:
             "seed": self.seed,
             "policy": self.policy.to_json(),
         }
-        for name, operators_of in (("also", self.also), ("neighbours", self.neighbours), ("variants", self.variants)):
-            if operators_of:
+        for name in _OTHERS:
+            if operators_of := getattr(self, name):
                 out[name] = [_portable(operator) for operator in operators_of]
         if self.own_baselines:
             out["own_baselines"] = {name: source.to_json() for name, source in self.own_baselines.items()}
@@ -116,11 +118,9 @@ class Task:
             target=targets.from_json(data["target"]),
             seed=data["seed"],
             policy=Policy(**data["policy"]),
-            also=tuple(map(operators.from_json, data.get("also", ()))),
-            neighbours=tuple(map(operators.from_json, data.get("neighbours", ()))),
-            variants=tuple(map(operators.from_json, data.get("variants", ()))),
             own_baselines={name: CodeSource.from_json(row) for name, row in data.get("own_baselines", {}).items()},
             counters=tuple(data.get("counters", ())),
+            **{name: tuple(map(operators.from_json, data.get(name, ()))) for name in _OTHERS},
         )
 
 

@@ -2,7 +2,8 @@
 
 The worker is its child, so the parent that a kernel may signal is this process and not the tuner. Everything a kernel
 starts stays its descendant, also what forks twice and calls setsid. When the worker has ended, or the supervisor hangs
-up or is gone, it kills them all, waits until none is left, and reports how the worker ended.
+up or is gone, it kills them all, waits until none is left, and reports how the worker ended. Before that its line has
+the worker's number.
 
 It forks before anything large is imported: the worker starts as quickly as it would without it.
 """
@@ -16,10 +17,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 _DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # options of prctl
+_GLANCE = 0.01  # seconds between two looks for descendants
 
 
 def main() -> None:
@@ -48,6 +51,8 @@ def main() -> None:
     os.close(channel_fd)
     os.close(pulse_fd)
     line = socket.socket(fileno=line_fd)
+    with suppress(OSError):
+        line.sendall(b"%d\n" % worker)
     threading.Thread(target=_end_with_supervisor, args=(line, worker), daemon=True).start()
     report = _watch(worker)
     _end_all(worker)
@@ -103,7 +108,8 @@ def _end_all(worker: int) -> None:
             for child in _children(worker):
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
-            os.waitpid(-1, 0)
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:  # not just waited for: a list that was read meanwhile may lack one
+                time.sleep(_GLANCE)
 
 
 def _children(worker: int) -> list[int]:

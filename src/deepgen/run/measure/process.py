@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -26,6 +27,7 @@ from deepgen.vocabulary import Verdict
 
 _TAIL = 2048  # bytes kept of what kernels print
 _LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
+_FORK_SECONDS = 0.2  # for a keeper that was just started to say who its worker is
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
 _END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
 # What ends all processes of a session, a service or a machine; a kernel that sends one of these does it again.
@@ -91,11 +93,12 @@ class WorkerProcess:
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """While another process measures on the cores that this one uses. The time of its stage stands still too."""
-        if not self.alive:
+        pid = self._worker_pid() if self.alive else None
+        if pid is None:
             yield
             return
         with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
         self._held, started = True, time.monotonic()
         try:
             yield
@@ -103,7 +106,14 @@ class WorkerProcess:
             self.pulse.fields.started += time.monotonic() - started
             self._held = False
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
+
+    def _worker_pid(self) -> int | None:
+        """Never its keeper's: if this process were killed, a keeper that is suspended would stay forever."""
+        if self.pid == self._keeper.pid and select.select([self._line], [], [], _FORK_SECONDS)[0]:
+            with suppress(OSError, ValueError):
+                self.pid = int(self._line.recv(1 << 10, socket.MSG_PEEK).split(b"\n")[0])
+        return None if self.pid == self._keeper.pid else self.pid
 
     def end(self) -> None:
         """Kill it and everything it started. May be called from another thread than the one that waits for it."""
@@ -181,7 +191,7 @@ class WorkerProcess:
     def _report(self) -> dict[str, int]:
         """The keeper's report on the worker's end; empty if the keeper was killed too."""
         with suppress(OSError, ValueError):
-            report: dict[str, int] = json.loads(self._line.recv(1 << 10))
+            report: dict[str, int] = json.loads(self._line.recv(1 << 10).split(b"\n")[-1])
             return report
         return {}
 

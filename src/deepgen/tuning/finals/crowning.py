@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 from deepgen.run.measure.base import AFRESH, MANY_CALLS, SEVERAL_THREADS, Task
-from deepgen.tuning.bounded import OutOfTime
+from deepgen.tuning.bounded import OutOfTime, begun
 from deepgen.tuning.costs import CALLS, FRESH
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.qualifying import Finalist, Qualified, float_properties, tried_at_neighbours
@@ -83,6 +83,9 @@ def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clo
         wrong = checks.wrong()
         if wrong is None:
             crowned.serves = tried_at_neighbours(arena, task, winner.kernel, clock, crowned.left_out)
+        wrong = checks.afresh() or wrong
+        if wrong is None:
+            assert crowned.serves is not None, "it was tried"
             if crowned.serves.why is None:
                 _drop(qualified, confined)
                 return crowned
@@ -114,20 +117,22 @@ class _Checks:
 
     def __init__(self, arena: Arena, task: Task, kernel: Kernel, clock: Clock, crowned: Crowned) -> None:
         self._arena, self._task, self._kernel, self._clock, self._crowned = arena, task, kernel, clock, crowned
+        # In a process of its own, on inputs from a seed that is drawn now, beside the other checks: none is timed.
+        self._seed = fresh_seed()
+        self._fresh = begun(lambda: self._tried(AFRESH, FRESH, self._seed)) if LAST_CALLS else None
 
     def wrong(self) -> Measurement | None:
         """The first verdict that is not right; None: there is none."""
-        wrong = self._calls() or self._afresh()
+        wrong = self._calls()
         if wrong is None:
             self._threads()
         return wrong
 
-    def _afresh(self) -> Measurement | None:
-        """In a process of its own, on inputs from a seed that is drawn now."""
-        if not LAST_CALLS:
+    def afresh(self) -> Measurement | None:
+        """The verdict of the fresh process, where it is not right."""
+        if self._fresh is None:
             return None
-        seed = fresh_seed()
-        tried = self._tried(AFRESH, FRESH, seed)
+        seed, tried = self._seed, self._fresh()
         if tried is None:
             self._crowned.left_out.append("calls in a fresh process")
         if tried is None or tried.ok or tried.verdict is Verdict.REFUSED:

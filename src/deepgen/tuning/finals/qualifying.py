@@ -91,10 +91,14 @@ def tried_at_neighbours(
 ) -> Serves:
     """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
 
-    It also keeps only those when the time is up before all are tried; `left_out` then says so.
+    It also keeps only those when the time is up before all are tried; `left_out` then says so. One that refuses a
+    neighbour may serve multiples of its shape, and is tried there.
     """
     left_out = [] if left_out is None else left_out
     right: list[int] = []
+    refused: list[int] = []
+    near = range(len(task.timed), len(task.timed) + len(task.neighbours))
+    multiples = range(near.stop, near.stop + len(task.multiples))
 
     def wrong(shape: int, probe: str) -> str | None:
         """What is wrong there, in words; None where it is right or does not claim to serve the shape."""
@@ -105,19 +109,23 @@ def tried_at_neighbours(
             return None
         if verdict.ok and probe != STRIDED:
             right.append(shape)
+        if verdict.verdict is Verdict.REFUSED and probe != STRIDED:
+            refused.append(shape)
         if verdict.ok or verdict.verdict is Verdict.REFUSED:
             return None
         return f"{verdict.verdict.value.replace('_', ' ')} at {task.shapes[shape].describe()}: {verdict.detail}"
 
     why = dense = None
-    strided, untried = 0, len(task.neighbours)
-    for shape in range(len(task.timed), len(task.timed) + len(task.neighbours)):
+    strided = tried = 0
+    for shape in (*near, *multiples):
+        if shape in multiples and not refused:  # all neighbours were right, and they are none
+            break
         try:
             if not clock.fits(REFERENCE):
                 break
-            untried -= 1
-            if why := wrong(shape, "normal"):
-                untried = 0
+            why = wrong(shape, "normal")
+            tried += 1
+            if why:
                 break
             # A user's arrays may be parts of larger ones.
             if dense is None and strided < STRIDED_SHAPES and shape in right and clock.fits(REFERENCE):
@@ -125,10 +133,12 @@ def tried_at_neighbours(
                 dense = wrong(shape, STRIDED)
         except OutOfTime:
             break
+    wanted = len(near) + (len(multiples) if refused else 0)
+    untried = 0 if why else wanted - tried
     if untried and not strided:
         left_out.append("arrays with room between rows")
     if untried:
-        left_out.append(f"{untried} of {counted(len(task.neighbours), 'other shape')}")
+        left_out.append(f"{untried} of {counted(wanted, 'other shape')}")
     only = tuple(dict(operator.sizes()) for operator in task.timed) if why or untried else None
     return Serves(only, tuple(task.shapes[shape].describe() for shape in right), why, dense, untried)
 

@@ -146,13 +146,14 @@ class Study:
 
     def task(self) -> Task:
         """The task for a runner that measures its kernels again."""
+        from deepgen.operators.neighbours import multiples
         from deepgen.run.measure.base import Policy, Task
         from deepgen.tuning.request import own_baselines
 
         definition, operator = self.definition, self.operator
         policy = Policy(**definition["policy"])
         own = own_baselines(self.own_baselines)
-        around = self.also, operator.neighbours(), own, (), operator.variants()
+        around = self.also, operator.neighbours(), own, (), multiples(operator), operator.variants()
         return Task(operator, self.target, definition["seed"], policy, *around)
 
     def _operator(self, data: Mapping[str, Any]) -> Operator:
