@@ -14,7 +14,7 @@ import simt_emulation as simt
 
 from deepgen.compiler.passes.ir import Program
 from deepgen.compiler.text import gpu
-from deepgen.compiler.text.gpu_launch import entry
+from deepgen.compiler.text.gpu import entry
 from deepgen.vocabulary import TensorArg
 from deepgen.vocabulary.dtypes import dtype
 

@@ -45,7 +45,7 @@ class Rules:
             expression = operator.expression()
         except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
             return f"there is no expression of it: {error}"
-        from deepgen.compiler.text.c_values import STORED, TYPES
+        from deepgen.compiler.text.dialect import STORED, TYPES
 
         strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL})
         if strange:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deepgen.compiler.intrinsics import vectors
-from deepgen.compiler.intrinsics.dots import DOTS, functions_with_excess, include
-from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.intrinsics.tiles import include as include_tiles
 from deepgen.compiler.intrinsics.vectors import conversion_function, formats
 from deepgen.compiler.passes.ir import Buffer, For, Function, walk
 from deepgen.compiler.schedule.steps import PARALLEL
-from deepgen.compiler.text.c_statements import Definitions, definitions
-from deepgen.compiler.text.c_values import PRODUCTS, Names, Text, constant, joined, nothing
+from deepgen.compiler.text.c_statements import DOT, TILE, Definitions, definitions
+from deepgen.compiler.text.dialect import C, Names
+from deepgen.compiler.text.values import PRODUCTS
 from deepgen.kernels.shared import sources
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
 
@@ -37,9 +35,9 @@ def kernel(function: Function, threads: int = 1, name: str | None = None, ahead:
     files = dict.fromkeys(one for of in both for one in headers(of))
     return Kernel(
         name=name or function.name,
-        language="c",
-        sources=(Source("kernel.c", file_text(parts, any(map(_parallel, both)))), *files),
-        flags=("-std=gnu11", "-pthread"),
+        language=C.language,
+        sources=(Source(C.file, file_text(parts, any(map(_parallel, both)))), *files),
+        flags=C.flags,
         plan=LaunchPlan((_step(function, entry, threads, prepared),), prepare),
     )
 
@@ -76,17 +74,13 @@ def _parallel(function: Function) -> bool:
 
 def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     """One file with several definitions."""
-    types = frozenset().union(*(part.vectors for part in parts))
-    dots = [DOTS[name] for name in sorted(frozenset().union(*(part.dots for part in parts)))]
-    blocks = sorted(frozenset().union(*(part.blocks for part in parts)), key=lambda block: block.name)
-    lines = [*dict.fromkeys(include(dot) for dot in dots), '#include "numbers.h"']
-    lines += [include_tiles(tile) for tile in dict.fromkeys(block.tile for block in blocks)]
+    types = frozenset[tuple[str, int]]().union(*(part.vectors for part in parts))
+    functions = {key: text for part in parts for key, text in part.functions.items()}
+    included = sorted({one for part in parts for one in part.included.items()})
+    dots, tiles = (dict.fromkeys(text for key, text in included if key[0] == kind) for kind in (DOT, TILE))
+    lines = [*dots, '#include "numbers.h"', *tiles]
     lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
-    scans = sorted(frozenset().union(*(part.scans for part in parts)))
-    called = [*map(dot_function, dots), *(block.functions() for block in blocks), *(scan_function(*s) for s in scans)]
-    squares = sorted(frozenset().union(*(part.squares for part in parts)), key=lambda square: square.name)
-    called += [square.function() for square in squares]
-    called += [functions_with_excess(DOTS[name]) for name in sorted(frozenset().union(*(p.over for p in parts)))]
+    called = [functions[key]() for key in sorted(functions)]
     return "\n".join([*lines, "", *vector_types(types), *called, *(part.text for part in parts)])
 
 
@@ -117,28 +111,3 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
     lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
     lines += [vectors.shuffle_function(name, lanes) for name, lanes in shuffled]
     return [*lines, ""] if lines else []
-
-
-def scan_function(op: str, kind: str, lanes: int) -> str:
-    """The C function for vectors of so many numbers; gcc has shuffles of this form from 12 on."""
-    name = f"{kind}x{lanes}"
-    steps = []
-    for bit in range(lanes.bit_length() - 1):
-        moved = ", ".join(str(lanes - (1 << bit) + n) for n in range(lanes))
-        before = Text(f"__builtin_shufflevector(none, x, {moved})", kind, lanes)
-        steps.append(f"    x = {joined(op, before, Text('x', kind, lanes))};")
-    one = joined(op, Text("x[n - 1]", kind), Text("x[n]", kind))
-    return "\n".join(
-        [
-            f"static inline {name} scan_{op}_{name}({name} x) {{",
-            "#if defined(__clang__) || __GNUC__ >= 12",
-            f"    const {name} none = all_{name}({constant(nothing(op, kind))});",
-            *steps,
-            "#else",
-            f"    for (int n = 1; n < {lanes}; n++) x[n] = {one};",
-            "#endif",
-            "    return x;",
-            "}",
-            "",
-        ]
-    )

@@ -1,20 +1,32 @@
-"""Programs as text in the dialect that CUDA, HIP and the emulation share, and as kernels."""
+"""Programs as kernels in CUDA and HIP, whose text is the same and is emulated too: a function for each launch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
+from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import called_product
-from deepgen.compiler.passes.ir import Call, Program, walk
+from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Launch, Program, Seq, Stmt, Store, walk
 from deepgen.compiler.passes.lanes import SCAN
-from deepgen.compiler.passes.lower import overlaps
+from deepgen.compiler.passes.lower import copies_of_scratch, overlaps
+from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.schedule.stages import combined
+from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.compiler.text import gpu_values
-from deepgen.compiler.text.gpu_launch import LaunchEmitter, entry, used
+from deepgen.compiler.text.dialect import GPUS, Names, arithmetic, narrowed
+from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
+from deepgen.compiler.text.statements import Statements, result
 from deepgen.kernels.shared import dialect_sources, sources
-from deepgen.operators.expr.nodes import Binary, Expression, Unary
+from deepgen.operators.expr.index import Index, iterator
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children, reads
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
+_Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
+_BLOCKS = 1  # of a multiprocessor: as many as there is room for
 _OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
 _SCANS, _PRODUCTS, _GATHERS, _OVERLAPS = "lane_scans.h", "own_products.h", "gathers.h", "overlaps.h"
 _OTHERS = (_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS)  # that few kernels need
@@ -25,11 +37,12 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
     """The kernel of a program in CUDA or HIP."""
     text = emit(program)
     own = sources(__package__, (*_OWN, *(one for one in _OTHERS if f'"{one}"' in text)))
+    dialect = GPUS[language]
     return Kernel(
         name=name or program.name,
         language=language,
-        sources=(Source(f"kernel.{'cu' if language == 'cuda' else 'hip'}", text), *own, *dialect_sources(language)),
-        flags=("-std=c++17", f"-DWARP={warp}"),
+        sources=(Source(dialect.file, text), *own, *dialect_sources(language)),
+        flags=(*dialect.flags, f"-DWARP={warp}"),
         plan=LaunchPlan(tuple(_step(program, n) for n in range(len(program.launches)))),
     )
 
@@ -71,3 +84,277 @@ def _step(program: Program, n: int) -> Step:
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
     threads = (prod(launch.threads), 1, 1)
     return Step(entry(program, n), args, (blocks, 1, 1), threads, shared_bytes=shared, overlaps=overlaps(program, n))
+
+
+def entry(program: Program, n: int) -> str:
+    return f"deepgen_{Names().of(program.name)}_{n}"
+
+
+def used(program: Program, launch: Launch) -> list[Buffer]:
+    """The buffers that a launch reads or writes: its parameters, in their order."""
+    stores = [s for part in launch.parts for s in walk(part.body) if isinstance(s, Store)]
+    names = {name for s in stores for name in (s.buffer, *(read.tensor for read in reads(s.value)))}
+    return [buffer for buffer in program.buffers.values() if buffer.name in names]
+
+
+@dataclass
+class LaunchEmitter(Statements[GpuScope]):
+    """Writes the launch with this number."""
+
+    program: Program
+    number: int
+    names: Names = field(default_factory=Names)
+    loaded_before: dict[str, str] = field(default_factory=dict)  # where runs to turn are, by the loop that stores them
+    waits: bool = False  # for the launch before, which has not ended yet
+
+    @property
+    def launch(self) -> Launch:
+        return self.program.launches[self.number]
+
+    @cached_property
+    def written(self) -> set[str]:
+        return {s.buffer for part in self.launch.parts for s in walk(part.body) if isinstance(s, Store)}
+
+    def lines(self) -> list[str]:
+        launch = self.launch
+        parts = launch.parts
+        scope = self.scope(launch)
+        parameters = ", ".join(
+            ("" if b.name in self.written else "const ") + scope.dialect.pointer.format(b.dtype, scope.name(b.name))
+            for b in used(self.program, launch)
+        )
+        self.waits = overlaps(self.program, self.number)
+        lines = [
+            f"DG_KERNEL({prod(launch.threads)}, {_BLOCKS})",
+            f"{entry(self.program, self.number)}({parameters}) {{",
+        ]
+        if self.number + 1 < len(self.program.launches) and overlaps(self.program, self.number + 1):
+            lines.append("    next_may_begin();")
+        begin = f"aligned<{launch.align}>(shared_begin())" if launch.align > 1 else "shared_begin()"
+        shared = [f"    const u32 shared = {begin};", "    (void)shared;"]
+        if len(parts) == 1:
+            lines += [*self.part(launch, "block_id()", shared, 1)]
+        else:
+            lines += shared
+            first = 0
+            for part in parts:
+                end = first + prod(part.blocks)
+                asked = f"if (block_id() < {end}) " if part != parts[-1] else ""
+                lines.append(f"    {'} else ' if first else ''}{asked}{{")
+                lines += self.part(part, f"block_id() - {first}" if first else "block_id()", [], 2)
+                first = end
+            lines.append("    }")
+        return [*lines, "    block_ends();", "}"]
+
+    def part(self, launch: Launch, block: str, shared: list[str], depth: int) -> list[str]:
+        """What the blocks of one launch do, the number of the block being `block`."""
+        scope, indent = self.scope(launch), "    " * (depth - 1)
+        lines = [*self.indices(scope, BLOCKS, launch.blocks, block)]
+        lines += [*self.indices(scope, THREADS, launch.threads, "thread_id()"), *shared]
+        return [*(indent + line for line in lines), *self.statement(launch.body, scope, depth)]
+
+    def scope(self, launch: Launch) -> GpuScope:
+        return GpuScope(self.names, self.program.buffers, launch.ranges)
+
+    def indices(self, scope: GpuScope, tags: tuple[str, ...], extents: tuple[int, ...], whole: str) -> Iterator[str]:
+        """An index of the grid for each direction, x the fastest."""
+        step, outer = 1, prod(extents)
+        for tag, extent in zip(tags, extents, strict=True):
+            text = whole if step == 1 else f"({whole}) / {step}" if " " in whole else f"{whole} / {step}"
+            text = text if step * extent == outer else f"({text}) % {extent}"
+            yield f"    const int {scope.name(tag)} = {text if extent > 1 else 0};"
+            yield f"    (void){scope.name(tag)};"
+            step *= extent
+
+    def own(self, statement: Stmt, scope: GpuScope, depth: int) -> list[str] | None:
+        indent = "    " * depth
+        if self.waits and copies_of_scratch(self.program, statement):
+            self.waits = False
+            return [f"{indent}wait_for_launch_before();", *self.statement(statement, scope, depth)]
+        if not isinstance(statement, For):
+            return None
+        if gathered := gpu_values.gather(statement, scope.inside(statement), self.written):
+            return [indent + line for line in gathered.lines(self.loaded_before.get(statement.variable, ""))]
+        if lines := self.all_loaded(statement, scope, depth):
+            return lines
+        return [indent + line for line in self.vector(statement, scope)] if statement.kind == VECTOR else None
+
+    def all_loaded(self, loop: For, scope: GpuScope, depth: int) -> list[str]:
+        """Iterations before the first of a pipeline: what they transpose is all being loaded before one is stored."""
+        inner, most = scope.inside(loop), gpu_values.at_once(prod(self.launch.threads))
+        for asked, one in _done_in(loop.body):
+            if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
+                continue
+            gathered = gpu_values.gather(one, inner.inside(one), self.written)
+            if gathered is None or gathered.parts > 1 or loop.extent * gathered.each > most:
+                continue
+            iteration, name = scope.name(loop.variable), scope.name(f"{one.variable}.held")
+            self.loaded_before[one.variable] = f"{name}[{iteration}]"
+            real = f"if ({inner.all_there(asked)}) " if asked else ""
+            loads = gathered.over(f"{real}{name}[{iteration}][part] = {gathered.load};")
+            lines = [f"{gathered.kind} {name}[{loop.extent}][{gathered.each}];", self.head(loop, scope),
+                     *(f"    {line}" for line in loads), "}", "barrier();"]  # fmt: skip
+            lines = [f"{'    ' * (depth + 1)}{line}" for line in lines]
+            lines += self.statement(loop, scope, depth + 1)
+            del self.loaded_before[one.variable]
+            return [f"{'    ' * depth}{{", *lines, f"{'    ' * depth}}}"]
+        return []
+
+    def head(self, loop: For, scope: GpuScope) -> str:
+        meets = any(isinstance(s, (Barrier, Call)) for s in walk(loop.body))
+        unroll = ("DG_NO_UNROLL " if meets else "") if loop.kind == SERIAL else "DG_UNROLL "
+        return unroll + super().head(loop, scope)
+
+    def declared(self, alloc: Alloc, scope: GpuScope) -> str:
+        buffer, name = alloc.buffer, scope.name(alloc.buffer.name)
+        if buffer.scope not in HELD:
+            return f"const u32 {name} = shared + {buffer.offset};"
+        kind = "u32" if buffer.scope == "fragment" else arithmetic(buffer.dtype)
+        return f"DG_HELD({kind}, {name}, {buffer.elements});"
+
+    def argument(self, read: Read, scope: GpuScope) -> str:
+        buffer, (offset,) = scope.buffers[read.tensor], read.indices
+        if buffer.scope == "shared":
+            return scope.place(buffer, offset)
+        return f"{scope.name(buffer.name)} + ({scope.index(offset)})"
+
+    # Stores
+
+    def store(self, store: Store, scope: GpuScope) -> list[str]:
+        buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
+        text = scope.value(value).text
+        if store.joined:
+            kind, team = arithmetic(buffer.dtype), self.launch.threads[0]
+            joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
+            assert isinstance(joined, Binary)
+            text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
+        if buffer.scope in HELD:
+            return [f"{scope.element(buffer, offset)} = {text};"]
+        stored = self.as_it_is(store, scope) or narrowed(buffer.dtype, text)
+        if buffer.scope == "shared":
+            return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
+        return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
+
+    def vector(self, loop: For, scope: GpuScope) -> list[str]:
+        """One store of neighbours: what is read is loaded before, as wide as it lies."""
+        store, scope = loop.body, scope.inside(loop)
+        assert isinstance(store, Store)
+        if store.ahead and (lines := self.copy_ahead(loop, store, scope)):
+            return lines
+        lines, loaded = [], dict[Read, str]()
+        runs: dict[Value, str] = {}
+        counter = scope.name(loop.variable)
+        for n, (read, asked) in enumerate(dict.fromkeys(_reads_if(store.value, ()))):
+            buffer = scope.buffers[read.tensor]
+            if buffer.scope in HELD or read in loaded:
+                continue
+            variable = f"part{n}"
+            if sum(read == other for other, _ in dict.fromkeys(_reads_if(store.value, ()))) > 1:
+                continue  # under several conditions: where it is used
+            if all(wanted for _, wanted in asked):
+                real = scope.all_hold(tuple(c for c, _ in asked))
+            else:
+                real = " && ".join(f"{'' if wanted else '!'}({scope.value(c).text})" for c, wanted in asked)
+            along = read.indices[0] - iterator(loop.variable)
+            if loop.variable not in read.indices[0].iterators:
+                one = scope.element(buffer, read.indices[0])
+                lines.append(
+                    f"const {buffer.dtype} {variable} = {f'{real} ? {one} : {buffer.dtype}{{}}' if asked else one};"
+                )
+                loaded[read] = variable
+            elif loop.variable not in along.iterators:
+                width = scope.together(buffer, along, loop.extent)
+                if buffer.swizzle and width < loop.extent:
+                    continue  # its parts do not lie side by side
+                shared = buffer.scope == "shared"
+                kind = "shared" if shared else "input" if asked and buffer.name not in self.written else "plain"
+                call = f"read_{kind}<{width}, {buffer.dtype}, {loop.extent}>"
+                first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
+                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
+                loaded[read] = f"{variable}.v[{counter}]"
+                runs |= {read: variable} if loop.extent % 2 == 0 else {}
+        to, start = scope.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
+        value = store.value
+        if (moved := moved_from(value)) and moved[0] in loaded:
+            value = moved[0]  # zeros stand there already where it is not real
+        scope = replace(scope, loaded=loaded)
+        text = scope.value(result(replace(store, value=value))).text
+        unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
+        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
+            lines.append(f"widen_run({runs[value]}, {scope.name(to.name)} + ({scope.index(start)}));")
+            return ["{", *(f"    {line}" for line in lines), "}"]
+        if to.scope in HELD or (to.swizzle and width < loop.extent):
+            one = self.stored(to, store.indices[0], text, scope)
+            return ["{", *(f"    {line}" for line in (*lines, f"{unrolled} {one}")), "}"]
+        lines += [
+            f"Vec<{to.dtype}, {loop.extent}> out;",
+            f"{unrolled} out.v[{counter}] = {self.as_it_is(store, scope) or narrowed(to.dtype, text)};",
+            f"write_shared<{width}>({scope.place(to, start)}, out);"
+            if shared
+            else f"write_global<{width}>({scope.pointer(to, start)}, out);",
+        ]
+        return ["{", *(f"    {line}" for line in lines), "}"]
+
+    def stored(self, buffer: Buffer, offset: Index, text: str, scope: GpuScope) -> str:
+        if buffer.scope in HELD:
+            return f"{scope.element(buffer, offset)} = {text};"
+        return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
+
+    def as_it_is(self, store: Store, scope: GpuScope) -> str:
+        """What a store copies and does not compute, in its own format; nothing where it computes."""
+        moved = moved_from(store.value)
+        if store.reduce or store.joined or moved is None:
+            return ""
+        read, asked = moved
+        source = scope.buffers[read.tensor]
+        if source.scope in HELD or source.dtype != scope.buffers[store.buffer].dtype:
+            return ""
+        if read in scope.loaded or not asked:
+            return scope.loaded.get(read) or scope.element(source, read.indices[0])
+        return f"{scope.all_hold(asked)} ? {scope.element(source, read.indices[0])} : {source.dtype}{{}}"
+
+    def copy_ahead(self, loop: For, store: Store, scope: GpuScope) -> list[str]:
+        """A copy that the hardware does on its own; nothing where it cannot."""
+        to, moved = scope.buffers[store.buffer], moved_from(store.value)
+        if moved is None or moved[0].dtype != to.dtype or moved[0].tensor not in self.program.buffers:
+            return []
+        value, asked = moved
+        real = scope.all_hold(asked)
+        source, zero = scope.buffers[value.tensor], {loop.variable: 0}
+        first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
+        if value.indices[0] - first != iterator(loop.variable):
+            return []
+        width = min(scope.together(source, first, loop.extent), scope.together(to, last, loop.extent))
+        size = width * dtype(to.dtype).bytes
+        if size not in (4, 8, WIDEST):
+            return []
+        lines = []
+        for n in range(0, loop.extent, width):
+            start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
+            lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
+        return lines
+
+
+def _done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
+    """What is done, after each other, and under which conditions."""
+    if isinstance(statement, Seq):
+        for one in statement.body:
+            yield from _done_in(one)
+    elif isinstance(statement, If) and statement.otherwise is None:
+        for asked, one in _done_in(statement.then):
+            yield (*statement.conditions, *asked), one
+    else:
+        yield (), statement
+
+
+def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:
+    """Reads, and the conditions under which they are done; a condition's own reads are left alone."""
+    if isinstance(value, Read):
+        yield value, asked
+    elif isinstance(value, Select):
+        yield from _reads_if(value.then, (*asked, (value.condition, True)))
+        yield from _reads_if(value.otherwise, (*asked, (value.condition, False)))
+    else:
+        for child in children(value):
+            yield from _reads_if(child, asked)

@@ -10,8 +10,9 @@ from deepgen.compiler.passes import bounds
 from deepgen.compiler.passes.ir import Buffer, For, If, Stmt, Store
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.text.c_values import STORED, Scope, Text, arithmetic
-from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
+from deepgen.compiler.text.dialect import CUDA, STORED, Dialect, arithmetic
+from deepgen.compiler.text.values import Scope, Text
+from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Const, Read, Select, Value
 from deepgen.vocabulary import dtype
 
@@ -23,31 +24,8 @@ _WIDE = 1 << 31  # from so many elements on, offsets have 64 bits
 class GpuScope(Scope):
     """`loaded` are reads that stand in variables already."""
 
+    dialect: Dialect = CUDA
     loaded: Mapping[Read, str] = field(default_factory=dict)
-
-    def name(self, of: str) -> str:
-        # No name of the dialect ends so.
-        return self.names.of(f"{of}_")
-
-    def index(self, of: Index, wide: bool = False) -> str:
-        parts = []
-        for atom, times in of.terms:
-            text = self._atom(atom)
-            text = f"(i64){text}" if wide else text
-            parts.append(text if times == 1 else f"{text} * {times}")
-        if of.constant or not parts:
-            parts.append(str(of.constant))
-        return " + ".join(parts).replace("+ -", "- ")
-
-    def _atom(self, atom: object) -> str:
-        if isinstance(atom, Iter):
-            return self.name(atom.name)
-        assert hasattr(atom, "of") and hasattr(atom, "by")
-        inner, low = self.index(atom.of), atom.of.bounds(self.ranges)[0]
-        divides = isinstance(atom, Quotient)
-        if low >= 0:
-            return f"(int)((u32)({inner}) {'/' if divides else '%'} {atom.by}u)"
-        return f"{'quotient' if divides else 'remainder_of'}({inner}, {atom.by})"
 
     def pointer(self, buffer: Buffer, offset: Index) -> str:
         return f"{self.name(buffer.name)} + ({self.index(offset, buffer.elements >= _WIDE)})"
@@ -147,12 +125,12 @@ class Gather:
         return [head, *([place] if self.name else []), f"    {line}", "}"]
 
 
-def gather(loop: For, buffers: Mapping[str, Buffer], scope: GpuScope, written: Set[str]) -> Gather | None:
+def gather(loop: For, scope: GpuScope, written: Set[str]) -> Gather | None:
     """The loop, where it is such a copy."""
     asked, run = _inside(loop.body) if loop.kind != VECTOR else ((), loop)
     if run is None or not isinstance(run.body, Store) or not run.body.ahead:
         return None
-    store, variable = run.body, run.variable
+    store, variable, buffers = run.body, run.variable, scope.buffers
     to, moved = buffers.get(store.buffer), moved_from(store.value)
     if to is None or moved is None or moved[0].tensor in written or moved[0].tensor not in buffers:
         return None

@@ -1,16 +1,16 @@
-"""Values as expressions of C: numbers, or vectors where a vector loop runs."""
+"""Values as expressions of C, CUDA and HIP: numbers, or vectors of C where a vector loop runs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isinf, isnan
+from typing import TypeVar
 
 from deepgen.compiler.intrinsics.vectors import ALTERNATE, conversion
 from deepgen.compiler.passes.ir import Buffer, For
 from deepgen.compiler.schedule.stages import identity
-from deepgen.operators.expr.index import Index, Iter, Quotient, iterator
+from deepgen.compiler.text.dialect import STORED, C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     BOOL,
     Binary,
@@ -26,10 +26,8 @@ from deepgen.operators.expr.nodes import (
     reads,
 )
 from deepgen.vocabulary import BadInput, dtype
-from deepgen.vocabulary.c_words import is_reserved
 
-STORED = ("f16", "bf16")  # whose arithmetic is that of f32
-TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
+S = TypeVar("S", bound="Scope")
 PRODUCTS = "products"  # beside the types of vectors: the function that adds products to them
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&",
@@ -58,28 +56,48 @@ class Scope:
     buffers: Mapping[str, Buffer]
     ranges: Mapping[str, tuple[int, int]]
     vector: For | None = None
-    used: set[tuple[str, int]] = field(
-        default_factory=set
-    )  # what the text needs for vectors: types, and functions of them
+    used: set[tuple[str, int]] = field(default_factory=set)  # of vectors: types, and functions of them
+    dialect: Dialect = C
 
-    def index(self, of: Index) -> str:
-        parts: list[tuple[int, str]] = []
+    def inside(self: S, loop: For) -> S:
+        """Where the body of a loop stands."""
+        return replace(self, ranges={**self.ranges, loop.variable: (0, loop.extent - 1)})
+
+    def by_lanes(self: S, loop: For) -> S:
+        """The same of a vector loop, whose iterations are lanes."""
+        return replace(self.inside(loop), vector=loop)
+
+    def having(self: S, buffer: Buffer) -> S:
+        return replace(self, buffers={**self.buffers, buffer.name: buffer})
+
+    def name(self, of: str) -> str:
+        return self.names.of(of + self.dialect.own)
+
+    def index(self, of: Index, wide: bool = False) -> str:
+        parts: list[tuple[bool, str]] = []
         for atom, times in of.terms:
-            if isinstance(atom, Iter):
-                text = self.names.of(atom.name)
-            else:
-                inner, plain = self.index(atom.of), atom.of.bounds(self.ranges)[0] >= 0
-                op, function = ("/", "quotient") if isinstance(atom, Quotient) else ("%", "remainder_of")
-                text = f"(({inner}) {op} {atom.by})" if plain else f"{function}({inner}, {atom.by})"
-            parts.append((times, text if abs(times) == 1 else f"{text} * {abs(times)}"))
+            text = f"(i64){self._atom(atom)}" if wide else self._atom(atom)
+            by = abs(times) if self.dialect.minus else times
+            parts.append((times < 0 and self.dialect.minus, text if by == 1 else f"{text} * {by}"))
         if of.constant or not parts:
-            parts.append((of.constant, str(abs(of.constant))))
-        first, *others = sorted(parts, key=lambda part: part[0] < 0)
-        head = f"-{first[1]}" if first[0] < 0 else first[1]
-        return head + "".join(f" {'-' if times < 0 else '+'} {text}" for times, text in others)
+            parts.append((of.constant < 0, str(abs(of.constant))))
+        (negative, first), *others = sorted(parts, key=lambda part: part[0])
+        return ("-" if negative else "") + first + "".join(f" {'-' if minus else '+'} {text}" for minus, text in others)
+
+    def _atom(self, atom: Atom) -> str:
+        if isinstance(atom, Iter):
+            return self.name(atom.name)
+        inner, divides = self.index(atom.of), isinstance(atom, Quotient)
+        if atom.of.bounds(self.ranges)[0] >= 0:
+            return self.dialect.quotient.format(inner, "/" if divides else "%", atom.by)
+        return f"{'quotient' if divides else 'remainder_of'}({inner}, {atom.by})"
 
     def address(self, buffer: str, offset: Index) -> str:
-        return f"{self.names.of(buffer)}[{self.index(offset)}]"
+        return f"{self.name(buffer)}[{self.index(offset)}]"
+
+    def all_there(self, conditions: Sequence[Index]) -> str:
+        """Whether none of these is negative."""
+        return " && ".join(f"{self.index(condition)} >= 0" for condition in conditions)
 
     # Reading and writing elements
 
@@ -93,10 +111,10 @@ class Scope:
     def number(self, buffer: Buffer, offset: Index) -> str:
         """One element, as it is computed with."""
         element = self.element(buffer, offset)
-        return element if buffer.lanes else _widened(buffer.dtype, element)
+        return element if buffer.lanes else widened(buffer.dtype, element)
 
     def variable(self, buffer: Buffer, place: int) -> str:
-        return self.names.of(f"{buffer.name} {place}")
+        return self.name(f"{buffer.name} {place}")
 
     def along(self, offset: Index) -> int | None:
         """By how much an offset grows from lane to lane; None if that is not always the same."""
@@ -258,7 +276,7 @@ class Scope:
             load = "at_" if along == 1 else ALTERNATE
             if along == 2:
                 self.used.add((f"{ALTERNATE}{stored(buffer)}", lanes))
-            return Text(_widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
+            return Text(widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
         numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
         return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
 
@@ -304,50 +322,6 @@ class Scope:
         return Text(f"__builtin_convertvector({text}, i32x{of.lanes})", BOOL, of.lanes)
 
 
-def arithmetic(name: str) -> str:
-    """The type that numbers of a format are computed with."""
-    kind = "f32" if name in STORED else name
-    if kind not in TYPES and kind != BOOL:
-        raise BadInput(f"C kernels by rules do not compute with {name}", allowed=", ".join((*TYPES, *STORED)))
-    return kind
-
-
-def stored(buffer: Buffer) -> str:
-    """The type of a buffer's elements in memory."""
-    return "u16" if buffer.dtype in STORED else buffer.dtype
-
-
-def narrowed(name: str, text: str, lanes: int = 1) -> str:
-    """A value as it is stored in a format."""
-    return f"narrow_{name}{_by(lanes)}({text})" if name in STORED else text
-
-
-def _widened(name: str, text: str, lanes: int = 1) -> str:
-    return f"widen_{name}{_by(lanes)}({text})" if name in STORED else text
-
-
-def _by(lanes: int) -> str:
-    return f"x{lanes}" if lanes > 1 else ""
-
-
-def constant(const: Const) -> str:
-    """A number as C has it."""
-    kind, value = arithmetic(const.dtype), const.value
-    if kind == BOOL:
-        return str(int(value))
-    if dtype(kind).integer:
-        number = int(value)
-        if number == -(1 << 63):
-            return "INT64_MIN"
-        text = str(number) if -(1 << 31) < number < 1 << 31 else f"INT64_C({number})"
-        return text if number >= 0 else f"({text})"
-    real = float(value)
-    if isinf(real) or isnan(real):
-        return f"(({kind}){'-' if real < 0 else ''}{'INFINITY' if isinf(real) else 'NAN'})"
-    text = f"{real!r}{'f' if kind == 'f32' else ''}"
-    return f"({text})" if text.startswith("-") else text
-
-
 _REDUCES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
@@ -363,26 +337,26 @@ def joined(op: str, left: Text, right: Text) -> str:
     return f"{op}_{left.name}({left.text}, {right.text})"
 
 
-# What our own text defines, and functions of the C library.
-_TAKEN = frozenset(
-    """
-    f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
-    parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main div abs
-    """.split()  # noqa: SIM905
-)
-
-
-@dataclass
-class Names:
-    """One identifier for each name, the same whenever it is asked for."""
-
-    taken: dict[str, str] = field(default_factory=dict)
-
-    def of(self, name: str) -> str:
-        if name not in self.taken:
-            plain = re.sub(r"\W", "_", name)
-            plain = plain if plain[:1].isalpha() and not (plain in _TAKEN or is_reserved(plain)) else f"v_{plain}"
-            used = set(self.taken.values())
-            tries = (plain if n == 0 else f"{plain}_{n}" for n in range(len(used) + 1))
-            self.taken[name] = next(t for t in tries if t not in used)
-        return self.taken[name]
+def scan_function(op: str, kind: str, lanes: int) -> str:
+    """The C function for vectors of so many numbers; gcc has shuffles of this form from 12 on."""
+    name = f"{kind}x{lanes}"
+    steps = []
+    for bit in range(lanes.bit_length() - 1):
+        moved = ", ".join(str(lanes - (1 << bit) + n) for n in range(lanes))
+        before = Text(f"__builtin_shufflevector(none, x, {moved})", kind, lanes)
+        steps.append(f"    x = {joined(op, before, Text('x', kind, lanes))};")
+    one = joined(op, Text("x[n - 1]", kind), Text("x[n]", kind))
+    return "\n".join(
+        [
+            f"static inline {name} scan_{op}_{name}({name} x) {{",
+            "#if defined(__clang__) || __GNUC__ >= 12",
+            f"    const {name} none = all_{name}({constant(nothing(op, kind))});",
+            *steps,
+            "#else",
+            f"    for (int n = 1; n < {lanes}; n++) x[n] = {one};",
+            "#endif",
+            "    return x;",
+            "}",
+            "",
+        ]
+    )

@@ -1,0 +1,124 @@
+"""How C, CUDA and HIP name what texts have in common: numbers and their types, a kernel's own names, loops."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from math import isinf, isnan
+
+from deepgen.compiler.passes.ir import Buffer
+from deepgen.operators.expr.nodes import BOOL, Const
+from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary.c_words import is_reserved
+
+STORED = ("f16", "bf16")  # whose arithmetic is that of f32
+TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a language writes in its own way."""
+
+    language: str
+    file: str  # the name of a kernel's source
+    flags: tuple[str, ...]
+    loop: str  # of a variable up to an end
+    quotient: str  # or a remainder, of what is not negative
+    pointer: str  # to what no other one points to: of a type, by a name
+    own: str = ""  # what a kernel's own names end with, and no name of the language's
+    minus: bool = True  # whether a negative multiple is subtracted
+    barrier: str = ""
+    fence: str = ""  # that loads stay behind
+
+
+C = Dialect(
+    "c",
+    "kernel.c",
+    ("-std=gnu11", "-pthread"),
+    loop="for (i64 {0} = 0; {0} < {1}; {0}++) {{",
+    quotient="(({}) {} {})",
+    pointer="{} *restrict {}",
+    fence='__asm__ volatile("" ::: "memory");',
+)
+CUDA = Dialect(
+    "cuda",
+    "kernel.cu",
+    ("-std=c++17",),
+    loop="for (int {0} = 0; {0} < {1}; ++{0}) {{",
+    quotient="(int)((u32)({}) {} {}u)",
+    pointer="{}* __restrict__ {}",
+    own="_",
+    minus=False,
+    barrier="barrier();",
+)
+HIP = replace(CUDA, language="hip", file="kernel.hip")
+GPUS = {dialect.language: dialect for dialect in (CUDA, HIP)}
+
+
+def arithmetic(name: str) -> str:
+    """The type that numbers of a format are computed with."""
+    kind = "f32" if name in STORED else name
+    if kind not in TYPES and kind != BOOL:
+        raise BadInput(f"C kernels by rules do not compute with {name}", allowed=", ".join((*TYPES, *STORED)))
+    return kind
+
+
+def stored(buffer: Buffer) -> str:
+    """The type of a buffer's elements in memory."""
+    return "u16" if buffer.dtype in STORED else buffer.dtype
+
+
+def narrowed(name: str, text: str, lanes: int = 1) -> str:
+    """A value as it is stored in a format."""
+    return f"narrow_{name}{_by(lanes)}({text})" if name in STORED else text
+
+
+def widened(name: str, text: str, lanes: int = 1) -> str:
+    return f"widen_{name}{_by(lanes)}({text})" if name in STORED else text
+
+
+def _by(lanes: int) -> str:
+    return f"x{lanes}" if lanes > 1 else ""
+
+
+def constant(const: Const) -> str:
+    """A number as C has it."""
+    kind, value = arithmetic(const.dtype), const.value
+    if kind == BOOL:
+        return str(int(value))
+    if dtype(kind).integer:
+        number = int(value)
+        if number == -(1 << 63):
+            return "INT64_MIN"
+        text = str(number) if -(1 << 31) < number < 1 << 31 else f"INT64_C({number})"
+        return text if number >= 0 else f"({text})"
+    real = float(value)
+    if isinf(real) or isnan(real):
+        return f"(({kind}){'-' if real < 0 else ''}{'INFINITY' if isinf(real) else 'NAN'})"
+    text = f"{real!r}{'f' if kind == 'f32' else ''}"
+    return f"({text})" if text.startswith("-") else text
+
+
+# What our own text defines, and functions of the C library.
+_TAKEN = frozenset(
+    """
+    f16 bf16 f32 f64 u8 i8 u16 i16 u32 i32 u64 i64 least quotient job pool workspace own threads thread given slot lanes
+    parts part turns together nth loop_part to y0 y1 yn j0 j1 jn j from gamma signgam main div abs
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass
+class Names:
+    """One identifier for each name, the same whenever it is asked for."""
+
+    taken: dict[str, str] = field(default_factory=dict)
+
+    def of(self, name: str) -> str:
+        if name not in self.taken:
+            plain = re.sub(r"\W", "_", name)
+            plain = plain if plain[:1].isalpha() and not (plain in _TAKEN or is_reserved(plain)) else f"v_{plain}"
+            used = set(self.taken.values())
+            tries = (plain if n == 0 else f"{plain}_{n}" for n in range(len(used) + 1))
+            self.taken[name] = next(t for t in tries if t not in used)
+        return self.taken[name]

@@ -1,0 +1,77 @@
+"""Statements as text, the same for C, CUDA and HIP; what only one of them has is in its own emitter.
+
+An emitter adds loops and stores of its own, and says where buffers are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from deepgen.compiler.passes.ir import Alloc, Barrier, Call, Fence, For, If, Seq, Stmt, Store
+from deepgen.compiler.schedule.stages import combined
+from deepgen.compiler.text.values import Scope
+from deepgen.operators.expr.nodes import Read, Value
+
+S = TypeVar("S", bound=Scope)
+
+
+class Statements(ABC, Generic[S]):
+    @abstractmethod
+    def own(self, statement: Stmt, scope: S, depth: int) -> list[str] | None:
+        """What only this language has; None where a statement is written as in the others."""
+
+    @abstractmethod
+    def store(self, store: Store, scope: S) -> list[str]: ...
+
+    @abstractmethod
+    def declared(self, alloc: Alloc, scope: S) -> str:
+        """What a buffer's life begins with."""
+
+    @abstractmethod
+    def argument(self, read: Read, scope: S) -> str:
+        """A place, as functions and instructions take it."""
+
+    def head(self, loop: For, scope: S) -> str:
+        """What a loop begins with."""
+        return scope.dialect.loop.format(scope.name(loop.variable), self.end(loop, scope))
+
+    def end(self, loop: For, scope: S) -> str:
+        end = str(loop.extent)
+        for limit in loop.limits:
+            end = f"least({end}, {scope.index(limit)})"
+        return end
+
+    def statement(self, statement: Stmt, scope: S, depth: int) -> list[str]:
+        lines, indent = self.own(statement, scope, depth), "    " * depth
+        if lines is not None:
+            return lines
+        if isinstance(statement, Seq):
+            return [line for s in statement.body for line in self.statement(s, scope, depth)]
+        if isinstance(statement, Store):
+            return [indent + line for line in self.store(statement, scope)]
+        if isinstance(statement, If):
+            lines = [f"{indent}if ({scope.all_there(statement.conditions)}) {{"]
+            lines += self.statement(statement.then, scope, depth + 1)
+            if statement.otherwise is not None:
+                lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, scope, depth + 1)]
+            return [*lines, f"{indent}}}"]
+        if isinstance(statement, (For, Alloc)):
+            inner = scope.having(statement.buffer) if isinstance(statement, Alloc) else scope.inside(statement)
+            if isinstance(statement, Alloc):
+                lines = [f"{indent}{{", f"{indent}    {self.declared(statement, scope)}"]
+            else:
+                lines = [indent + self.head(statement, scope)]
+            return [*lines, *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
+        if isinstance(statement, Call):
+            arguments = [*(self.argument(read, scope) for read in statement.places), *map(str, statement.numbers)]
+            return [f"{indent}{statement.name}({', '.join(arguments)});"]
+        assert isinstance(statement, (Barrier, Fence))
+        return [indent + (scope.dialect.barrier if isinstance(statement, Barrier) else scope.dialect.fence)]
+
+
+def result(store: Store) -> Value:
+    """What an element holds after a store."""
+    if not store.reduce:
+        return store.value
+    return combined(store.reduce, Read(store.buffer, store.indices, store.value.dtype), store.value)
