@@ -47,6 +47,28 @@ def test_numbers_of_a_are_lanes_where_they_fill_vectors(dtype: str, rows: int, l
     assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_thin_products_are_right_on_all_sizes(dtype: str, layout: str) -> None:
+    operator = gemm(7, 263, 301, dtype=dtype, layout=layout, bias=True, activation="relu")
+    thin = [c for c in FAMILY.space(operator, HERE).sample(40, seed=2) if c["KIND"] == "thin"][:2]
+    for config in ({**FAMILY.default(operator, HERE), "KIND": "thin", "THREADS": 2, "TASKS": 2}, *thin):
+        runs = Runs(FAMILY.emit(operator, HERE, config), HERE)
+        assert complaints(runs, operator) == [] and runs.wrong(operator) == "", config
+        assert runs.wrong(replace(operator, m=37, batch=3)) == "", config
+
+
+def test_few_rows_are_thin_by_default_on_arm_and_may_be_anywhere() -> None:
+    arm, x86 = narrowed(common(Arm, 2), "neon"), narrowed(common(X86, 2), "avx2")
+    for m, k in ((1, 1024), (5, 1250), (16, 128)):
+        for layout in ("nn", "nt", "tn"):
+            operator = gemm(m, 576, k, layout=layout)
+            assert FAMILY.default(operator, arm)["KIND"] == "thin" and FAMILY.default(operator, x86)["KIND"] == "tiles"
+            assert not FAMILY.space(operator, arm).explain(FAMILY.default(operator, arm))
+            assert not FAMILY.space(operator, x86).explain(FAMILY.default(operator, x86))
+    assert "KIND" not in FAMILY.default(gemm(17, 576, 128), arm) | FAMILY.default(gemm(5, 576, 128, layout="tt"), arm)
+
+
 @pytest.mark.parametrize("partition", ["m", "n"])
 def test_threads_share_rows_or_columns_of_a_batch(partition: str) -> None:
     operator = gemm(70, 131, 300, batch=3)

@@ -8,7 +8,7 @@ from typing import Any
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import c_kernel, covering, nearest, served, thread_counts
 from deepgen.operators import Gemm, Operator
-from deepgen.space import Space, where
+from deepgen.space import Expr, Space, where
 from deepgen.targets import X86, Arm, Cpu, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
@@ -20,8 +20,12 @@ _VECTORS = (1, 2, 3, 4, 6)
 _DEPTHS = (64, 128, 256, 512, 1024)
 _WIDTHS = (64, 128, 256, 512, 1024, 2048)
 _FEW = 32  # rows of C up to which packing B would cost more than reading it where it lies
+_THIN, _AT_ONCE = 16, 8  # rows of C up to which B is read but once; and those of A that pass over it together
+_LONG = 4096  # columns whose sums wait in memory
 _WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing some of these
 _CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual processor; of a call that wakes other threads
+_BYTES_A_CLOCK = 8  # that a core reads from memory
+_KIND, _ENOUGH = "KIND", "every thread has enough to do"
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 
@@ -47,51 +51,40 @@ class CGemm:
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target, Gemm, Cpu)
-        size, lanes = dtype(gemm.a).bytes, _lanes(gemm, cpu)
-        tiles = _tiles(gemm, cpu)
-        s = Space(self.name)
-        rows = s.knob("MR", sorted({r for r, _ in tiles}))
-        vectors = s.knob("NR", sorted({v for _, v in tiles}))
-        depth = s.knob("KC", covering(_DEPTHS, gemm.k))
-        width = s.knob("NC", covering(_WIDTHS, gemm.n))
-        s.knob("PACK_B", _packings(gemm))
-        s.knob("UNROLL", [1, 2, 4, 8])
-        threads = s.knob("THREADS", thread_counts(cpu.cores))
-        s.knob("PARTITION", list(_PARTITION), when=threads > 1)
-        s.knob("TASKS", [1, 2, 4], when=threads > 1)
-        numbers = where(rows % lanes == 0, rows // lanes, 1) if isinstance(cpu, Arm) else 1
-        registers = rows * vectors + vectors + numbers
-        s.require(registers <= cpu.vector_registers, "a tile, a row of B and numbers of A fit in registers")
-        s.require(width >= vectors * lanes, "a block has at least one panel of B")
-        s.require((rows + vectors * lanes) * depth * size <= cpu.l1d_bytes, "a strip and a panel fit in L1")
-        s.require(width * depth * size <= max(cpu.l2_bytes, cpu.l3_bytes // cpu.cores), "a block of B fits in cache")
-        s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
-        return s
+        tiles = _tile_space(self.name, gemm, cpu)
+        if not _may_be_thin(gemm):
+            return tiles
+        return Space.union(self.name, {"tiles": tiles, "thin": _thin_space("thin", gemm, cpu)}, by=_KIND)
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, cpu = served(operator, target, Gemm, Cpu)
+        lanes, rows, vectors, thin = _lanes(gemm, cpu), config["MR"], config["NR"], config.get(_KIND) == "thin"
+        along_n, packed = gemm.layout[1] == "n", config.get("PACK_B") == "block"
         macros = {
             "REAL": _TYPES[gemm.a],
             "VECTOR_BYTES": cpu.vector_bytes,
             "A_T": int(gemm.layout[0] == "t"),
-            "B_T": int(gemm.layout[1] == "t"),
-            **{name: config[name] for name in ("MR", "NR", "KC", "NC", "UNROLL")},
-            "PACK_B": int(config["PACK_B"] == "block"),
-            "BY_LANE": int(_by_lane(gemm, cpu, config["MR"])),
+            "B_T": int(not along_n),
+            **{name: config[name] for name in ("MR", "NR", "KC", "NC", "UNROLL", "PREFETCH") if name in config},
+            "PACK_B": int(packed),
+            "BY_LANE": int(isinstance(cpu, Arm) and along_n if thin else _by_lane(gemm, cpu, rows)),
+            "THIN": int(thin),
             "PARTITION": _PARTITION.index(config.get("PARTITION", "m")),
             "TASKS": config.get("TASKS", 1),
             "BIAS": int(gemm.bias),
             "ACTIVATION": _ACTIVATION.index(gemm.activation),
         }
-        columns = config["NR"] * _lanes(gemm, cpu)
-        panels = config["NC"] // columns if config["PACK_B"] == "block" else 1
-        slot = (config["MR"] + panels * columns) * config["KC"] * dtype(gemm.a).bytes
+        columns = vectors * lanes
+        if thin:
+            slot = rows * (2 * (config["NC"] + lanes) if along_n else vectors)
+        else:
+            slot = (rows + (config["NC"] // columns if packed else 1) * columns) * config["KC"]
         arguments = (
             TensorArg("A"),
             TensorArg("B"),
             TensorArg("bias") if gemm.bias else ScalarArg("i64", 0),
             TensorArg("C"),
-            WorkspaceArg("packed", config["THREADS"] * slot),
+            WorkspaceArg("packed", config["THREADS"] * slot * dtype(gemm.a).bytes),
             *(ScalarArg("i64", name) for name in _SIZES),
             *(ScalarArg(gemm.a, name) for name in ("alpha", "beta")),
             ScalarArg("i32", config["THREADS"]),
@@ -99,13 +92,15 @@ class CGemm:
         return c_kernel(
             self.name,
             __name__,
-            ("gemm.c", "cpu_pool.h", "x86_pool.h"),
+            ("gemm.c", "thin.h" if thin else "blocks.h", "cpu_pool.h", "x86_pool.h"),
             macros,
             LaunchPlan((Step("deepgen_gemm", arguments),)),
         )
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         gemm, cpu = served(operator, target, Gemm, Cpu)
+        if isinstance(cpu, Arm) and _may_be_thin(gemm):
+            return _thin_default(gemm, cpu)
         lanes = _lanes(gemm, cpu)
         rows, vectors = min(_tiles(gemm, cpu), key=lambda tile: _cost(gemm, cpu, *tile))
         width = nearest([w for w in covering(_WIDTHS, gemm.n) if w >= vectors * lanes], 512)
@@ -113,8 +108,9 @@ class CGemm:
         usual = 512 if _by_lane(gemm, cpu, rows) and room > 640 else 256
         depth = nearest([d for d in covering(_DEPTHS, gemm.k) if d <= max(room, _DEPTHS[0])], usual)
         packing = "block" if gemm.layout[1] == "t" or gemm.m > _FEW else "none"
-        config = {"MR": rows, "NR": vectors, "KC": depth, "NC": width, "PACK_B": packing, "UNROLL": 4}
-        if cpu.cores == 1 or gemm.flops() < _WORTH_A_THREAD * cpu.cores:
+        config: dict[str, Any] = {"MR": rows, "NR": vectors, "KC": depth, "NC": width, "PACK_B": packing, "UNROLL": 4}
+        config |= {_KIND: "tiles"} if _may_be_thin(gemm) else {}
+        if not _worth_threads(gemm, cpu):
             return {**config, "THREADS": 1}
         partition = "n" if gemm.n > gemm.m else "m"
         return {**config, "THREADS": cpu.cores, "PARTITION": partition, "TASKS": 2}
@@ -123,12 +119,81 @@ class CGemm:
         """Of the busiest thread."""
         gemm, cpu = served(operator, target, Gemm, Cpu)
         rows, vectors, threads, lanes = config["MR"], config["NR"], config["THREADS"], _lanes(gemm, cpu)
+        if config.get(_KIND) == "thin":
+            work = gemm.batch * gemm.k * gemm.n
+            clocks = work * (0.6 * gemm.m / lanes + dtype(gemm.b).bytes / _BYTES_A_CLOCK) / threads
+            return float(clocks + _WAKING_CLOCKS * (threads > 1)) / _CLOCK
         units = -(-gemm.n // (vectors * lanes)) if config.get("PARTITION") == "n" else -(-gemm.m // rows)
         parts = threads * config.get("TASKS", 1)
         busiest = -(-parts * gemm.batch // threads) * -(-units // parts) / units
         clocks = _cost(gemm, cpu, rows, vectors) * gemm.k * busiest + _WAKING_CLOCKS * (threads > 1)
         whole: float = clocks / _CLOCK
         return whole
+
+
+def _tile_space(name: str, gemm: Gemm, cpu: Cpu) -> Space:
+    size, lanes, tiles = dtype(gemm.a).bytes, _lanes(gemm, cpu), _tiles(gemm, cpu)
+    s = Space(name)
+    rows = s.knob("MR", sorted({r for r, _ in tiles}))
+    vectors = s.knob("NR", sorted({v for _, v in tiles}))
+    depth = s.knob("KC", covering(_DEPTHS, gemm.k))
+    width = s.knob("NC", covering(_WIDTHS, gemm.n))
+    s.knob("PACK_B", _packings(gemm))
+    s.knob("UNROLL", [1, 2, 4, 8])
+    threads = s.knob("THREADS", thread_counts(cpu.cores))
+    s.knob("PARTITION", list(_PARTITION), when=threads > 1)
+    s.knob("TASKS", [1, 2, 4], when=threads > 1)
+    numbers = where(rows % lanes == 0, rows // lanes, 1) if isinstance(cpu, Arm) else 1
+    registers = rows * vectors + vectors + numbers
+    s.require(registers <= cpu.vector_registers, "a tile, a row of B and numbers of A fit in registers")
+    s.require(width >= vectors * lanes, "a block has at least one panel of B")
+    s.require((rows + vectors * lanes) * depth * size <= cpu.l1d_bytes, "a strip and a panel fit in L1")
+    s.require(width * depth * size <= max(cpu.l2_bytes, cpu.l3_bytes // cpu.cores), "a block of B fits in cache")
+    s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), _ENOUGH)
+    return s
+
+
+def _may_be_thin(gemm: Gemm) -> bool:
+    """Sums along K need rows of both that run along K."""
+    return gemm.m <= _THIN and gemm.layout != "tt"
+
+
+def _thin_space(name: str, gemm: Gemm, cpu: Cpu) -> Space:
+    lanes, along_n = _lanes(gemm, cpu), gemm.layout[1] == "n"
+    s = Space(name)
+    rows = s.knob("MR", range(1, min(gemm.m, _AT_ONCE) + 1))
+    vectors = s.knob("NR", [1, 2, 3, 4])
+    if along_n:
+        s.knob("NC", covering((*_WIDTHS, _LONG), gemm.n))
+    unroll = s.knob("UNROLL", [1, 2, 4, 8])
+    s.knob("PREFETCH", [0, 64, 256])
+    threads = s.knob("THREADS", thread_counts(cpu.cores))
+    s.knob("TASKS", [1, 2, 4], when=threads > 1)
+    numbers: Expr | int = 1
+    if isinstance(cpu, Arm) and along_n:
+        numbers = rows * unroll // lanes
+        s.require(unroll % lanes == 0, "numbers of A fill vectors")
+    registers = rows * vectors + vectors + numbers
+    s.require(registers <= cpu.vector_registers, "sums, a row of B and numbers of A fit in registers")
+    s.require((threads == 1) | (threads * _WORTH_A_THREAD <= gemm.flops()), _ENOUGH)
+    return s
+
+
+def _thin_default(gemm: Gemm, cpu: Cpu) -> dict[str, Any]:
+    groups = -(-gemm.m // _AT_ONCE)
+    rows, alone = -(-gemm.m // groups), gemm.m == 1
+    config: dict[str, Any] = {_KIND: "thin", "MR": rows}
+    if gemm.layout[1] == "n":
+        unroll = 4 if alone or gemm.a == "f64" else 8
+        width = covering((*_WIDTHS, _LONG), gemm.n)[-1] if alone else nearest(covering(_WIDTHS, gemm.n), 1024 // groups)
+        config |= {"NR": 4 if alone else 2 if rows <= 6 else 1, "NC": width, "UNROLL": unroll, "PREFETCH": 64}
+    else:
+        config |= {"NR": 1 if alone else 4 if rows <= 6 else 3, "UNROLL": 2, "PREFETCH": 256 if alone else 64}
+    return config | ({"THREADS": cpu.cores, "TASKS": 1} if _worth_threads(gemm, cpu) else {"THREADS": 1})
+
+
+def _worth_threads(gemm: Gemm, cpu: Cpu) -> bool:
+    return cpu.cores > 1 and gemm.flops() >= _WORTH_A_THREAD * cpu.cores
 
 
 def _lanes(gemm: Gemm, cpu: Cpu) -> int:
