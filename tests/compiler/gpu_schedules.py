@@ -7,7 +7,7 @@ from random import Random
 from schedules import Scheduling
 
 from deepgen.compiler.passes.ir import Program
-from deepgen.compiler.passes.lower import gpu_lower as lower
+from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule.steps import (
     Annotate,
     CacheRead,
@@ -77,7 +77,7 @@ def random_program(expression: Expression, random: Random, warp: int = 32) -> tu
     for _ in range(100):
         steps = _random_steps(expression, random)
         try:
-            return steps, lower(expression, steps, warp)
+            return steps, lower(expression, steps, warp=warp)
         except BadInput:
             continue
-    return (), lower(expression, (), warp)
+    return (), lower(expression, (), warp=warp)

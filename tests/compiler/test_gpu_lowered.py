@@ -20,7 +20,7 @@ from test_lowered import agrees, random_inputs
 
 import deepgen as dg
 from deepgen.compiler.passes.ir import Program
-from deepgen.compiler.passes.lower import gpu_lower as lower
+from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.schedule import steps
 from deepgen.compiler.schedule.steps import Schedule
 from deepgen.operators.expr.nodes import Expression
@@ -81,6 +81,7 @@ def test_memory_of_an_outer_buffer_is_not_used_while_it_holds_something(tmp_path
             steps.ComputeAt("sums", "products", "i0"),
             steps.Annotate("twice", "i1", "thread.x"),
         ),
+        warp=32,
     )
     inputs = random_inputs(expression, 0)
     error, results = run(library([program], tmp_path), 0, program, [inputs["a"]])

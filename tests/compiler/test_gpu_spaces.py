@@ -17,7 +17,7 @@ import needs
 from deepgen import targets
 from deepgen.compiler.family import Rules
 from deepgen.compiler.passes.ir import Program
-from deepgen.compiler.passes.lower import gpu_lower as lower
+from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.sketch import Sketch, space_of
@@ -145,7 +145,7 @@ def lowered(
     kinds: dict[str, Expression], gpu: Gpu, wanted: Callable[[Sketch], bool]
 ) -> list[tuple[str, Expression, dict[str, Any], Program]]:
     return [
-        (f"{name}, {sketch.name}", expression, config, lower(sketch.expression, sketch.schedule(config), gpu.warp))
+        (f"{name}, {sketch.name}", expression, config, lower(sketch.expression, sketch.schedule(config), warp=gpu.warp))
         for name, expression in kinds.items()
         for sketch in gpu_sketches(expression, gpu)
         if wanted(sketch)
@@ -204,7 +204,7 @@ def test_rows_that_no_block_has_room_for_are_scanned_all_the_same() -> None:
         scan = Scan.make({"M": 1, "N": rows, "K": length, "dtype": "f16"}).expression()
         for gpu in (H200, MI210):
             (sketch, *_) = gpu_sketches(scan, gpu)
-            assert lower(sketch.expression, sketch.schedule(near_usual(sketch)), gpu.warp).launches
+            assert lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=gpu.warp).launches
 
 
 def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config() -> None:

@@ -12,7 +12,7 @@ from deepgen import targets
 from deepgen.compiler.family import Rules
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import Alloc, Program, walk
-from deepgen.compiler.passes.lower import gpu_lower as lower
+from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.text import gpu
@@ -37,7 +37,7 @@ def convolution(kind: str = "flat", **words: Any) -> Program:
         {"N": 4, "H": 14, "W": 14, "CI": 64, "CO": 64, "k": 3, "pad": 1, "dtype": "f16", **words}
     )
     sketch = next(s for s in gpu_sketches(made.expression(), hopper()) if s.name.startswith(kind))
-    return lower(sketch.expression, sketch.schedule(near_usual(sketch)))
+    return lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
 
 
 def test_products_of_a_large_gemm_run_on_while_the_next_turn_begins() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+import pytest
+
 import deepgen as dg
+from deepgen.compiler.passes.ir import Machine
 from deepgen.compiler.passes.lower import passes
 from deepgen.compiler.passes.text import to_text
 from deepgen.compiler.schedule.steps import (
@@ -14,19 +17,21 @@ from deepgen.compiler.schedule.steps import (
     ComputeAt,
     Fuse,
     Layout,
+    Pipeline,
     Reorder,
     RFactor,
     Schedule,
     SetScope,
     Split,
+    Tensorize,
 )
 from deepgen.operators.expr.nodes import Expression
 
 
-def after(name: str, expression: Expression, *schedule: object) -> str:
-    """The body of the function after a pass."""
+def after(name: str, expression: Expression, *schedule: object, warp: int = 0) -> str:
+    """The body of the function after a pass; on a GPU the launches."""
     steps: Schedule = schedule  # type: ignore[assignment]
-    text = {n: to_text(f) for n, f in passes(expression, steps)}[name]
+    text = {n: to_text(f) for n, f in passes(expression, steps, Machine(warp=warp))}[name]
     return dedent(text.partition("\n")[2])
 
 
@@ -363,3 +368,122 @@ def test_a_layout_packs_panels() -> None:
             panels[((panels.a1) % 4) + ((panels.a1) // 4) * 12 + panels.a0 * 4] = B[panels.a0 * 8 + panels.a1]
         for """,
     )
+
+
+SQUARES = (
+    CacheRead("x", "copy", "shared", ("y",)),
+    Annotate("y", "i0", "thread.x"),
+    ComputeAt("copy", "y", "r0"),
+    Annotate("copy", "a1", "thread.x"),
+    Pipeline("copy", 3),
+)
+
+
+def squares() -> Expression:
+    x, k = dg.tensor("x", (6, 8)), dg.reduce_axis("k", 6)
+    return dg.expression(dg.compute("y", (8,), lambda i: dg.sum(x[k, i] * x[k, i], k)))
+
+
+def test_build_for_gpus_has_the_loops_of_threads_and_what_is_to_be_filled_ahead() -> None:
+    assert same(
+        after("build", squares(), *SQUARES, warp=32),
+        """
+        launch y, 1 x 1 x 1 blocks of 8 x 1 x 1 threads:
+          thread.x y.i0 < 8:
+            y[y.i0] = 0
+            for y.r0 < 6:
+              shared copy: f32[1, 8], 3 to be filled ahead
+              for copy.a0 < 1:
+                thread.x copy.a1 < 8:
+                  if copy.a0 + y.r0 >= 0 and -copy.a0 - y.r0 + 5 >= 0:
+                    copy[copy.a0, copy.a1] = x[copy.a0 + y.r0, copy.a1]
+              y[y.i0] += (copy[0, y.i0] * copy[0, y.i0])
+        """,
+    )
+
+
+def test_pipeline_fills_a_ring_of_buffers_ahead() -> None:
+    assert same(
+        after("pipeline", squares(), *SQUARES, warp=32),
+        """
+        launch y, 1 x 1 x 1 blocks of 8 x 1 x 1 threads:
+          thread.x y.i0 < 8:
+            y[y.i0] = 0
+            shared copy: f32[3, 1, 8]
+            barrier
+            unroll y.r0.ahead < 2:
+              if -y.r0.ahead + 5 >= 0:
+                for copy.a0 < 1:
+                  thread.x copy.a1 < 8:
+                    if copy.a0 + y.r0.ahead >= 0 and -copy.a0 - y.r0.ahead + 5 >= 0:
+                      copy[((y.r0.ahead) % 3), copy.a0, copy.a1] = x[copy.a0 + y.r0.ahead, copy.a1] ahead
+              copy_commit()
+            for y.r0 < 6:
+              copy_wait<1>()
+              barrier
+              if -y.r0 + 3 >= 0:
+                for copy.a0 < 1:
+                  thread.x copy.a1 < 8:
+                    if copy.a0 + y.r0 + 2 >= 0 and -copy.a0 - y.r0 + 3 >= 0:
+                      copy[((y.r0 + 2) % 3), copy.a0, copy.a1] = x[copy.a0 + y.r0 + 2, copy.a1] ahead
+              copy_commit()
+              y[y.i0] += (copy[((y.r0) % 3), 0, y.i0] * copy[((y.r0) % 3), 0, y.i0])
+            copy_wait<0>()
+        """,
+    )
+
+
+def test_bind_makes_indices_of_the_grid_of_loops() -> None:
+    text = after("bind", squares(), *SQUARES, warp=32)
+    assert "thread.x y" not in text and "y.i0" not in text and "copy.a1" not in text
+    assert "y[thread.x] += (copy[((y.r0) % 3), 0, thread.x] * copy[((y.r0) % 3), 0, thread.x])" in text
+
+
+def test_a_stage_is_filled_ahead_in_a_loop_that_follows_an_order() -> None:
+    """Threads that reduce a row together have no turn before theirs."""
+    steps = (
+        CacheRead("x", "copy", "shared", ("y",)),
+        Annotate("y", "r0", "thread.x"),
+        ComputeAt("copy", "y", "r0"),
+        Pipeline("copy", 2),
+    )
+    with pytest.raises(dg.BadInput, match="a serial loop"):
+        after("pipeline", squares(), *steps, warp=32)
+
+
+def test_matrices_makes_calls_of_loops_and_fragments_of_sums() -> None:
+    a, b, k = dg.tensor("A", (4, 8), "f16"), dg.tensor("B", (1, 8), "f16"), dg.reduce_axis("k", 8)
+    products = dg.compute("C", (4, 1), lambda i, j: dg.sum(a[i, k].cast("f32") * b[j, k].cast("f32"), k))
+    steps = (
+        CacheWrite("C", "sums", "warp"),
+        CacheRead("A", "rows", "shared", ("sums",)),
+        CacheRead("B", "columns", "shared", ("sums",)),
+        Annotate("C", "i0", "thread.y"),
+        ComputeAt("sums", "C", "i1"),
+        Split("sums", "r0", (2,)),
+        Reorder("sums", ("r0.0", "i0", "i1", "r0.1")),
+        Tensorize("sums", "i0", "dot_f16"),
+        ComputeAt("rows", "C", "i1"),
+        ComputeAt("columns", "C", "i1"),
+    )
+    before, text = (after(name, dg.expression(products), *steps, warp=32) for name in ("build", "matrices"))
+    assert "dot_f16 sums.r0.1 < 2:" in before
+    assert same(
+        dedent(text[text.index("      warp sums") :]),
+        """
+            warp sums: f32[1, 1]
+            unroll sums.start < 1:
+              sums[sums.start, thread.x] = 0
+            for sums.r0.0 < 4:
+              fragment sums.rows: i32[1]
+              fragment sums.columns: i32[1]
+              load_own<1>(sums.rows[0], rows[C.i0, sums.r0.0 * 2 + thread.x * 2])
+              load_own<1>(sums.columns[0], columns[0, sums.r0.0 * 2 + thread.x * 2])
+              dot_f16(sums[0, 0], sums.rows[0], sums.columns[0])
+            C[C.i0, C.i1] = sums[C.i1, 0]
+        """,
+    )
+
+
+def test_storage_says_where_buffers_lie_in_shared_memory() -> None:
+    assert "shared copy: f32[3, 1, 8], at byte 0" in after("storage", squares(), *SQUARES, warp=32)

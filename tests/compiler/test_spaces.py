@@ -18,6 +18,7 @@ import deepgen as dg
 from deepgen import targets
 from deepgen.compiler.intrinsics.dots import EMULATED
 from deepgen.compiler.passes.ir import Alloc, Function, Store, walk
+from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.sketch import SKETCH, Sketch, sketches, space_of
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.operators.expr.nodes import walk as walk_value
@@ -38,8 +39,7 @@ def here() -> Cpu:
 
 
 def lowered(sketch: Sketch, config: dict[str, Any], cpu: Any) -> Function:
-    *_, (_, function) = sketch.lowered(config, cpu.vector_bytes)
-    return function
+    return lower(sketch.expression, sketch.schedule(config), vector_bytes=cpu.vector_bytes)
 
 
 def random_expressions(count: int) -> list[Expression]:

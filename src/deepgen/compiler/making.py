@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
-from deepgen.compiler.passes.ir import Function, Program
-from deepgen.compiler.passes.lower import gpu_passes, split_ahead
-from deepgen.compiler.passes.memory import storage
-from deepgen.compiler.passes.text import program_text, to_text
+from deepgen.compiler.passes.ir import Function, Lowered, Machine, Program
+from deepgen.compiler.passes.lower import split_ahead
+from deepgen.compiler.passes.memory import in_workspace
+from deepgen.compiler.passes.text import to_text
 from deepgen.compiler.rules.gpu.likely import default as gpu_default
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.packing import BLOCK, ONCE
@@ -24,8 +24,6 @@ from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space
 from deepgen.targets import Cpu, Gpu, Hip, Target
 from deepgen.vocabulary import Kernel
-
-_Lowered: TypeAlias = "Function | Program"
 
 
 class Making:
@@ -51,7 +49,7 @@ class Making:
 
     def _kernel(self, function: Function, threads: int, operator: Operator) -> Kernel:
         ahead, rest = split_ahead(function, frozenset(operator.weights)) if self._constant else (None, function)
-        return kernel(storage(rest), threads, self._name, None if ahead is None else storage(ahead))
+        return kernel(in_workspace(rest), threads, self._name, None if ahead is None else in_workspace(ahead))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         candidates = self.sketches(operator, target)
@@ -69,13 +67,12 @@ class Making:
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         steps = steps_text(self._sketch(operator, target, config).schedule(config))
-        nest = dict(self._lowered(operator, target, config))["flatten" if isinstance(target, Gpu) else "simplify"]
-        return f"{steps}\n{_text(nest)}"
+        return f"{steps}\n{to_text(dict(self._lowered(operator, target, config))['simplify'])}"
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         parts, last = [], ""
         for name, function in self._lowered(operator, target, config):
-            text = _text(function)
+            text = to_text(function)
             parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
             last = text
         return "\n".join(parts)
@@ -85,20 +82,14 @@ class Making:
         chosen = config.get(SKETCH, candidates[0].name)
         return next(sketch for sketch in candidates if sketch.name == chosen)
 
-    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, _Lowered]]:
-        sketch = self._sketch(operator, target, config)
-        if isinstance(target, Gpu):
-            return gpu_passes(sketch.expression, sketch.schedule(config), target.warp)
-        assert isinstance(target, Cpu), "ask refuses() first"
-        return sketch.lowered(config, target.vector_bytes)
+    def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Lowered]]:
+        assert isinstance(target, (Cpu, Gpu)), "ask refuses() first"
+        machine = Machine(warp=target.warp) if isinstance(target, Gpu) else Machine(target.vector_bytes)
+        return self._sketch(operator, target, config).lowered(config, machine)
 
 
 def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:
     return gpu_sketches(expression, target) if isinstance(target, Gpu) else sketches(expression, target, rules)
-
-
-def _text(lowered: _Lowered) -> str:
-    return program_text(lowered) if isinstance(lowered, Program) else to_text(lowered)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu | Gpu]:

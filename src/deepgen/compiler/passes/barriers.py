@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from deepgen.compiler.passes.ir import (
     Alloc,
+    Around,
     Barrier,
     Call,
     For,
@@ -15,15 +16,15 @@ from deepgen.compiler.passes.ir import (
     Stmt,
     Store,
     children,
+    held_in,
     sequence,
     walk,
 )
 from deepgen.operators.expr.nodes import reads
 
 
-def with_barriers(body: Stmt) -> Stmt:
-    shared = frozenset(s.buffer.name for s in walk(body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
-    return _placed(body, _Since(), shared)[0]
+def barriers(body: Stmt, _: Around) -> Stmt:
+    return _placed(body, _Since(), held_in(body, ("shared",)))[0]
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,16 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    children,
     sequence,
+    walk,
     with_children,
 )
 from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.stages import combined, identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
-from deepgen.compiler.schedule.steps import BOUND, LANES, VECTOR
+from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, VECTOR
 from deepgen.compiler.schedule.text import LayoutPlace, number
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Compare, Const, Place, Read, Select, Value, substituted, with_reads
@@ -35,10 +37,6 @@ from deepgen.vocabulary import BadInput, dtype
 STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
 OWNED = ("shared", "global")  # scopes in which each element has one thread that writes it
 _MOST_CARRIED = 32  # numbers of a thread
-
-
-def build(state: State) -> Function:
-    return Builder(state).function()
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,7 @@ class Builder:
         body: Stmt = EMPTY
         for planned in reversed([p for p in self.state.stages.values() if p.at is None]):
             body = self.computed(planned, body)
+        _check(body, None, frozenset())
         return Function(self.state.expression.name, inputs, outputs, body)
 
     def computed(self, planned: Planned, rest: Stmt) -> Stmt:
@@ -262,3 +261,26 @@ def _divided(index: Index, place: LayoutPlace) -> Index:
 
 def guarded(guards: tuple[Index, ...], body: Stmt) -> Stmt:
     return If(guards, body) if guards else body
+
+
+def _check(statement: Stmt, parallel: str | None, bound: frozenset[str]) -> None:
+    if isinstance(statement, For) and statement.kind == PARALLEL:
+        if parallel is not None:
+            raise BadInput(f"loop {statement.variable} is parallel, and so is loop {parallel} around it")
+        parallel = statement.variable
+        _check_writes(statement)
+    if isinstance(statement, For) and statement.kind in BOUND:
+        if statement.kind in bound:
+            raise BadInput(f"loop {statement.variable} is bound to {statement.kind}, and so is a loop around it")
+        bound |= {statement.kind}
+    for child in children(statement):
+        _check(child, parallel, bound)
+
+
+def _check_writes(loop: For) -> None:
+    """Every store in it is to a buffer of its own iteration, or to elements that its variable chooses."""
+    own = {s.buffer.name for s in walk(loop.body) if isinstance(s, Alloc)}
+    shared = (s for s in walk(loop.body) if isinstance(s, Store) and s.buffer not in own)
+    for store in shared:
+        if not any(loop.variable in i.iterators for i in store.indices):
+            raise BadInput(f"threads of loop {loop.variable} would all write to {store.buffer}")

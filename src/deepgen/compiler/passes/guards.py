@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from deepgen.compiler.passes.bounds import IndexBounds, conditions
-from deepgen.compiler.passes.ir import Alloc, Buffer, For, Function, If, Stmt, Store, with_children
+from deepgen.compiler.passes.ir import Alloc, Around, Buffer, For, If, Stmt, Store, with_children
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
 from deepgen.vocabulary import dtype
 
 
-def place_guards(function: Function) -> Function:
-    return replace(function, body=placed(function.body))
+def guards(body: Stmt, _: Around) -> Stmt:
+    return placed(body)
 
 
 def placed(statement: Stmt) -> Stmt:
@@ -55,9 +55,8 @@ def limit_of(loop: For, condition: Index) -> Index | None:
     return rest // -times + 1
 
 
-def pad(function: Function) -> Function:
-    buffers = {buffer.name: buffer for buffer in function.parameters}
-    return replace(function, body=_Pads(buffers, IndexBounds()).of(function.body))
+def pads(body: Stmt, around: Around) -> Stmt:
+    return _Pads(around.whole.buffers, IndexBounds()).of(body)
 
 
 @dataclass(frozen=True)

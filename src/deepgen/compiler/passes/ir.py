@@ -171,14 +171,24 @@ class Program:
         return {buffer.name: buffer for buffer in (*self.inputs, *self.outputs, *self.scratch)}
 
 
+Lowered: TypeAlias = "Function | Program"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What passes ask of a target: the size of a processor's vectors; the lanes of a GPU's warp, 0 for a processor."""
+
+    vector_bytes: int = 16
+    warp: int = 0
+
+
 @dataclass(frozen=True)
 class Around:
-    """What a pass is to know of what lies around a body: the whole, the grid's indices, and the hardware."""
+    """What lies around a body: the whole, the ranges of the grid's indices, and the machine."""
 
-    whole: Function | Program
+    whole: Lowered
     ranges: Mapping[str, tuple[int, int]]
-    vector_bytes: int
-    warp: int
+    machine: Machine
 
 
 def sequence(*statements: Stmt) -> Stmt:
@@ -205,6 +215,12 @@ def walk(statement: Stmt) -> Iterator[Stmt]:
     yield statement
     for child in children(statement):
         yield from walk(child)
+
+
+def held_in(statement: Stmt, scopes: Sequence[str]) -> frozenset[str]:
+    """The buffers in these scopes that a statement has for itself."""
+    buffers = (s.buffer for s in walk(statement) if isinstance(s, Alloc))
+    return frozenset(buffer.name for buffer in buffers if buffer.scope in scopes)
 
 
 def with_children(statement: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:

@@ -8,9 +8,9 @@ from math import prod
 
 from deepgen.compiler.passes.ir import (
     Alloc,
+    Around,
     Buffer,
     Call,
-    Launch,
     Stmt,
     Store,
     accesses,
@@ -69,19 +69,18 @@ def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> S
     return sequence(filled, Alloc(carry, sequence(start, scanned)))
 
 
-def in_own_lane(launch: Launch) -> Launch:
-    buffers = [s.buffer for s in walk(launch.body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
-    held = {buffer.name for buffer in buffers}
-    alone = {buffer.name for buffer in buffers if buffer.sizes[1] == 1}
+def lanes(body: Stmt, around: Around) -> Stmt:
+    """Nothing changes: each lane must read its own of what lies in the registers of a warp."""
+    threads = around.ranges[LANES][1] + 1
+    buffers = [s.buffer for s in walk(body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
     for buffer in buffers:
-        if launch.threads[0] != buffer.sizes[1]:
+        if threads != buffer.sizes[1]:
             allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
-            raise BadInput(f"{launch.threads[0]} threads along {LANES}", allowed=allowed)
-    for statement in walk(launch.body):
-        for read in accesses(statement):
-            if read.tensor in held - alone and isinstance(statement, Store):
-                number, lane = read.indices
-                if lane != iterator(LANES) or LANES in number.iterators:
-                    what = f"a lane would read {read.tensor} of another one"
-                    raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
-    return launch
+            raise BadInput(f"{threads} threads along {LANES}", allowed=allowed)
+    held = {buffer.name for buffer in buffers if buffer.sizes[1] > 1}
+    for read in (read for s in walk(body) if isinstance(s, Store) for read in accesses(s) if read.tensor in held):
+        number, lane = read.indices
+        if lane != iterator(LANES) or LANES in number.iterators:
+            what = f"a lane would read {read.tensor} of another one"
+            raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
+    return body

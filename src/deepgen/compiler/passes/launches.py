@@ -8,9 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from deepgen.compiler.intrinsics.matrix import wide_product
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import OWNED, Builder, buffer_of, parameters
-from deepgen.compiler.passes.ir import Around, For, Launch, Program, Stmt, walk, with_children, with_indices_in
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Around,
+    Barrier,
+    Call,
+    For,
+    If,
+    Launch,
+    Lowered,
+    Machine,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    walk,
+    with_children,
+    with_indices_in,
+)
 from deepgen.compiler.passes.lanes import is_by_lanes
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.state import Loop, Planned, State
@@ -20,15 +38,20 @@ from deepgen.operators.expr.nodes import Const, Select, Stage, reads
 from deepgen.vocabulary import BadInput
 
 
-def build(state: State, warp: int) -> Program:
+def build(state: State, machine: Machine) -> Lowered:
+    """The first form: for a processor one function, for a GPU a launch for each stage that is computed on its own."""
+    return _program(state, machine.warp) if machine.warp else Builder(state).function()
+
+
+def _program(state: State, warp: int) -> Program:
     inputs, outputs = parameters(state)
     roots = [p for p in state.stages.values() if p.at is None]
     scratch = tuple(buffer_of(p) for p in roots if p.stage.name not in state.expression.outputs)
     outside = [p.stage.name for p in roots if p.scope != "global"]
     if outside:
         raise BadInput(f"stage {outside[0]} is not computed inside of a launch", allowed="the scope global there")
-    launches = tuple(_launch(state, root, warp) for root in roots)
-    return Program(state.expression.name, inputs, outputs, scratch, launches)
+    parts = tuple(_launch(state, root, warp) for root in roots)
+    return Program(state.expression.name, inputs, outputs, scratch, parts)
 
 
 def _launch(state: State, root: Planned, warp: int) -> Launch:
@@ -166,3 +189,49 @@ def bind(body: Stmt, _: Around) -> Stmt:
 def _without_bound(statement: Stmt) -> Stmt:
     statement = with_children(statement, _without_bound)
     return statement.body if isinstance(statement, For) and statement.kind in BOUND else statement
+
+
+def together(program: Lowered, _: Machine) -> Lowered:
+    """Neighbours with blocks of the same threads are done by one grid: the blocks of one, then those of the next."""
+    assert isinstance(program, Program)
+    joined: list[Launch] = []
+    for launch in program.launches:
+        if joined and all(_apart(one, launch) for one in joined[-1].parts):
+            joined[-1] = replace(joined[-1], beside=(*joined[-1].beside, launch))
+        else:
+            joined.append(launch)
+    return replace(program, launches=tuple(joined))
+
+
+def _apart(one: Launch, other: Launch) -> bool:
+    """Whether neither uses what the other writes, and both may be branches of one kernel."""
+    (first, writes), (second, written) = _used(one), _used(other)
+    plain = not any(
+        isinstance(s, Call) or (isinstance(s, Store) and s.joined) for p in (one, other) for s in walk(p.body)
+    )
+    return one.threads == other.threads and plain and not (writes & second) and not (written & first)
+
+
+def _used(launch: Launch) -> tuple[set[str], set[str]]:
+    """The buffers that other launches know too: all that are used, and those that are written."""
+    inside = list(walk(launch.body))
+    own = {s.buffer.name for s in inside if isinstance(s, Alloc)}
+    written = {s.buffer for s in inside if isinstance(s, Store)} - own
+    return written | {r.tensor for s in inside if isinstance(s, Store) for r in reads(s.value)} - own, written
+
+
+def overlaps(program: Program, n: int) -> bool:
+    """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
+    what the other one leaves for it."""
+    launch = program.launches[n]
+    inside = list(walk(launch.body)) if n and not launch.beside else []
+    wide = any(isinstance(s, Call) and wide_product(s.name) for s in inside)
+    return wide and any(copies_of_scratch(program, s) for s in inside)
+
+
+def copies_of_scratch(program: Program, statement: Stmt) -> bool:
+    """Whether these are loops that copy what another launch leaves, and nothing beside that."""
+    scratch, inside = {buffer.name for buffer in program.scratch}, list(walk(statement))
+    if not isinstance(statement, (For, If)) or any(isinstance(s, (Seq, Alloc, Barrier, Call)) for s in inside):
+        return False
+    return any(isinstance(s, Store) and scratch & {read.tensor for read in reads(s.value)} for s in inside)

@@ -95,8 +95,7 @@ class _Matrices:
             return self.wide(left, second, columns)
         right = _Side(self, nest, second, columns, summed, is_first=False)
         product = over(nest.tiles, Call(intrinsic.name, (nest.first_sums(), left.fragment(), right.fragment())))
-        body = sequence(left.load(), right.load(), product)
-        return Alloc(left.buffer, Alloc(right.buffer, body))
+        return Alloc(left.buffer, Alloc(right.buffer, sequence(left.load(), right.load(), product)))
 
     def wide(self, left: _Side, second: Read, columns: str) -> Stmt:
         """The same by four warps: one instruction has all columns, and reads them where they lie."""
@@ -349,10 +348,8 @@ class _Side:
         def element(n: int) -> Read:
             return at(self.read, self.single | {self.along: lane % rows, self.summed: lane // rows * run + n})
 
-        body = Call(f"{LOAD_OWN}<{self.words}>", (self.fragment(), element(0)))
-        if transposed:
-            body = Call(f"{LOAD_EACH}<{self.read.dtype}>", (self.fragment(), *map(element, range(run))))
-        return over(self.own, body)
+        name, count = (f"{LOAD_EACH}<{self.read.dtype}>", run) if transposed else (f"{LOAD_OWN}<{self.words}>", 1)
+        return over(self.own, Call(name, (self.fragment(), *map(element, range(count)))))
 
     def _transposed(self) -> bool:
         """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""

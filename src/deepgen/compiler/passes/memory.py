@@ -9,12 +9,15 @@ from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
 from deepgen.compiler.passes.ir import (
     Alloc,
+    Around,
     Barrier,
     Buffer,
     Call,
     For,
     Function,
     Launch,
+    Lowered,
+    Machine,
     Seq,
     Stmt,
     Store,
@@ -34,8 +37,8 @@ from deepgen.vocabulary import dtype
 _MOST_VARIABLES = 256
 
 
-def registers(function: Function) -> Function:
-    return replace(function, body=_held(function.body))
+def registers(body: Stmt, _: Around) -> Stmt:
+    return _held(body)
 
 
 def _held(statement: Stmt) -> Stmt:
@@ -87,7 +90,13 @@ ALIGN = 64  # bytes
 _MOST_ON_STACK = 16 << 10  # bytes of one buffer
 
 
-def storage(function: Function) -> Function:
+def storage(lowered: Lowered, machine: Machine) -> Lowered:
+    if isinstance(lowered, Function):
+        return in_workspace(lowered)
+    return replace(lowered, launches=tuple(_in_shared_memory(launch, machine.warp) for launch in lowered.launches))
+
+
+def in_workspace(function: Function) -> Function:
     layout = _Layout()
     body = layout.placed(function.body, 0, 0, in_thread=False)
     return replace(function, body=body, shared_bytes=layout.shared, thread_bytes=layout.thread)
@@ -111,15 +120,14 @@ class _Layout:
         return with_children(statement, lambda s: self.placed(s, shared, thread, in_thread))
 
 
-def flatten(function: Function) -> Function:
-    buffers = {buffer.name: buffer for buffer in function.parameters}
-    return replace(function, body=flat(function.body, buffers))
+def flatten(body: Stmt, around: Around) -> Stmt:
+    return _flat(body, around.whole.buffers)
 
 
-def flat(statement: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
+def _flat(statement: Stmt, buffers: Mapping[str, Buffer]) -> Stmt:
     if isinstance(statement, Alloc):
         buffers = {**buffers, statement.buffer.name: statement.buffer}
-    inner = with_children(statement, lambda s: flat(s, buffers))
+    inner = with_children(statement, lambda s: _flat(s, buffers))
     return with_accesses(inner, lambda name, indices: (offset(buffers[name], indices),))
 
 
@@ -127,7 +135,7 @@ _ALIGN = 128  # bytes: a row of all banks
 _WIDEST = 8  # bytes of a number
 
 
-def in_shared_memory(launch: Launch, warp: int) -> Launch:
+def _in_shared_memory(launch: Launch, warp: int) -> Launch:
     """Threads that join what they reduced over more than a warp have the first bytes for that."""
     joins = any(isinstance(s, Store) and s.joined for s in walk(launch.body))
     x, y, z = launch.threads

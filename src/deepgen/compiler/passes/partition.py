@@ -18,15 +18,16 @@ from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
+    Around,
     Buffer,
     Call,
     For,
-    Function,
     If,
     Seq,
     Stmt,
     Store,
     children,
+    held_in,
     sequence,
     walk,
     with_children,
@@ -42,10 +43,8 @@ AT_ONCE = (UNROLL, VECTOR, SCAN, *DOTS, *TILES)
 _MOST_CHOICES = 4  # each of which doubles the text
 
 
-def partition(function: Function) -> Function:
-    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
-    held = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=_versions(function.body, _WholeTile(IndexBounds(), held)))
+def partition(body: Stmt, _: Around) -> Stmt:
+    return _versions(body, _WholeTile(IndexBounds(), held_in(body, ("register",))))
 
 
 def _versions(statement: Stmt, tile: _WholeTile) -> Stmt:

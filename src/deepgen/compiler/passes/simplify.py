@@ -10,9 +10,9 @@ from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
+    Around,
     Call,
     For,
-    Function,
     If,
     Stmt,
     Store,
@@ -24,8 +24,8 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
 
 
-def simplify(function: Function) -> Function:
-    return replace(function, body=simplified(function.body, IndexBounds()))
+def simplify(body: Stmt, around: Around) -> Stmt:
+    return simplified(body, IndexBounds(around.ranges))
 
 
 def simplified(statement: Stmt, bounds: IndexBounds) -> Stmt:

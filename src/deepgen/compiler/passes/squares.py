@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.bounds import IndexBounds
-from deepgen.compiler.passes.ir import Alloc, Buffer, Call, For, Function, If, Stmt, Store, with_children
+from deepgen.compiler.passes.ir import Alloc, Around, Buffer, Call, For, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
 from deepgen.compiler.schedule.state import low_and_span
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
@@ -23,9 +23,8 @@ from deepgen.vocabulary import dtype
 _KINDS = (SERIAL, UNROLL, VECTOR)  # of the loops: along a row, over the rows, within a unit
 
 
-def squares(function: Function) -> Function:
-    buffers = {buffer.name: buffer for buffer in function.parameters}
-    return replace(function, body=_Squares(buffers).of(function.body))
+def squares(body: Stmt, around: Around) -> Stmt:
+    return _Squares(around.whole.buffers).of(body)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,26 @@ from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS, Dot
 from deepgen.compiler.intrinsics.tiles import TILES, TileBlock, block_of
-from deepgen.compiler.passes.ir import Alloc, Call, For, Function, Seq, Stmt, Store, sequence, walk, with_children
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Around,
+    Call,
+    For,
+    Seq,
+    Stmt,
+    Store,
+    sequence,
+    walk,
+    with_children,
+)
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Read, Value
 from deepgen.vocabulary import BadInput, dtype
 
 
-def tensorize(function: Function) -> Function:
-    return replace(function, body=_tensorized(function.body))
+def tensorize(body: Stmt, _: Around) -> Stmt:
+    return _tensorized(body)
 
 
 @dataclass(frozen=True)
@@ -155,8 +166,8 @@ def _start(offset: Index, lanes: For, along_lanes: int, depth: For, along_depth:
     return None if offset.iterators & {lanes.variable, depth.variable} else offset
 
 
-def store_tiles(function: Function) -> Function:
-    return replace(function, body=_stored(function.body))
+def stores(body: Stmt, _: Around) -> Stmt:
+    return _stored(body)
 
 
 def _stored(statement: Stmt) -> Stmt:

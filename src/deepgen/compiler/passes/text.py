@@ -13,7 +13,7 @@ from deepgen.compiler.passes.ir import (
     For,
     Function,
     If,
-    Program,
+    Lowered,
     Stmt,
     Store,
     children,
@@ -29,17 +29,13 @@ _INFIX = {
 _ASSIGN = {None: "=", "sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 
 
-def to_text(function: Function) -> str:
-    inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (function.inputs, function.outputs))
-    lines = [f"{function.name}({inputs}) -> {outputs}:", *_lines(function.body, 1)]
-    return "\n".join(lines) + "\n"
-
-
-def program_text(program: Program) -> str:
-    """Launch by launch, with the grid of each."""
-    inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (program.inputs, program.outputs))
-    lines = [f"{program.name}({inputs}) -> {outputs}:"]
-    for number, launch in ((n, part) for whole in program.launches for n, part in enumerate(whole.parts)):
+def to_text(lowered: Lowered) -> str:
+    """A function; or a program launch by launch, with the grid of each."""
+    inputs, outputs = (", ".join(_buffer(b) for b in bs) for bs in (lowered.inputs, lowered.outputs))
+    lines = [f"{lowered.name}({inputs}) -> {outputs}:"]
+    if isinstance(lowered, Function):
+        return "\n".join([*lines, *_lines(lowered.body, 1)]) + "\n"
+    for number, launch in ((n, part) for whole in lowered.launches for n, part in enumerate(whole.parts)):
         grid, block = (" x ".join(map(str, extents)) for extents in (launch.blocks, launch.threads))
         beside = "beside it, " if number else "launch "
         lines += [f"  {beside}{launch.name}, {grid} blocks of {block} threads:", *_lines(launch.body, 2)]
@@ -80,7 +76,9 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         return
     elif isinstance(statement, Alloc):
         lanes = f", vectors of {statement.buffer.lanes}" if statement.buffer.lanes > 1 else ""
-        yield f"{indent}{statement.buffer.scope} {_buffer(statement.buffer)}{lanes}"
+        ring = f", {statement.buffer.ahead} to be filled ahead" if statement.buffer.ahead > 1 else ""
+        place = "" if statement.buffer.offset is None else f", at byte {statement.buffer.offset}"
+        yield f"{indent}{statement.buffer.scope} {_buffer(statement.buffer)}{lanes}{ring}{place}"
         yield from _lines(statement.body, depth)
         return
     elif isinstance(statement, Store):

@@ -8,13 +8,14 @@ from dataclasses import replace
 from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import (
     Alloc,
+    Around,
     Call,
     Fence,
     For,
-    Function,
     Stmt,
     Store,
     children,
+    held_in,
     sequence,
     walk,
     with_children,
@@ -28,10 +29,8 @@ _MANY = 16  # sums, of which vectors take most of the registers that there are
 _MOST_STORES = 2048  # in the text of one loop: beyond that, compilers take minutes
 
 
-def unroll(function: Function) -> Function:
-    buffers = (s.buffer for s in walk(function.body) if isinstance(s, Alloc))
-    registers = frozenset(buffer.name for buffer in buffers if buffer.scope == "register")
-    return replace(function, body=simplified(_unrolled(function.body, registers, fence=True), IndexBounds()))
+def unroll(body: Stmt, _: Around) -> Stmt:
+    return simplified(_unrolled(body, held_in(body, ("register",)), fence=True), IndexBounds())
 
 
 def _unrolled(statement: Stmt, registers: frozenset[str], fence: bool) -> Stmt:
@@ -80,7 +79,8 @@ HELD = ("register", "warp", "fragment")
 _MOST_HELD = 512  # elements; more than that are in memory in any case
 
 
-def with_registers(body: Stmt) -> Stmt:
+def unroll_registers(body: Stmt, _: Around) -> Stmt:
+    """Loops that choose among registers: compilers for GPUs write them out, as registers have no places."""
     return _written_out(body, frozenset(_choosing(body, frozenset())))
 
 

@@ -12,17 +12,17 @@ from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.guards import limit_of
 from deepgen.compiler.passes.ir import (
     Alloc,
+    Around,
     For,
-    Function,
     If,
     Seq,
     Stmt,
     Store,
+    held_in,
     sequence,
     with_children,
     with_indices_in,
 )
-from deepgen.compiler.passes.ir import walk as walk_statements
 from deepgen.compiler.passes.simplify import all_of, simplified
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.stages import identity
@@ -40,9 +40,9 @@ INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are 
 _INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
 
 
-def vectorize(function: Function, vector_bytes: int) -> Function:
-    sizes = {buffer.name: buffer.elements for buffer in function.parameters}
-    return replace(function, body=_Vectors(vector_bytes, sizes).of(function.body))
+def vectorize(body: Stmt, around: Around) -> Stmt:
+    sizes = {name: buffer.elements for name, buffer in around.whole.buffers.items()}
+    return _Vectors(around.machine.vector_bytes, sizes).of(body)
 
 
 @dataclass(frozen=True)
@@ -239,10 +239,9 @@ def _size(name: str) -> int:
 _MOST = 32  # elements of a vector
 
 
-def with_vectors(body: Stmt) -> Stmt:
-    """What cannot be a vector is written out one by one."""
-    held = {s.buffer.name for s in walk_statements(body) if isinstance(s, Alloc) and s.buffer.scope in HELD}
-    return _with_vectors(body, frozenset(held))
+def vectorize_stores(body: Stmt, around: Around) -> Stmt:
+    """For GPUs, whose compilers know of no vectors: what cannot be one store is written out one by one."""
+    return simplified(_with_vectors(body, held_in(body, HELD)), IndexBounds(around.ranges))
 
 
 def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:

@@ -9,7 +9,7 @@ from typing import Any
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES, Instruction
-from deepgen.compiler.passes.ir import Function
+from deepgen.compiler.passes.ir import Lowered, Machine
 from deepgen.compiler.passes.lower import passes
 from deepgen.compiler.rules.draft import Draft, Tuned
 from deepgen.compiler.rules.gpu.counts import Counts
@@ -49,9 +49,9 @@ class Sketch:
     def schedule(self, config: Mapping[str, Any]) -> Schedule:
         return concrete(chosen(self.template, config), config)
 
-    def lowered(self, config: Mapping[str, Any], vector_bytes: int) -> Iterator[tuple[str, Function]]:
-        """The function of a config after each pass, with the pass's name."""
-        return passes(self.expression, self.schedule(config), vector_bytes=vector_bytes)
+    def lowered(self, config: Mapping[str, Any], machine: Machine) -> Iterator[tuple[str, Lowered]]:
+        """What is lowered of a config after each pass, with the pass's name."""
+        return passes(self.expression, self.schedule(config), machine)
 
     def usual(self) -> dict[str, Value]:
         """The config to take without a search; knobs that do not exist there are left out."""

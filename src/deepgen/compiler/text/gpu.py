@@ -11,7 +11,7 @@ from typing import TypeAlias
 from deepgen.compiler.intrinsics.matrix import called_product
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Launch, Program, Seq, Stmt, Store, walk
 from deepgen.compiler.passes.lanes import SCAN
-from deepgen.compiler.passes.lower import copies_of_scratch, overlaps
+from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
