@@ -5,14 +5,19 @@ Importing takes most of a short command's time, and pages show a hundred of them
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_WITH_TORCH = ("bench",)  # every command would carry it along
 
 # What lies in $PATH. Arguments, folder, environment and streams go to the server; the command's number and, at its end,
 # its exit code come back. Signals are passed on.
@@ -85,13 +90,36 @@ def _answer(client: socket.socket) -> None:
 
             torch_cpu.find_spec = lambda name: None
         sys.argv = ["deepgen", *argv]
-        from deepgen.__main__ import run
-
-        run()  # its exit ends this process as it would end its own
+        _end(_code_of_run())
     for stream in streams:
         os.close(stream)
     client.send(pid.to_bytes(8, "little"))
     client.send(bytes([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF]))
+
+
+def _code_of_run() -> int:
+    from deepgen.__main__ import run
+
+    try:
+        run()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _end(code: int) -> None:
+    """As Python ends, but for taking down what was imported: that would take longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _preload() -> None:
@@ -102,7 +130,8 @@ def _preload() -> None:
     from deepgen import generators
 
     for module in pkgutil.iter_modules(deepgen.frontends.cli.__path__):
-        import_module(f"deepgen.frontends.cli.{module.name}")
+        if module.name not in _WITH_TORCH:
+            import_module(f"deepgen.frontends.cli.{module.name}")
     generators.families()
     for name in (
         "deepgen.tuning.tuner",
@@ -112,6 +141,8 @@ def _preload() -> None:
         "deepgen.compiler.making",
     ):
         import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 if __name__ == "__main__":

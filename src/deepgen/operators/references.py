@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _BLOCK, _LARGE = 1 << 16, 1 << 20  # elements that stay in the cache; so many that threads share them
+_DIGEST = 1 << 10  # products that take as long as a row's digest
 
 
 def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
@@ -72,7 +73,7 @@ def _each(gemm: Gemm, name: str, inputs: Mapping[str, Array]) -> Array:
 
 def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> None:
     """Compute the product of two matrices and, for floats, the magnitude of its terms; equal rows are computed once."""
-    kept, kind = distinct(a)
+    kept, kind = distinct(a) if gemm.n * gemm.k >= _DIGEST else (np.arange(len(a)),) * 2
     left, right = widen(a[kept], gemm.dtypes[0]), widen(b, gemm.dtypes[1])
     if len(kept) == len(kind):
         _product(gemm, left, right, product)
