@@ -35,8 +35,8 @@ def all_that_winners_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("pool")
+def cache(shared_cache: Path) -> Path:
+    return shared_cache / "deepgen"
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ QUICK = {"target": "cpu", "trials": len(RIGHT + STALE), "second_look": False, "b
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> dg.LocalEngine:
-    return dg.LocalEngine(cache=tmp_path_factory.mktemp("cache"))
+def engine() -> dg.LocalEngine:
+    return dg.LocalEngine()
 
 
 def tuned(dtype: str, folder: Path, engine: dg.LocalEngine, **policy: bool) -> dg.Study:

@@ -20,9 +20,9 @@ OPERATOR = dg.gemm(33, 31, 29)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(shared_cache: Path) -> Path:
     """One for all: the machine's peak is measured once."""
-    return tmp_path_factory.mktemp("cache")
+    return shared_cache / "deepgen"
 
 
 def measure(cache: Path) -> dg.Measurement:

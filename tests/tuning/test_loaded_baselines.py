@@ -44,7 +44,7 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
 
     monkeypatch.setattr(LocalSession, "close", closing)
     monkeypatch.setattr(baseline_race, "START_SECONDS", 3.0)
-    engine, rivals = dg.LocalEngine(cache=tmp_path / "cache"), [Hangs, Fine, Crashes]
+    engine, rivals = dg.LocalEngine(), [Hangs, Fine, Crashes]
     study = dg.tune(OPERATOR, target="cpu", trials=3, baselines=rivals, engine=engine, out=tmp_path)
     finals = study.finals()
     assert finals is not None and finals.winner is not None and len(study.trials()) == 3
@@ -58,7 +58,7 @@ def test_baselines_that_crash_or_hang_while_they_are_loaded_cost_only_themselves
 
 def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded_by: Path) -> None:
     """What was loaded before it is compared."""
-    engine = dg.LocalEngine(cache=tmp_path / "cache")
+    engine = dg.LocalEngine()
     dg.tune(OPERATOR, target="cpu", trials=1, baselines=False, engine=engine, out=tmp_path / "warm")
     started = time.monotonic()
     words: dict[str, Any] = {"trials": 5, "engine": engine, "time_budget": 10.0, "out": tmp_path / "studies"}
@@ -69,11 +69,11 @@ def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded
     assert "baseline hangs" in finals.left_out and not finals.baselines_lost
 
 
-def test_many_that_crash_do_not_take_the_device_from_others(tmp_path: Path, loaded_by: Path) -> None:
+def test_many_that_crash_do_not_take_the_device_from_others(loaded_by: Path) -> None:
     rivals = (Crashes, CrashesToo, CrashesAsWell, Fine)
     own = {one.name: source for one in rivals if (source := source_of(one))}
     task = Task(OPERATOR, targets.resolve("cpu"), own_baselines=own)
-    race = baseline_race.BaselineRace(task, RunnerOptions(cache=tmp_path), nullcontext)
+    race = baseline_race.BaselineRace(task, RunnerOptions(), nullcontext)
     try:
         race.load(list(own), 60.0, threading.Event(), at_once=True)
         race.wait()
@@ -84,11 +84,11 @@ def test_many_that_crash_do_not_take_the_device_from_others(tmp_path: Path, load
     assert loaded_by.read_text().count("crashes") == 3, "none is tried again"
 
 
-def test_a_worker_that_loads_stands_still_while_others_measure(tmp_path: Path, loaded_by: Path) -> None:
+def test_a_worker_that_loads_stands_still_while_others_measure(loaded_by: Path) -> None:
     source = source_of(Fine)
     assert source is not None
     task = Task(OPERATOR, targets.resolve("cpu"), policy=Policy(), own_baselines={"fine": source})
-    runner = Supervisor(task, cache=tmp_path)
+    runner = Supervisor(task)
     try:
         assert runner.load("fine").ok, "a worker is there"
         ended = threading.Event()

@@ -17,7 +17,7 @@ from deepgen.vocabulary import BadInput
 
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump here")
 def test_a_study_keeps_counters_with_its_trials(tmp_path: Path) -> None:
-    engine = LocalEngine(cache=tmp_path / "cache")
+    engine = LocalEngine()
     tune = partial(
         dg.tune, dg.gemm(24, 20, 16), target="cpu", family="c_gemm", trials=2, keep_top=1, baselines=False,
         out=tmp_path / "studies", engine=engine,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from deepgen.run.measure.base import Helper, Policy, Task
 from deepgen.run.measure.helpers import build_helpers
 from deepgen.run.measure.supervisor import Supervisor
 from deepgen.targets import resolve
-from deepgen.toolchains import Cache, build_once
+from deepgen.toolchains import build_once, default_cache_folder
 from deepgen.vocabulary import Arg, Artifact, Kernel, LaunchPlan, Missing, ScalarArg, Source, Step, TensorArg, finding
 
 HERE = Path(__file__).parent
@@ -108,7 +110,7 @@ def supervised(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))  # not before: NVRTC itself asks a driver that it finds
         # It runs on the processor, beside other tests, whose load is nothing that would disturb a GPU.
-        made = Supervisor(task, cache=folder, helpers={**built, **helpers}, retakes=_RETAKES)
+        made = Supervisor(task, helpers={**built, **helpers}, retakes=_RETAKES)
         yield made
         made.close()
 
@@ -118,9 +120,7 @@ def build_or_skip(task: Task, folder: Path) -> dict[str, Helper]:
     if build_driver(folder) is None:
         pytest.skip("there is no C compiler to build the fake driver with")
     try:
-        return build_helpers(
-            task, lambda kernel: build_once(kernel, task.target, cache=Cache(folder)), needed=("harness",)
-        )
+        return build_helpers(task, lambda kernel: build_once(kernel, task.target), needed=("harness",))
     except Missing as error:
         pytest.skip(str(error))
 
@@ -151,8 +151,16 @@ def image(folder: Path, name: str, text: str) -> Path:
 
 
 def _shared(source: Path, library: Path) -> bool:
+    """The same text is compiled once in a run of the tests."""
     compiler = shutil.which("gcc") or shutil.which("clang") or shutil.which("clang-19")
     if compiler is None:
         return False
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(library), str(source), "-ldl"], check=True)
+    kept = default_cache_folder().parent / "fakes" / f"{sha256(source.read_bytes()).hexdigest()}.so"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(part), str(source), "-ldl"], check=True)
+        part.replace(kept)
+    library.unlink(missing_ok=True)  # one that is loaded stays as it is
+    shutil.copyfile(kept, library)
     return True

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from deepgen import targets
-from deepgen.toolchains import Cache, build_once
+from deepgen.toolchains import build_once
 from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict, WorkspaceArg
 
 TARGET = targets.resolve("cpu")
@@ -59,8 +58,8 @@ def kernel(body: str = "multiply(A, B, C, M, N, K);", before: str = "", workspac
     return Kernel("faulty", "c", (Source("k.c", text),), ("-O1",), LaunchPlan((Step("gemm", (*_ARGS, *extra)),)))
 
 
-def build(made: Kernel, cache: Path) -> Artifact:
-    return build_once(made, TARGET, cache=Cache(cache))
+def build(made: Kernel) -> Artifact:
+    return build_once(made, TARGET)
 
 
 # Where processors do not mind, libraries raise the signal.

@@ -53,14 +53,14 @@ def test_each_gets_its_verdict(
     monkeypatch.setenv("DEEPGEN_SETTINGS", str(tmp_path / "nowhere"))
     suspect = kernel(body, before)
     limit = 3.0 if verdict is Verdict.TIMED_OUT else 60.0
-    measured = called_afresh(suspect, build(suspect, tmp_path), OPERATOR, TARGET, 77, seconds=limit)
+    measured = called_afresh(suspect, build(suspect), OPERATOR, TARGET, 77, seconds=limit)
     assert measured.verdict is verdict and says in measured.detail, measured
 
 
-def test_a_shape_that_it_does_not_serve_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_shape_that_it_does_not_serve_is_refused_in_words() -> None:
     suspect = kernel(_RIGHT)
     requires = [("M == 1", "it serves one row only")]
-    measured = called_afresh(suspect, build(suspect, tmp_path), OPERATOR, TARGET, 77, requires)
+    measured = called_afresh(suspect, build(suspect), OPERATOR, TARGET, 77, requires)
     assert measured.verdict is Verdict.REFUSED and "one row only" in measured.detail
 
 

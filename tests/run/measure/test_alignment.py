@@ -28,27 +28,27 @@ void add(float *y, const float *x, long n) {
 
 
 @pytest.fixture(scope="module")
-def supervisor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
+def supervisor() -> Iterator[Supervisor]:
     task = Task(gemm(32, 32, 32), TARGET, policy=Policy(min_samples=3, max_samples=3))  # all tensors whole pages
-    supervisor = Supervisor(task, cache=tmp_path_factory.mktemp("cache"))
+    supervisor = Supervisor(task)
     yield supervisor
     supervisor.close()
 
 
 @pytest.mark.parametrize("name", ["A", "B", "C"])
-def test_aligned_loads_are_found_in_trials_and_in_finals(name: str, supervisor: Supervisor, tmp_path: Path) -> None:
+def test_aligned_loads_are_found_in_trials_and_in_finals(name: str, supervisor: Supervisor) -> None:
     made = cpu_kernel(f"multiply(A, B, C, M, N, K); ALIGNED({name});")
-    built = made, build(made, tmp_path)
+    built = made, build(made)
     for found in (supervisor.measure(*built), supervisor.verify(*built, 3, "normal")):
         assert found.verdict is Verdict.CRASHED and "aligned to their elements only" in found.detail, found
 
 
-def test_wrong_results_where_arrays_are_not_aligned_are_said_to_be_such(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_wrong_results_where_arrays_are_not_aligned_are_said_to_be_such(supervisor: Supervisor) -> None:
     made = cpu_kernel("multiply(A, B, C, M, N, K); if ((long)B % 64) C[3] = 0;")
-    found = supervisor.measure(made, build(made, tmp_path))
+    found = supervisor.measure(made, build(made))
     assert found.verdict is Verdict.WRONG and "aligned to their elements only" in found.detail
     right = cpu_kernel("multiply(A, B, C, M, N, K);")
-    assert supervisor.measure(right, build(right, tmp_path)).ok
+    assert supervisor.measure(right, build(right)).ok
 
 
 def test_gpus_promise_16_bytes_and_no_more(runner: Supervisor, tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def test_handed_over_they_are_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_kernels_for_an_operator_of_ones_own_are_found_out_too(tmp_path: Path) -> None:
-    runner = Supervisor(Task(Scaled(500), TARGET, policy=POLICY), cache=tmp_path)
+def test_kernels_for_an_operator_of_ones_own_are_found_out_too() -> None:
+    runner = Supervisor(Task(Scaled(500), TARGET, policy=POLICY))
     right = "for (long i = 0; i < n; i++) y[i] = x[i] * "
     stale = "static float old[500]; static int calls; if (!calls++) memcpy(old, w, 4 * n);" + right + "old[i];"
     made = {
@@ -116,7 +116,7 @@ def test_kernels_for_an_operator_of_ones_own_are_found_out_too(tmp_path: Path) -
         "prepared": scaled(right + "kept[i];", prepares=True),
         "stale": scaled(stale),
     }
-    found = {name: runner.measure(one, build(one, tmp_path)) for name, one in made.items()}
+    found = {name: runner.measure(one, build(one)) for name, one in made.items()}
     assert {name: m.verdict for name, m in found.items()} == {
         "right": Verdict.CORRECT,
         "prepared": Verdict.CORRECT,
@@ -126,9 +126,9 @@ def test_kernels_for_an_operator_of_ones_own_are_found_out_too(tmp_path: Path) -
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_who_is_never_the_same_twice_may_still_be_right(tmp_path: Path) -> None:
+def test_who_is_never_the_same_twice_may_still_be_right() -> None:
     operator: Gemm = replace(gemm(37, 29, 23), beta=2.0)  # C is read and written
-    runner = Supervisor(Task(operator, TARGET, policy=POLICY), cache=tmp_path)
+    runner = Supervisor(Task(operator, TARGET, policy=POLICY))
     body = """
         static int n; float sum[29];
         n++;
@@ -139,6 +139,6 @@ def test_who_is_never_the_same_twice_may_still_be_right(tmp_path: Path) -> None:
         }
     """
     made = kernel(body)
-    measured = runner.measure(made, build(made, tmp_path))
+    measured = runner.measure(made, build(made))
     assert measured.ok and not measured.conditions["reproducible"], measured.detail
     runner.close()

@@ -19,20 +19,15 @@ from deepgen.vocabulary import Verdict
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def supervisor(cache: Path) -> Iterator[Supervisor]:
-    supervisor = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=2.0)), cache=cache)
+def supervisor() -> Iterator[Supervisor]:
+    supervisor = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(timeout_seconds=2.0)))
     yield supervisor
     supervisor.close()
 
 
-def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Supervisor, cache: Path) -> None:
+def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Supervisor) -> None:
     good = kernel()
-    built = build(good, cache)
+    built = build(good)
     entries = [Contender(way, good, built, way) for way in (BURST, CALL)]
     results = supervisor.compare([*entries, Contender("numpy", timed=BURST)], 3, 0)
     assert [m.verdict for m in results] == [Verdict.CORRECT] * 3, [m.detail for m in results]
@@ -40,20 +35,18 @@ def test_a_kernel_its_call_and_a_baseline_are_timed_in_bursts(supervisor: Superv
     assert all(m.conditions["runs_checked"] >= 5 for m in results)  # type: ignore[operator]
 
 
-def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor, cache: Path) -> None:
+def test_a_kernel_that_is_wrong_in_a_burst_is_wrong(supervisor: Supervisor) -> None:
     """Right as long as nobody calls it often."""
     faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 20) C[0] += 1;")
-    built = build(faulty, cache)
+    built = build(faulty)
     [measured] = supervisor.compare([Contender("", faulty, built, BURST)], 1, 0)
     assert measured.verdict is Verdict.WRONG and "C[0, 0]" in measured.detail
 
 
-def test_a_kernel_that_reads_past_its_end_later_on_is_caught_by_the_last_look(
-    supervisor: Supervisor, cache: Path
-) -> None:
+def test_a_kernel_that_reads_past_its_end_later_on_is_caught_by_the_last_look(supervisor: Supervisor) -> None:
     """While runs are timed, libraries may prefetch there, and so may others read."""
     faulty = kernel("multiply(A, B, C, M, N, K); if (++calls > 3) *(volatile float *)C = C[0] + 0 * A[M * K + 64];")
-    measured = supervisor.measure(faulty, build(faulty, cache))
+    measured = supervisor.measure(faulty, build(faulty))
     assert measured.verdict is Verdict.CRASHED and "past the end of A" in measured.detail
 
 

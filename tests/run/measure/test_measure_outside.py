@@ -28,45 +28,43 @@ POLICY = Policy(min_samples=5, max_samples=5, timeout_seconds=0.8)
 SLOW = "usleep(100000); multiply(A, B, C, M, N, K);"  # long enough that a signal finds it in a run
 
 
-def measured_while(cache: Path, harm: Callable[[int], None]) -> Measurement:
+def measured_while(harm: Callable[[int], None]) -> Measurement:
     """The slow kernel, with `harm` done to its worker in the middle."""
     good, slow = kernel(), kernel(SLOW)
-    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=cache)
-    assert runner.measure(good, build(good, cache)).ok
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY))
+    assert runner.measure(good, build(good)).ok
     assert runner.worker_pid is not None
     timer = threading.Timer(0.5, harm, [runner.worker_pid])
     timer.start()
     try:
-        return runner.measure(slow, build(slow, cache))
+        return runner.measure(slow, build(slow))
     finally:
         timer.join()
         runner.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_worker_that_is_ended_from_outside_is_replaced(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_worker_that_is_ended_from_outside_is_replaced(number: signal.Signals) -> None:
     """As when a service or a session is stopped: all of its processes are told to end."""
-    measured = measured_while(tmp_path, lambda pid: os.kill(pid, number))
+    measured = measured_while(lambda pid: os.kill(pid, number))
     assert measured.ok, measured.detail
 
 
-def test_a_worker_that_was_suspended_gets_another_try(tmp_path: Path) -> None:
+def test_a_worker_that_was_suspended_gets_another_try() -> None:
     def suspend(pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
 
-    measured = measured_while(tmp_path, suspend)
+    measured = measured_while(suspend)
     assert measured.ok, measured.detail
 
 
 @pytest.mark.parametrize(
     ("number", "verdict"), [("SIGSTOP", Verdict.TIMED_OUT), ("SIGTERM", Verdict.CRASHED)], ids=["suspends", "ends"]
 )
-def test_a_kernel_that_does_it_to_itself_is_told_by_the_second_time(
-    tmp_path: Path, number: str, verdict: Verdict
-) -> None:
+def test_a_kernel_that_does_it_to_itself_is_told_by_the_second_time(number: str, verdict: Verdict) -> None:
     bad = kernel(f"multiply(A, B, C, M, N, K); kill(getpid(), {number});")
-    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=tmp_path)
-    measured = runner.measure(bad, build(bad, tmp_path))
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY))
+    measured = runner.measure(bad, build(bad))
     starts = runner.starts
     runner.close()
     assert (measured.verdict, starts) == (verdict, 2), measured.detail
@@ -83,7 +81,7 @@ def test_the_page_shared_with_a_worker_lies_on_no_disk(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("all_of_it", [False, True], ids=["the tuner", "the tuner and its worker"])
-def test_a_run_that_is_suspended_goes_on_as_if_it_had_not_been(tmp_path: Path, all_of_it: bool) -> None:
+def test_a_run_that_is_suspended_goes_on_as_if_it_had_not_been(all_of_it: bool) -> None:
     """Ctrl-Z and fg; a container that is paused."""
     program = f"""
 import sys
@@ -93,11 +91,10 @@ from faulty_kernels import TARGET, build, kernel
 from test_measure_outside import OPERATOR, POLICY, SLOW
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.supervisor import Supervisor
-cache = Path({str(tmp_path)!r})
 good, slow = kernel(), kernel(SLOW)
-artifact = build(slow, cache)
-runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), cache=cache)
-runner.measure(good, build(good, cache))
+artifact = build(slow)
+runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY))
+runner.measure(good, build(good))
 print(runner.worker_pid, flush=True)
 measured = runner.measure(slow, artifact)
 print(measured.verdict.value, measured.detail)

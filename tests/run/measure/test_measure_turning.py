@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from faulty_kernels import TARGET, build, kernel
@@ -17,12 +16,12 @@ OPERATOR = gemm(33, 40, 24)
 POLICY = Policy(cold=False, threads=1, min_samples=3, max_seconds=0.05)
 
 
-def test_one_worker_races_one_operator_after_the_other(tmp_path: Path) -> None:
+def test_one_worker_races_one_operator_after_the_other() -> None:
     task = Task(OPERATOR, TARGET, policy=POLICY)
-    runner = Supervisor(task, cache=tmp_path)
+    runner = Supervisor(task)
     try:
         made = kernel()
-        good = Contender("good", made, build(made, tmp_path))
+        good = Contender("good", made, build(made))
         assert runner.compare([good], rounds=2, seed=0)[0].ok
         other = replace(OPERATOR, m=OPERATOR.m + 3, layout="nt")
         runner.switch_to(replace(task, operator=other, policy=replace(POLICY, cold=True)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from faulty_kernels import TARGET, build, kernel
@@ -27,39 +26,32 @@ _AGAIN = "mprotect((void *)first, (unsigned long)(A + n) - first, PROT_READ);"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def supervisor(cache: Path) -> Iterator[Supervisor]:
-    supervisor = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=3, max_samples=6)), cache=cache)
+def supervisor() -> Iterator[Supervisor]:
+    supervisor = Supervisor(Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=3, max_samples=6)))
     yield supervisor
     supervisor.close()
 
 
 @pytest.mark.parametrize("protected", ["", _AGAIN])
 @pytest.mark.parametrize("when", ["calls > 0", "calls > 30"])
-def test_it_is_found_out_and_the_others_are_right(
-    when: str, protected: str, supervisor: Supervisor, cache: Path
-) -> None:
+def test_it_is_found_out_and_the_others_are_right(when: str, protected: str, supervisor: Supervisor) -> None:
     bad = kernel(
         f"multiply(A, B, C, M, N, K); if ({when}) overwrite(A, M * K);", _WRITES.replace("PROTECTED", protected)
     )
     good = kernel()
-    contenders = [Contender(n, k, build(k, cache)) for n, k in (("bad", bad), ("good", good), ("again", good))]
+    contenders = [Contender(n, k, build(k)) for n, k in (("bad", bad), ("good", good), ("again", good))]
     results = supervisor.compare(contenders, 40, 1)
     assert [m.verdict for m in results] == [Verdict.WRONG, Verdict.CORRECT, Verdict.CORRECT], results
     assert "wrote to its input A (at byte 0)" in results[0].detail
 
 
-def test_large_inputs_are_fresh_for_each_contender(tmp_path: Path) -> None:
+def test_large_inputs_are_fresh_for_each_contender() -> None:
     """They are not compared after every run."""
     operator = gemm(3000, 4, 3000)
     assert cpu_entrant._COMPARED_BYTES < 4 * 3000 * 3000
-    supervisor = Supervisor(Task(operator, TARGET, policy=Policy(min_samples=3, max_samples=3)), cache=tmp_path)
+    supervisor = Supervisor(Task(operator, TARGET, policy=Policy(min_samples=3, max_samples=3)))
     bad = kernel("multiply(A, B, C, M, N, K); if (calls > 1) overwrite(A, M * K);", _WRITES.replace("PROTECTED", ""))
-    built = [Contender(n, k, build(k, tmp_path)) for n, k in (("bad", bad), ("good", kernel()))]
+    built = [Contender(n, k, build(k)) for n, k in (("bad", bad), ("good", kernel()))]
     try:
         results = supervisor.compare(built, 3, 1)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from faulty_kernels import TARGET, build, kernel
@@ -20,24 +19,24 @@ IMPOSSIBLE, POSSIBLE = 100.0, 1e-9  # seconds a run at the peak
 TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=5, max_samples=6))
 
 
-def verdicts(tmp_path: Path, peaks: list[float], count: int) -> list[Verdict]:
+def verdicts(peaks: list[float], count: int) -> list[Verdict]:
     """Of one right kernel, measured so often; `peaks` are what measuring the peak anew will show, and are used up."""
     made = kernel()
-    runner = Supervisor(TASK, cache=tmp_path, least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0))
+    runner = Supervisor(TASK, least_seconds=IMPOSSIBLE, least_again=lambda: peaks.pop(0))
     try:
-        return [runner.measure(made, build(made, tmp_path)).verdict for _ in range(count)]
+        return [runner.measure(made, build(made)).verdict for _ in range(count)]
     finally:
         runner.close()
 
 
-def test_a_family_of_impossible_times_costs_one_measured_peak(tmp_path: Path) -> None:
+def test_a_family_of_impossible_times_costs_one_measured_peak() -> None:
     peaks = [IMPOSSIBLE, POSSIBLE]
-    assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE] * 2
+    assert verdicts(peaks, 2) == [Verdict.UNSTABLE] * 2
     assert peaks == [POSSIBLE], "the first one was confirmed, so the second did not ask"
 
 
-def test_a_calmer_phase_later_still_shows_the_higher_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calmer_phase_later_still_shows_the_higher_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PEAK_HOLDS", 0.0)
     peaks = [IMPOSSIBLE, POSSIBLE]
-    assert verdicts(tmp_path, peaks, 2) == [Verdict.UNSTABLE, Verdict.CORRECT]
+    assert verdicts(peaks, 2) == [Verdict.UNSTABLE, Verdict.CORRECT]
     assert not peaks

@@ -55,8 +55,8 @@ _RIGHT = "multiply(A, B, C, M, N, K);"
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
-    made = Supervisor(Task(gemm(37, 29, 23), TARGET), cache=tmp_path_factory.mktemp("cache"))
+def runner() -> Iterator[Supervisor]:
+    made = Supervisor(Task(gemm(37, 29, 23), TARGET))
     yield made
     made.close()
 
@@ -71,22 +71,20 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervisor]:
     ],
     ids=["nothing", "caller", "thread of its own", "thread of an earlier call"],
 )
-def test_what_a_kernel_and_its_threads_do_is_counted(
-    runner: Supervisor, tmp_path: Path, body: str, faults: int
-) -> None:
+def test_what_a_kernel_and_its_threads_do_is_counted(runner: Supervisor, body: str, faults: int) -> None:
     made = kernel(_RIGHT + body, before=_TOUCH)
-    counted = runner.count(made, build(made, tmp_path), ["page-faults", "task-clock", "no-such-event"])
+    counted = runner.count(made, build(made), ["page-faults", "task-clock", "no-such-event"])
     if "page-faults" in counted.missing:
         pytest.skip(counted.missing["page-faults"])
     assert faults <= counted.values["page-faults"] < faults + PAGES / 2
     assert counted.values["task-clock"] > 0
     assert counted.missing == {"no-such-event": "no such event here: names are those of `perf list`"}
-    assert runner.measure(made, build(made, tmp_path)).ok, "the worker goes on"
+    assert runner.measure(made, build(made)).ok, "the worker goes on"
 
 
-def test_a_kernel_that_crashes_while_it_is_counted_has_no_counters(runner: Supervisor, tmp_path: Path) -> None:
+def test_a_kernel_that_crashes_while_it_is_counted_has_no_counters(runner: Supervisor) -> None:
     made = kernel(_RIGHT + "if (calls > 1) *(volatile int *)16 = 1;")
-    counted = runner.count(made, build(made, tmp_path), ["task-clock"])
+    counted = runner.count(made, build(made), ["task-clock"])
     assert not counted.values
     assert "crashed" in counted.missing["task-clock"]
 

@@ -21,9 +21,9 @@ TASK = Task(gemm(37, 29, 23), TARGET, policy=Policy(min_samples=3, max_samples=5
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
-def test_closing_at_once_leaves_nothing_behind(pause: float, tmp_path: Path) -> None:
+def test_closing_at_once_leaves_nothing_behind(pause: float) -> None:
     before = set(descendants(os.getpid()))
-    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    runner = Supervisor(TASK, ahead=True)
     time.sleep(pause)
     runner.close()
     until = time.monotonic() + 60.0
@@ -54,7 +54,7 @@ def _state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_the_first_kernel_meets_a_prepared_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_kernel_meets_a_prepared_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     ask, prepared = WorkerProcess.ask, threading.Event()
 
@@ -67,8 +67,8 @@ def test_the_first_kernel_meets_a_prepared_worker(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(WorkerProcess, "ask", heard)
     good = kernel()
-    artifact = build(good, tmp_path)
-    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    artifact = build(good)
+    runner = Supervisor(TASK, ahead=True)
     try:
         assert prepared.wait(60.0)
         assert runner.measure(good, artifact).ok
@@ -77,7 +77,7 @@ def test_the_first_kernel_meets_a_prepared_worker(tmp_path: Path, monkeypatch: p
         runner.close()
 
 
-def test_what_is_wrong_is_said_to_the_first_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody hears the thread that prepares."""
     opened = WorkerProcess.open
 
@@ -86,8 +86,8 @@ def test_what_is_wrong_is_said_to_the_first_who_asks(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(WorkerProcess, "open", fails)
     good = kernel()
-    artifact = build(good, tmp_path)
-    runner = Supervisor(TASK, cache=tmp_path, ahead=True)
+    artifact = build(good)
+    runner = Supervisor(TASK, ahead=True)
     try:
         with pytest.raises(Exception, match="cannot be started"):
             runner.measure(good, artifact)
