@@ -8,6 +8,7 @@ them by entry points:
 |---|---|---|
 | `deepgen.operators` | the operator's | the class |
 | `deepgen.generators`, `deepgen.baselines`, `deepgen.strategies` | its own | a factory without arguments |
+| `deepgen.schedule_rules` | its own | the same: it gives a `Rule` |
 | `deepgen.targets` | the kind, before the colon of a target's name | a function that gives the `Kind` |
 | `deepgen.runners` | a target's `runner` | a function of a `Task` and `RunnerOptions` that gives a `Runner` |
 | `deepgen.toolchains` | a language, or `language.runner` | a function of a target and paths that gives a `Toolchain` |
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         Answer, Array, Operator, Param, Signature, Tensor, TensorFacts, Tolerance, Word, Work, least_work,
     )
     from deepgen.operators.compare import compare, explain
-    from deepgen.operators.expr.nodes import Expression, HasExpression, Read, Select, walk
+    from deepgen.operators.expr.nodes import Expression, HasExpression, Read, Select, Stage, reads, walk
     from deepgen.operators.expr.contraction import plain_contraction
     from deepgen.vocabulary import dtype
     from deepgen.vocabulary.dtypes import narrow, widen
@@ -45,7 +46,12 @@ if TYPE_CHECKING:
     from deepgen.kernels.base import Generator, HasRank, Rank
     from deepgen.space import Expr, Space, Value, divides, implies, where
     from deepgen.space.expr import knob_ref
+    from deepgen.compiler.family import Rules
+    from deepgen.compiler.rules.draft import Draft
     from deepgen.compiler.rules.facts import plain
+    from deepgen.compiler.rules.gpu.plan import Plan
+    from deepgen.compiler.rules.rule import Rule
+    from deepgen.compiler.schedule import steps
     from deepgen.kernels.shared import shared_headers
     from deepgen.vocabulary.registry import Lowering
     from deepgen.vocabulary import DescriptorArg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg
@@ -124,7 +130,11 @@ if TYPE_CHECKING:
 _NAMES = {
     "deepgen": "__version__ tune",
     "deepgen.baselines": "Baseline NewResult",
+    "deepgen.compiler.family": "Rules",
+    "deepgen.compiler.rules.draft": "Draft",
     "deepgen.compiler.rules.facts": "plain",
+    "deepgen.compiler.rules.gpu.plan": "Plan",
+    "deepgen.compiler.rules.rule": "Rule",
     "deepgen.frontends.cli.output": "bytes_text labelled print_json table=print_table shown",
     "deepgen.frontends.cli.processes": "PROGRAM",
     "deepgen.kernels.base": "Generator HasRank Rank Scheduled",
@@ -142,7 +152,7 @@ _NAMES = {
     ),
     "deepgen.operators.compare": "compare explain",
     "deepgen.operators.expr.contraction": "plain_contraction",
-    "deepgen.operators.expr.nodes": "Expression HasExpression Read Select walk",
+    "deepgen.operators.expr.nodes": "Expression HasExpression Read Select Stage reads walk",
     "deepgen.operators.named.base": "FORMATS=NAMED_FORMATS",
     "deepgen.operators.signature": "INOUT INPUT OUTPUT Size",
     "deepgen.report.serve.places": "Runs file_mark",
@@ -195,22 +205,23 @@ _MODULES = {
     "options": "deepgen.frontends.cli.options",
     "search": "deepgen.tuning.search",
     "settings": "deepgen.settings",
+    "steps": "deepgen.compiler.schedule.steps",
     "targets": "deepgen.targets",
     "trust": "deepgen.tuning.study.trust",
 }
 __all__ = [  # noqa: RUF022
     "Answer", "Argument", "Array", "Artifact", "BadInput", "Baseline", "BuildError", "BuildLimits", "Built", "Cache",
     "Config", "Contender", "Counted", "Cpu", "DEFAULT_STRATEGY", "DeepgenError", "Description", "DescriptorArg",
-    "DeviceSetAside", "Document", "Engine", "Expr", "Expression", "FileFormat", "Generator", "Gpu", "Group",
+    "DeviceSetAside", "Document", "Draft", "Engine", "Expr", "Expression", "FileFormat", "Generator", "Gpu", "Group",
     "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject", "KINDS", "Kernel", "Kind",
     "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
     "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
-    "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "Param", "Past", "Policy", "Progress", "Rank", "Read", "Recipe", "Request",
-    "Requirement", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg", "ScalarArgument",
-    "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space", "Step",
-    "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument", "TensorFacts",
-    "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WAYS", "Word", "Work",
-    "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
+    "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "Param", "Past", "Plan", "Policy", "Progress", "Rank", "Read", "Recipe",
+    "Request", "Requirement", "Rule", "Rules", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg",
+    "ScalarArgument", "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space",
+    "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument",
+    "TensorFacts", "Tolerance", "Toolchain", "Trial", "Triton", "TuningFile", "Value", "Verdict", "WAYS", "Word",
+    "Work", "WorkspaceArg", "__version__", "all_of", "bandwidth", "baselines", "build_once",
     "bytes_text", "checked_description", "clock",
     "compare", "completed", "console", "const", "counted", "cut", "declared_parameters", "default_cache_folder",
     "digest", "divided", "divides", "dtype", "explain", "file_mark", "foreign", "formats", "generator_by_name",
@@ -218,10 +229,10 @@ __all__ = [  # noqa: RUF022
     "least_work", "live", "load", "lock", "make_artifact", "make_strategy", "maximum", "member_of",
     "metadata_files", "names_in", "narrow", "note", "open_runner", "options", "our_name", "own_plugins", "parse",
     "parse_values", "peak_gflops", "plain", "plain_contraction", "points", "print_json", "print_table", "rate_text",
-    "read_json", "read_recorded",
-    "read_source", "read_toml", "scalar", "search", "seconds_text", "settings", "settle_options", "shared_headers",
-    "shown", "stop_on_signals", "strange_flag", "sweep", "table", "targets", "text_of", "texture", "toolchain_for",
-    "torchs_threads", "triton_for", "trust", "tune", "tune_request", "user_folder", "value_from_json", "value_to_json",
+    "read_json", "read_recorded", "read_source", "read_toml", "reads", "scalar", "search", "seconds_text", "settings",
+    "settle_options", "shared_headers", "shown", "steps", "stop_on_signals", "strange_flag", "sweep", "table",
+    "targets", "text_of", "texture", "toolchain_for", "torchs_threads", "triton_for", "trust",
+    "tune", "tune_request", "user_folder", "value_from_json", "value_to_json",
     "values_of", "walk", "where", "widen", "write_results",
 ]
 # fmt: on

@@ -6,6 +6,7 @@ Where several serve, they compete in one study: its space is the union of theirs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels import base
@@ -50,6 +51,8 @@ RECIPES: Registry[Callable[[Mapping[str, Any]], Generator]] = Registry(
 )
 
 
+RULED = ("rules", "rules_constant_weights")  # families whose kernels schedule rules make
+RULE = "schedule rule "  # prefix of its name in a study's record of code
 FAMILY = "FAMILY"  # the knob that says whose kernel a config is
 _JOIN = "+"
 
@@ -195,12 +198,32 @@ def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -
     return united if len(fitting) == len(able) else Families(fitting)
 
 
-def by_name(name: str, recipe: Mapping[str, Any] | None = None) -> Generator:
-    """The generator that a study was made with; `recipe` is what the study kept of one that is made from data."""
+def by_name(name: str, recipe: Mapping[str, Any] | None = None, rules: Sequence[Any] = ()) -> Generator:
+    """The generator that a study was made with; `recipe` is what the study kept of one that is made from data.
+
+    `rules` are schedule rules of the user's own, for a family that asks some.
+    """
     if recipe is not None and name in RECIPES:
         return RECIPES.get(name)(recipe)
+    if rules:
+        if name not in RULED:
+            raise BadInput(f"family {name} is given with schedule rules", allowed=" or ".join(RULED))
+        make: Any = FAMILIES.get(name)
+        ruled: Generator = make(rules)
+        return ruled
     parts = family_names(name)
     return FAMILIES.get(name)() if len(parts) == 1 else Families([by_name(part) for part in parts])
+
+
+def ruled(name: str, classes: Sequence[Callable[[], Any]], recorded: Sequence[Any], where: str) -> Generator:
+    """The family that a study was made with, its rules made again; `recorded` is what the study kept of them."""
+    family: Generator | None = None
+    with suppress(TypeError):  # of a rule that is made with arguments
+        family = by_name(name, rules=[make() for make in classes])
+    if family is None or getattr(family, "asks", None) != recorded:
+        what = f"{where} was tuned with schedule rules that cannot be made again from here"
+        raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=deepgen.extend.Rules([...]))")
+    return family
 
 
 def family_names(name: str) -> list[str]:
@@ -223,6 +246,7 @@ __all__ = [
     "member_of",
     "named_member",
     "on_threads",
+    "ruled",
     "serves",
     "serving",
 ]

@@ -11,7 +11,8 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.contraction import is_matrix_product
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Gpu, Hip, Target
-from deepgen.vocabulary import BadInput, Kernel
+from deepgen.vocabulary import BadInput, JsonObject, Kernel
+from deepgen.vocabulary.code_digest import code_digest
 
 if TYPE_CHECKING:
     from deepgen.compiler.making import Making
@@ -27,14 +28,33 @@ class Rules:
     constant = False
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
-        self._rules = rules
+        if rules:
+            from deepgen.compiler.rules.rule import check_rules
+
+            check_rules(rules)
+        self.rules = tuple(rules)
+
+    @property
+    def asks(self) -> list[JsonObject]:
+        """What a study keeps of the user's rules: one with others is another study."""
+        values = [getattr(rule, "__dict__", None) for rule in self.rules]
+        return [
+            {"name": rule.name, **({"values": code_digest(value, type(rule))} if value else {})}
+            for rule, value in zip(self.rules, values, strict=True)
+        ]
+
+    def others(self) -> list[Rule]:
+        """All rules that are not deepgen's own: those of the user and of plug-ins."""
+        from deepgen.compiler.rules.rule import plugged
+
+        return [*self.rules, *plugged()]
 
     @cached_property
     def _making(self) -> Making:
         """Every study asks this family whether it serves, but what makes kernels takes long to import."""
         from deepgen.compiler.making import Making
 
-        return Making(self.name, self._rules, constant=self.constant)
+        return Making(self.name, self.rules, constant=self.constant)
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, (Cpu, Gpu)):
@@ -82,6 +102,9 @@ class Rules:
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         return self._making.passes_text(operator, target, config)
+
+    def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
+        return self._making.answers(operator, target, config)
 
 
 class RulesConstantWeights(Rules):

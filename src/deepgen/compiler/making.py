@@ -14,7 +14,7 @@ from deepgen.compiler.passes.text import to_text
 from deepgen.compiler.rules.gpu.likely import default as gpu_default
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.packing import BLOCK, ONCE
-from deepgen.compiler.rules.rule import Rule
+from deepgen.compiler.rules.rule import Log, Rule, RuleAnswer, rules_for
 from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, sketches, space_of
 from deepgen.compiler.schedule.text import to_text as steps_text
 from deepgen.compiler.text.c import kernel
@@ -23,14 +23,14 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space
 from deepgen.targets import Cpu, Gpu, Hip, Target
-from deepgen.vocabulary import Kernel
+from deepgen.vocabulary import JsonObject, Kernel
 
 
 class Making:
     """`constant` takes weights to be constant: what is made of them alone is made once, ahead of time."""
 
     def __init__(self, name: str, rules: Sequence[Rule], *, constant: bool) -> None:
-        self._name, self._constant = name, constant
+        self._name, self._constant, self._rules = name, constant, rules
         self._sketches = lru_cache(maxsize=16)(lambda expression, target: tuple(_sketches(expression, target, rules)))
 
     def space(self, operator: Operator, target: Target) -> Space:
@@ -77,6 +77,26 @@ class Making:
             last = text
         return "\n".join(parts)
 
+    def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
+        """Of each stage and each rule for the target, in the order in which they are asked: the sketches that it takes
+        part in, or why it declines or was not asked; `chosen`: whether it takes part in the config's own."""
+        log: list[RuleAnswer] = []
+        sketches = _sketches(*_served(operator, target), self._rules, log)
+        chosen = self._sketch(operator, target, config).by
+        rows: list[JsonObject] = []
+        rules = [rule.name for rule in rules_for(target, self._rules)]
+        for stage in dict.fromkeys(one.stage for one in log):
+            for rule in rules:
+                own = [one for one in log if (one.stage, one.rule) == (stage, rule)]
+                taking = [sketch.name for sketch in sketches if (stage, rule) in sketch.by]
+                # It may have been asked several times: of an expression in other forms, or after another rule.
+                whys = dict.fromkeys(one.why for one in sorted(own, key=lambda one: not one.asked) if one.why)
+                why = None if taking else next(iter(whys), "rules before it serve it better")
+                asked = any(one.asked for one in own)
+                row: JsonObject = {"asked": asked, "sketches": [*taking], "chosen": (stage, rule) in chosen, "why": why}
+                rows.append({"stage": stage, "rule": rule, **row})
+        return rows
+
     def _sketch(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Sketch:
         candidates = self.sketches(operator, target)
         chosen = config.get(SKETCH, candidates[0].name)
@@ -88,8 +108,10 @@ class Making:
         return self._sketch(operator, target, config).lowered(config, machine)
 
 
-def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule]) -> list[Sketch]:
-    return gpu_sketches(expression, target) if isinstance(target, Gpu) else sketches(expression, target, rules)
+def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule], log: Log | None = None) -> list[Sketch]:
+    if isinstance(target, Gpu):
+        return gpu_sketches(expression, target, rules, log)
+    return sketches(expression, target, rules, log)
 
 
 def _served(operator: Operator, target: Target) -> tuple[Expression, Cpu | Gpu]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deepgen import generators, targets
 from deepgen.baselines import Baseline
@@ -34,6 +34,9 @@ from deepgen.tuning.search import DEFAULT, StrategyKind
 from deepgen.tuning.study.definition import check_config
 from deepgen.vocabulary import BadInput
 
+if TYPE_CHECKING:
+    from deepgen.compiler.rules.rule import Rule
+
 
 def tune(
     operator: Operator | OwnKernel | Operand | Expression | Sequence[Operator],
@@ -54,6 +57,7 @@ def tune(
     family: str | None = None,
     threads: int | None = None,
     generator: Generator | None = None,
+    rules: Sequence[Rule] = (),
     policy: Policy | None = None,
     strict_floats: bool = False,
     baselines: bool | Sequence[str | type[Baseline]] = True,
@@ -74,7 +78,8 @@ def tune(
     `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
     of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
     baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
-    your own in place of deepgen's; `strategy` may be a class of your own, and `baselines` a list of names and such
+    your own in place of deepgen's; `rules` are schedule rules of your own, which the family "rules" asks before its
+    own ones (docs/rules.md); `strategy` may be a class of your own, and `baselines` a list of names and such
     classes. With `strict_floats` kernels that lose NaN or infinities, or flush denormal numbers, are wrong.
     `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
     `learn_from` names files to start from: what was measured of the same kernel, as T4 or as Kernel Tuner's cache.
@@ -100,7 +105,7 @@ def tune(
         policy = policy or settings.limited(Policy(timeout_seconds=settings.limits.run_seconds))
         engine = engine or local_engine(settings)
     if isinstance(operator, OwnKernel):
-        if family is not None or generator is not None:
+        if family is not None or generator is not None or rules:
             raise BadInput("a kernel of your own is given with a family", allowed="the kernel alone")
         operator = operator.operator()
     operator = as_operator(operator)
@@ -109,6 +114,10 @@ def tune(
         raise BadInput("no operator is given", allowed="one, or several shapes of one")
     if family is not None and generator is not None:
         raise BadInput("family and generator are both given", allowed="give one of them")
+    if rules and generator is not None:
+        raise BadInput("rules and generator are both given", allowed="give one of them: rules are for deepgen's own")
+    if family is not None or rules:
+        generator = generators.by_name(family or generators.RULED[0], rules=rules)
     request = Request(
         operator=shapes[0],
         also=shapes[1:],
@@ -125,7 +134,7 @@ def tune(
         patience=patience,
         keep_top=keep_top,
         domains=knobs or {},
-        generator=generator if family is None else generators.by_name(family),
+        generator=generator,
         policy=replace(policy or Policy(), strict_floats=True) if strict_floats else policy or Policy(),
         baselines=baselines,
         counters=counters,

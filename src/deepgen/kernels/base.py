@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from deepgen.operators import Operator, words_of
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Kernel
+from deepgen.vocabulary import BadInput, JsonObject, Kernel
 
 if TYPE_CHECKING:
     from deepgen.space import Space
@@ -88,6 +88,15 @@ class Scheduled(Protocol):
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         """The loops after each pass of lowering."""
+        ...
+
+
+@runtime_checkable
+class AsksRules(Protocol):
+    """What a family has beside, if rules make its schedules."""
+
+    def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
+        """What each rule answered about each stage: `stage`, `rule`, `asked`, `sketches`, `chosen` and `why`."""
         ...
 
 

@@ -28,7 +28,7 @@ def tune_command(study: Study, budget: Mapping[str, Any]) -> str | None:
     special = set(definition["options"]) - {"library", "start_from"}
     if definition["domains"] or special or definition.get("code") or is_own_kernel(definition):
         return None
-    if "recipe" in definition or is_recorded(study):
+    if "recipe" in definition or "rules" in definition or is_recorded(study):
         return None
     try:
         shapes = [operators.from_json(data) for data in (definition["operator"], *definition.get("also", ()))]

@@ -229,6 +229,8 @@ def _definition(request: Request, generator: Generator, space: Space) -> JsonObj
         definition["transfer"] = False
     if not request.second_look:
         definition["second_look"] = False
+    if asks := getattr(generator, "asks", None):
+        definition["rules"] = asks
     recipe = getattr(generator, "recipe", None)
     if recipe is not None:  # a generator made from data: kept, to make it again when the study is read
         definition["recipe"] = recipe
@@ -254,6 +256,9 @@ def code_of(request: Request, generator: Generator) -> dict[str, CodeSource]:
     """Where code from outside deepgen is found again."""
     operator = request.operator
     out: dict[str, CodeSource] = {BASELINE + name: one for name, one in own_baselines(request.own_baselines).items()}
+    for rule in getattr(generator, "rules", ()):
+        source = source_of(type(rule))
+        out |= {} if source is None else {generators.RULE + rule.name: source}
     if isinstance(request.strategy, type):
         source = source_of(request.strategy)
         out |= {} if source is None else {"strategy": source}

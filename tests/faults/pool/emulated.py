@@ -80,7 +80,7 @@ class EmulatedCuda:
 
 
 @contextmanager
-def emulated(folder: Path) -> Iterator[Place]:
+def emulated(folder: Path, toolchain: type[EmulatedCuda] = EmulatedCuda) -> Iterator[Place]:
     """Until it ends, this process and its workers have such a GPU. Raises Missing where NVRTC is."""
     folder.mkdir(parents=True, exist_ok=True)
     if build_driver(folder) is None:
@@ -89,7 +89,7 @@ def emulated(folder: Path) -> Iterator[Place]:
 
     def emulating(target: Target, paths: Mapping[str, str] | None = None) -> Callable[[str], Toolchain]:
         real = toolchains_for(target, paths)
-        return lambda language: EmulatedCuda(real(language), folder) if language == "cuda" else real(language)
+        return lambda language: toolchain(real(language), folder) if language == "cuda" else real(language)
 
     def surrounded() -> dict[str, str]:
         # Of processes that run kernels alone: NVRTC itself asks a driver that it finds.

@@ -44,8 +44,9 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Binary, Cast, Const, Read
+from deepgen.operators.expr.nodes import Cast, Const, Read
 from deepgen.vocabulary import BadInput, dtype
 
 
@@ -382,12 +383,11 @@ class _Side:
 
 def _operands(store: Store, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:
     """What the rows and the columns of the product are read from."""
-    value, operands = store.value, []
-    if isinstance(value, Binary) and value.op == "mul" and store.reduce == "sum":
-        for side in (value.left, value.right):
-            inner = side.value if isinstance(side, Cast) else side
-            if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
-                operands.append(inner)
+    operands = []
+    for side in factors(store) or ():
+        inner = side.value if isinstance(side, Cast) else side
+        if isinstance(inner, Read) and inner.dtype == intrinsic.operand and side.dtype == intrinsic.sum:
+            operands.append(inner)
     if len(operands) < 2:
         what = f"stage {store.buffer} is not a sum of products of {intrinsic.operand} in {intrinsic.sum}"
         raise BadInput(what, where=intrinsic.name)

@@ -20,8 +20,9 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.compiler.schedule.steps import SERIAL
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, Iter, iterator
-from deepgen.operators.expr.nodes import Binary, Cast, Read, Value
+from deepgen.operators.expr.nodes import Cast, Read, Value
 from deepgen.vocabulary import BadInput, dtype
 
 
@@ -76,14 +77,14 @@ def tile_operands(loop: For) -> TileOperands:
 
 
 def _matched_tiles(nest: Sequence[For], store: Store) -> TileOperands | None:
-    tile, value = TILES[nest[0].kind], store.value
-    if store.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul" or value.dtype != tile.result:
+    tile, sides = TILES[nest[0].kind], factors(store)
+    if sides is None or store.value.dtype != tile.result:
         return None
     if any(loop.kind != tile.name or loop.limits for loop in nest):
         return None
     block, wide = block_of(tile.name, [loop.extent for loop in nest]), nest[2].extent * tile.lanes
     sums = _apart(store.indices[0], nest, (block.rows * wide, wide, tile.lanes, 1, 0, 0))
-    for one, other in ((value.left, value.right), (value.right, value.left)):
+    for one, other in (sides, sides[::-1]):
         left = _read_apart(one, tile.left, nest, (None, None, 0, 0, tile.depth, 1))
         right = _read_apart(other, tile.right, nest, (0, 0, None, tile.depth, tile.depth * tile.lanes, 1))
         if sums is not None and left is not None and right is not None:
@@ -134,13 +135,13 @@ def _tensorized(statement: Stmt) -> Stmt:
 
 
 def _matched(dot: Dot, lanes: For, depth: For, store: Store) -> Operands | None:
-    value = store.value
-    if store.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul" or value.dtype != dot.result:
+    sides = factors(store)
+    if sides is None or store.value.dtype != dot.result:
         return None
     if (lanes.extent, depth.extent) != (dot.lanes, dot.depth) or lanes.limits or depth.limits:
         return None
     sums = _start(store.indices[0], lanes, 1, depth, 0)
-    for one, other in ((value.left, value.right), (value.right, value.left)):
+    for one, other in (sides, sides[::-1]):
         left = _read(one, dot.left, lanes, dot.depth if dot.each else 0, depth)
         right = _read(other, dot.right, lanes, dot.depth, depth)
         if sums is not None and left is not None and right is not None:

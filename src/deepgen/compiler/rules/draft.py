@@ -55,6 +55,10 @@ def unused(name: str, numbered: str, taken: Sequence[str]) -> str:
     return next(one for one in tries if one not in taken)
 
 
+class Useless(Exception):
+    """A sketch that has no config."""
+
+
 class Draft:
     """Mutable while one rule works on it; `branch` copies it for another way to go on."""
 
@@ -73,6 +77,8 @@ class Draft:
         self.extents: dict[str, dict[str, Extent]] = {}  # of each stage's axes, where it is computed
         self.tasks: Extent | None = None  # that threads divide, in the last stage: it has the most to do
         self.done: frozenset[str] = frozenset()
+        self.by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
+        self.useless = ""
         self._when: tuple[Expr, ...] = ()  # the choices under which steps are written at present
         for stage in expression.stages:
             self._start(stage.name)

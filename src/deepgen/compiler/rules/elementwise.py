@@ -14,17 +14,20 @@ from deepgen.compiler.rules.vectors import UNROLLED, along_reduction, in_vectors
 from deepgen.compiler.schedule.steps import PARALLEL, SCAN, UNROLL
 from deepgen.operators.expr.index import Remainder
 from deepgen.operators.expr.nodes import Stage, reads
+from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
 _MOST_RESIDUES = 8
 
 
 class PlaceByPlace:
-    name, exclusive = "Place-by-Place", True
+    """Where no other rule knows better."""
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
-        """Where no other rule knows better."""
-        return not MultiLevelTiling().applies(draft, stage) and not ReductionSplit().applies(draft, stage)
+    name, exclusive, targets = "Place-by-Place", True, (Cpu,)
+
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
+        better = [rule.name for rule in (MultiLevelTiling(), ReductionSplit()) if not rule.declines(draft, stage)]
+        return f"{better[0]} knows better" if better else None
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch()
@@ -101,10 +104,10 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
 
 
 class RowFusion:
-    name, exclusive = "Row-Fusion", True
+    name, exclusive, targets = "Row-Fusion", True, (Cpu,)
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
-        return bool(_rows(draft, stage))
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
+        return None if _rows(draft, stage) else "it needs no reductions along its own rows"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch("rows")

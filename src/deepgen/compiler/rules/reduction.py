@@ -9,11 +9,12 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
 from deepgen.compiler.rules.template import Extent, plus, times
 from deepgen.compiler.rules.tensorize import products_of_vectors
-from deepgen.compiler.rules.tiling import summed, tile_consumer
+from deepgen.compiler.rules.tiling import NO_SUMS, summed, tile_consumer
 from deepgen.compiler.rules.values import ROWS, VECTORS, up_to, usual_blocks
 from deepgen.compiler.rules.vectors import along_reduction
 from deepgen.compiler.schedule.steps import UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Stage
+from deepgen.targets import Cpu
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
 _LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many iterations or more: more loads are under way at once
@@ -36,13 +37,16 @@ class PartialSums:
 class ReductionSplit:
     """Of a reduction, together with the stage that reads it place by place."""
 
-    name, exclusive = "Reduction-Split", False
+    name, exclusive, targets = "Reduction-Split", False, (Cpu,)
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
         sums = summed(draft, stage)
-        if sums is None or (isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, sums) is None):
-            return False
-        return along_reduction(draft.expression, sums, draft.lanes(sums.name))
+        if sums is None:
+            return NO_SUMS
+        if isinstance(draft.dot, Dot) and draft.dot.each and dot_of(draft, sums) is None:
+            return f"{draft.dot.name} does not multiply its operands"
+        vectors = along_reduction(draft.expression, sums, draft.lanes(sums.name))
+        return None if vectors else "vectors cannot lie along what is reduced"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums = summed(draft, stage)

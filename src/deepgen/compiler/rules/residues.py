@@ -14,6 +14,7 @@ from functools import reduce
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.padding import guard
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, Iter, Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -104,11 +105,8 @@ def with_residues(expression: Expression) -> Expression:
 def _gaps(stage: Stage) -> list[_Gap]:
     """Those of a sum of products, one factor of which is read behind a guard; none where two share an axis, or where
     residues have more products than others."""
-    value = stage.value
-    if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
-        return []
-    guards = [select for side in (value.left, value.right) if (select := guard(side)) is not None]
-    if len(guards) != 1 or guards[0].otherwise != Const(0, guards[0].dtype) or len(reads(value)) != 2:
+    guards = [select for side in factors(stage) or () if (select := guard(side)) is not None]
+    if len(guards) != 1 or guards[0].otherwise != Const(0, guards[0].dtype) or len(reads(stage.value)) != 2:
         return []
     gaps = dict.fromkeys(gap for c in _conjuncts(guards[0].condition) if (gap := _gap(stage, c)) is not None)
     axes, over = {gap.axis for gap in gaps}, {gap.over for gap in gaps}

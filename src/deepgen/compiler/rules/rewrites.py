@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from deepgen.compiler.rules import facts
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -219,11 +220,9 @@ def with_steps(expression: Expression) -> Expression:
 
 
 def _stage(stage: Stage) -> Stage:
-    value = stage.value
-    if stage.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul":
-        return stage
-    left, right = _in_between(value.left), _in_between(value.right)
-    return stage if left is None or right is None else replace(stage, value=replace(value, left=left, right=right))
+    sides = factors(stage)
+    left, right = map(_in_between, sides) if sides else (None, None)
+    return stage if left is None or right is None else replace(stage, value=Binary("mul", left, right))
 
 
 def _in_between(value: Value) -> Value | None:

@@ -1,28 +1,36 @@
 """What a schedule rule is, and how rules make sketches of an expression.
 
-Rules look at one stage at a time, consumers before what they read. All that apply are tried, each on a draft of its
-own, up to the first exclusive one; so the ways that they offer multiply.
+Rules look at one stage at a time, consumers before what they read. All that serve the target and apply are tried, each
+on a draft of its own, up to the first exclusive one; so the ways that they offer multiply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from deepgen.compiler.intrinsics.tiles import Instruction
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.draft import Draft
+from deepgen.compiler.rules.draft import Draft, Useless
 from deepgen.operators.expr.nodes import Binary, Expression, Stage, Unary, walk
-from deepgen.targets import Cpu
-from deepgen.vocabulary import DeepgenError
+from deepgen.targets import Cpu, Target
+from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.registry import Registry
 
 _MOST_ROUNDS = 1000
+_NEEDED = "an object with `name`, `exclusive`, `declines(draft, stage)` and `apply(draft, stage)`"
 
 
 @runtime_checkable
 class Rule(Protocol):
-    """One way to schedule a stage, under a condition."""
+    """One way to schedule a stage, under a condition.
+
+    Beside these it has `declines(draft, stage)`, which says why it does not apply, or None where it does. `applies`
+    may stand in its place and say no more than whether. If it serves other targets than CPUs it has `targets`, a tuple
+    of classes such as `(Cpu, Gpu)`. It works on a `Draft` on CPUs and on a `Plan` on GPUs. There `stage` is what a
+    launch stores, and `draft.part` tells what is computed with it.
+    """
 
     @property
     def name(self) -> str: ...
@@ -32,14 +40,28 @@ class Rule(Protocol):
         """Whether no later rule is asked where this one applies."""
         ...
 
-    def applies(self, draft: Draft, stage: Stage) -> bool: ...
-
-    def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
+    def apply(self, draft: Any, stage: Stage) -> Sequence[Any]:
         """The ways to go on, each a branch of the draft in which a stage is done, or is another one than before."""
         ...
 
 
-def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None) -> list[Draft]:
+@dataclass(frozen=True)
+class RuleAnswer:
+    """What a rule answered about a stage: why it declines, or nothing where it takes part. One that was not asked gives
+    no answer, and there is a reason for that."""
+
+    stage: str
+    rule: str
+    why: str = ""
+    asked: bool = True
+
+
+Log: TypeAlias = list[RuleAnswer]
+
+
+def drafts(
+    expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Instruction | None = None, log: Log | None = None
+) -> list[Draft]:
     """All drafts that the rules make of an expression, in the order in which the rules offer them.
 
     `dot` is the instruction that the expression was prepared for.
@@ -54,20 +76,66 @@ def drafts(expression: Expression, target: Cpu, rules: Sequence[Rule], dot: Inst
         if stage is None:
             finished.append(draft)
         else:
-            begun[:0] = _ways(draft, stage, rules)
+            begun[:0] = ways = ways_of(draft, stage, rules, log)
+            if not ways:
+                raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
     raise DeepgenError(f"the rules do not come to an end on expression {expression.name!r}")
 
 
-def _ways(draft: Draft, stage: Stage, rules: Sequence[Rule]) -> list[Draft]:
-    ways: list[Draft] = []
+class Branch(Protocol):
+    """What rules work on: a draft, or a plan."""
+
+    by: tuple[tuple[str, str], ...]  # which rule saw to which stage
+    useless: str  # why there is no config of it
+    expression: Expression
+
+
+W = TypeVar("W", bound=Branch)
+
+
+def ways_of(draft: W, stage: Stage, rules: Sequence[Rule], log: Log | None = None) -> list[W]:
+    """What rules make of a stage: the ways of all that apply, up to the first exclusive one."""
+    ways: list[W] = []
+    alone = ""
     for rule in rules:
-        if rule.applies(draft, stage):
-            ways += rule.apply(draft, stage)
-            if ways and rule.exclusive:
-                break
-    if not ways:
-        raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
+        if alone:
+            _note(log, stage, rule, f"{alone} takes it alone", asked=False)
+            continue
+        try:
+            own, why = _asked(rule, draft, stage)
+        except DeepgenError:
+            raise
+        except Exception as error:  # whatever a user's rule raises
+            what = f"schedule rule {rule.name} fails on stage {stage.name!r} of {draft.expression.name!r}"
+            raise DeepgenError(f"{what}: {type(error).__name__}: {error}") from error
+        _note(log, stage, rule, why)
+        ways += own
+        alone = rule.name if own and rule.exclusive else ""
     return ways
+
+
+def _asked(rule: Rule, draft: W, stage: Stage) -> tuple[list[W], str]:
+    """The ways that a rule offers, and why there are none that have configs."""
+    declines = getattr(rule, "declines", None) or (lambda *of: None if rule.applies(*of) else "it does not apply")  # type: ignore[attr-defined]
+    if (why := declines(draft, stage)) is not None:
+        return [], str(why)
+    try:
+        ways = [*rule.apply(draft, stage)]
+    except Useless as reason:
+        return [], str(reason)
+    if any(type(way) is not type(draft) for way in ways):
+        raise DeepgenError(
+            f"schedule rule {rule.name} gives {ways!r:.80} for stage {stage.name!r}: no list of branches"
+        )
+    for way in ways:
+        way.by = (*draft.by, (stage.name, rule.name))
+    useless = [way.useless for way in ways]
+    return ways, "" if not all(useless) else useless[0] if ways else "it offers no way"
+
+
+def _note(log: Log | None, stage: Stage, rule: Rule, why: str, *, asked: bool = True) -> None:
+    if log is not None:
+        log.append(RuleAnswer(stage.name, rule.name, why, asked))
 
 
 _ROOM = "deepgen.compiler.rules"
@@ -82,15 +150,56 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Multi-level-Tiling": f"{_ROOM}.tiling:MultiLevelTiling",
         "Reduction-Split": f"{_ROOM}.reduction:ReductionSplit",
         "Place-by-Place": f"{_ROOM}.elementwise:PlaceByPlace",
+        "Flat-Rows": f"{_ROOM}.gpu.sketches:FlatRows",
+        "Matrix-Units": f"{_ROOM}.gpu.sketches:MatrixUnits",
+        "Split-Sums": f"{_ROOM}.gpu.sketches:SplitSums",
+        "Windows": f"{_ROOM}.gpu.windows:Windows",
+        "Scan-Rows": f"{_ROOM}.gpu.rows:ScanRows",
+        "Long-Rows": f"{_ROOM}.gpu.rows:LongRows",
+        "Shared-Tiles": f"{_ROOM}.gpu.threads:SharedTiles",
+        "Threads": f"{_ROOM}.gpu.threads:ByThreads",
+        "Short-Rows": f"{_ROOM}.gpu.rows:ShortRows",
     },
 )
 
 
-class AlwaysInline:
-    name, exclusive = "Always-Inline", True
+def rules_for(target: Target, own: Sequence[Rule] = ()) -> list[Rule]:
+    """The rules for a target: those that are passed, those of plug-ins, then deepgen's own."""
+    others = [*own, *plugged()]
+    check_rules(others)
+    ours = [RULES.get(name)() for name in RULES.own]
+    return [rule for rule in (*others, *ours) if isinstance(target, getattr(rule, "targets", Cpu))]
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
-        return strictly_inlinable(draft.expression, stage)
+
+def plugged() -> list[Rule]:
+    """The rules of plug-ins."""
+    return [make() for make in RULES.working()[len(RULES.own) :]]
+
+
+def check_rules(rules: object) -> None:
+    """Raises BadInput for what are no rules: those of users are checked before anything is tuned."""
+    if not isinstance(rules, (list, tuple)):
+        raise BadInput(f"rules is {rules!r:.80}", allowed="a list of schedule rules")
+    for rule in rules:
+        asked = getattr(rule, "declines", getattr(rule, "applies", None))
+        if not isinstance(rule, Rule) or not isinstance(rule.name, str) or isinstance(rule, type) or asked is None:
+            raise BadInput(f"{rule!r:.80} is not a schedule rule", allowed=_NEEDED)
+        targets = getattr(rule, "targets", (Cpu,))
+        if not isinstance(targets, tuple) or not all(isinstance(one, type) for one in targets):
+            raise BadInput(f"rule {rule.name} serves {targets!r:.80}", allowed="a tuple of classes such as Gpu")
+    names = [*RULES.own, *(rule.name for rule in rules)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BadInput(f"two schedule rules are called {twice[0]}", allowed="another name for each")
+
+
+class AlwaysInline:
+    name, exclusive, targets = "Always-Inline", True, (Cpu,)
+
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
+        if not inlinable(draft.expression, stage):
+            return "it is a result, or made of many elements"
+        return None if strictly_inlinable(draft.expression, stage) else "it is read several times, or at other places"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch()
@@ -122,16 +231,14 @@ def free(stage: Stage) -> bool:
 
 
 class AddCacheStage:
-    name, exclusive = "Add-Cache-Stage", True
+    """Of a reduction that nothing reads place by place: the copy to its result is to be tiled in its place."""
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
-        """A reduction that nothing reads place by place: the copy to its result is to be tiled in its place."""
-        return (
-            stage.reduce is not None
-            and stage.scan is None
-            and bool(stage.axes)
-            and facts.fusible_consumer(draft.expression, stage) is None
-        )
+    name, exclusive, targets = "Add-Cache-Stage", True, (Cpu,)
+
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
+        if stage.reduce is None or stage.scan is not None or not stage.axes:
+            return "it is no reduction with several results"
+        return None if facts.fusible_consumer(draft.expression, stage) is None else "a stage reads it place by place"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch()

@@ -17,7 +17,7 @@ from deepgen.compiler.rules.packing import BLOCK, IN_PLACE, ONCE
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
 from deepgen.compiler.rules.rewrites import with_joined, with_kept, with_steps
-from deepgen.compiler.rules.rule import RULES, Rule, drafts
+from deepgen.compiler.rules.rule import Log, Rule, drafts, rules_for
 from deepgen.compiler.rules.template import Template, chosen, plus
 from deepgen.compiler.rules.tensorize import prepared
 from deepgen.compiler.rules.values import thread_counts, usual_threads
@@ -45,6 +45,7 @@ class Sketch:
     derived: tuple[tuple[str, Expr], ...]
     requirements: tuple[Requirement, ...]
     counts: Counts | None = None  # what its configs have to do, where that is known
+    by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
 
     def schedule(self, config: Mapping[str, Any]) -> Schedule:
         return concrete(chosen(self.template, config), config)
@@ -93,7 +94,8 @@ def sketch_of(draft: Draft) -> Sketch:
     scratch = plus(draft.buffers.values())
     draft.require(scratch <= _MOST_SCRATCH, _FITS)
     name = "_".join(draft.names) or "plain"
-    return Sketch(name, draft.base, draft.template, draft.knobs, tuple(draft.derived.items()), draft.requirements)
+    derived = tuple(draft.derived.items())
+    return Sketch(name, draft.base, draft.template, draft.knobs, derived, draft.requirements, by=draft.by)
 
 
 def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
@@ -114,28 +116,21 @@ def _space(name: str, sketch: Sketch) -> Space:
     return space
 
 
-def rules_for(own: Sequence[Rule] = ()) -> list[Rule]:
-    """The rules for processors: those that are passed, those of plug-ins, then deepgen's own."""
-    working = [make() for make in RULES.working()]
-    plugged = working[len(RULES.own) :]
-    return [*own, *plugged, *working[: len(RULES.own)]]
-
-
-def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = ()) -> list[Sketch]:
+def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The sketches of an expression on a target, the better ones first.
 
     Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
     """
-    rules, candidates, whole = rules_for(own), [], False
+    rules, candidates, whole = rules_for(target, own), [], False
     expression = with_kept(with_residues(with_joined(expression)))
     for dot in instructions_of(target):
         ready = prepared(expression, dot)
-        written = drafts(ready, target, rules, dot) if ready is not None else []
+        written = drafts(ready, target, rules, dot, log) if ready is not None else []
         used = [draft for draft in written if dot.name in draft.names]
         candidates += used
         whole |= bool(used) and dtype(dot.result).integer
     if not whole:
-        candidates += drafts(with_padding(with_steps(expression)), target, rules)
+        candidates += drafts(with_padding(with_steps(expression)), target, rules, log=log)
     return [sketch_of(draft) for draft in candidates]
 
 

@@ -16,10 +16,20 @@ from deepgen.compiler.rules.operands import stage_operands
 from deepgen.compiler.rules.packing import RegisterTile
 from deepgen.compiler.rules.padding import guard, with_padding
 from deepgen.compiler.rules.template import Extent, covered, plus, times
-from deepgen.compiler.rules.tiling import block_sizes, by_distance, lay_along, places_in, summed, tile, tile_consumer
+from deepgen.compiler.rules.tiling import (
+    NO_SUMS,
+    block_sizes,
+    by_distance,
+    lay_along,
+    places_in,
+    summed,
+    tile,
+    tile_consumer,
+)
 from deepgen.compiler.rules.values import divisors, up_to
 from deepgen.compiler.rules.vectors import Grouped, Vectors, packable, reused_along
 from deepgen.compiler.schedule.steps import Tensorize
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -35,15 +45,22 @@ from deepgen.operators.expr.nodes import (
     Stage,
     Value,
 )
+from deepgen.targets import Cpu
 
 
 class TensorizeRule:
     """Of a reduction, together with the stage that reads it place by place."""
 
-    name, exclusive = "Tensorize", True
+    name, exclusive, targets = "Tensorize", True, (Cpu,)
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
-        return self._vectors(draft, stage) is not None
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
+        if self._vectors(draft, stage) is not None:
+            return None
+        if summed(draft, stage) is None:
+            return NO_SUMS
+        if draft.dot is None:
+            return "no instruction of the processor adds up such products"
+        return f"{draft.dot.name} cannot do it: operands, formats or the axes of its lanes do not fit"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums, vectors = summed(draft, stage), self._vectors(draft, stage)
@@ -116,11 +133,9 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
 
 def _factors(stage: Stage, dot: Instruction) -> list[tuple[Value, Value]]:
     """The first and the second operand of the instruction: reads, behind guards where they have some."""
-    value = stage.value
-    if stage.reduce != "sum" or stage.scan is not None or not isinstance(value, Binary) or value.op != "mul":
-        return []
-    left, right = _narrow(value.left, dot), _narrow(value.right, dot)
-    if value.dtype != dot.result or left is None or right is None:
+    sides = factors(stage)
+    left, right = (_narrow(side, dot) for side in sides) if sides else (None, None)
+    if stage.dtype != dot.result or left is None or right is None:
         return []
     both = ((left, right), (right, left))
     pairs = [(one, other) for one, other in both if (one.dtype, other.dtype) == (dot.left, dot.right)]

@@ -16,9 +16,11 @@ from deepgen.compiler.rules.values import ROWS, VECTORS, blocks, register_tile, 
 from deepgen.compiler.rules.vectors import Vectors, along_results
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
+from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
 _WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
+NO_SUMS = "it takes over no reduction place by place"
 _SHORT = 4  # iterations that are all unrolled, by default
 
 
@@ -33,11 +35,14 @@ class Tiled:
 class MultiLevelTiling:
     """Of a reduction, together with the stage that reads it place by place."""
 
-    name, exclusive = "Multi-level-Tiling", False
+    name, exclusive, targets = "Multi-level-Tiling", False, (Cpu,)
 
-    def applies(self, draft: Draft, stage: Stage) -> bool:
+    def declines(self, draft: Draft, stage: Stage) -> str | None:
         sums = summed(draft, stage)
-        return sums is not None and bool(along_results(draft.expression, sums, draft.lanes(sums.name)))
+        if sums is None:
+            return NO_SUMS
+        vectors = along_results(draft.expression, sums, draft.lanes(sums.name))
+        return None if vectors else "vectors cannot lie along any axis of its results"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums = summed(draft, stage)

@@ -12,7 +12,7 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown, table, write_text
-from deepgen.kernels.base import Scheduled
+from deepgen.kernels.base import AsksRules, Scheduled
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
 from deepgen.tuning.reuse import top_rows
@@ -28,6 +28,7 @@ Output = Annotated[
 ]
 WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
 WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps of a rule-made kernel, and its loops.")]
+WantRules = Annotated[bool, typer.Option("--rules", help="Print what each schedule rule answered, and why.")]
 WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
 
 
@@ -38,6 +39,7 @@ def show(
     asm: WantAssembly = False,
     schedule: WantSchedule = False,
     passes: WantPasses = False,
+    rules: WantRules = False,
     output: Output = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -51,7 +53,7 @@ def show(
         raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
-    if trial is None and not (source or asm or schedule or passes):
+    if trial is None and not (source or asm or schedule or passes or rules):
         if as_json:
             print_json(
                 {
@@ -79,26 +81,46 @@ def show(
             texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
     if asm:
         texts["asm"] = assembly_of_trial(opened, chosen, current)
-    if schedule or passes:
-        family, config = _scheduled(opened, chosen, "--schedule" if schedule else "--passes")
+    answers: list[dict[str, Any]] = []
+    if schedule or passes or rules:
+        option = "--rules" if rules else "--schedule" if schedule else "--passes"
+        family, config = _scheduled(opened, chosen, option)
         asked = (opened.operator, opened.target, config)
+        answers = family.answers(*asked) if rules and isinstance(family, AsksRules) else []
         texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
         texts |= {"passes": family.passes_text(*asked)} if passes else {}
     if as_json:
-        print_json({**_facts(opened, chosen), **texts, **({"files": files} if files else {})})
-    elif texts:
+        more_facts = {**({"files": files} if files else {}), **({"rules": answers} if rules else {})}
+        print_json({**_facts(opened, chosen), **texts, **more_facts})
+        return
+    if rules:
+        _print_rules(chosen, answers)
+    if texts:
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
-    else:
+    elif not rules:
         _print_trial(_facts(opened, chosen))
+
+
+def _print_rules(trial: Trial, answers: list[dict[str, Any]]) -> None:
+    """What each rule answered about each stage, in the order in which they are asked."""
+    rows = []
+    for answer in answers:
+        if answer["sketches"]:
+            text = f"{'chosen' if answer['chosen'] else 'takes part'}: {', '.join(answer['sketches'])}"
+        else:
+            text = f"{'declines' if answer['asked'] else 'not asked'}: {answer['why']}"
+        rows.append((answer["stage"], answer["rule"], text))
+    table(f"schedule rules, and those that trial {trial.id} was chosen from", ("stage", "rule", "answer"), rows)
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:
     from deepgen.generators import member_of  # here: `top` imports nothing that makes kernels
 
     family, config = member_of(study.generator, trial.config)
-    if not isinstance(family, Scheduled):
-        what = f"{option} is given, and kernels of {family.name} are not made by schedules"
+    if not isinstance(family, Scheduled) or (option == "--rules" and not isinstance(family, AsksRules)):
+        by = "rules" if option == "--rules" else "schedules"
+        what = f"{option} is given, and kernels of {family.name} are not made by {by}"
         raise BadInput(what, allowed="for kernels of the family rules")
     return family, config
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Protocol
 
 from deepgen.operators.expr.facts import limits
 from deepgen.operators.expr.index import Index, Iter, iterator
@@ -57,11 +58,27 @@ class Contraction:
 
 def contraction(expression: Expression, stage: Stage) -> Contraction | None:
     """A stage as a sum of products, if it is one."""
-    value = stage.value
-    if stage.reduce != "sum" or not stage.reduced or not isinstance(value, Binary) or value.op != "mul":
-        return None
-    left, right = factor(expression, value.left), factor(expression, value.right)
+    sides = factors(stage)
+    left, right = (factor(expression, side) for side in sides) if sides and stage.reduced else (None, None)
     return None if left is None or right is None else Contraction(stage, left, right)
+
+
+class _Sums(Protocol):
+    """A stage, or a store in loops."""
+
+    @property
+    def reduce(self) -> str | None: ...
+
+    @property
+    def value(self) -> Value: ...
+
+
+def factors(sums: _Sums) -> tuple[Value, Value] | None:
+    """What is multiplied and added up, where it is a sum of products; None: anything else."""
+    value = sums.value
+    if sums.reduce != "sum" or getattr(sums, "scan", None) or not isinstance(value, Binary) or value.op != "mul":
+        return None
+    return value.left, value.right
 
 
 def factor(expression: Expression, value: Value) -> Factor | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deepgen.vocabulary import BadInput, Trial
 
 if TYPE_CHECKING:
+    from deepgen.generators import Generator
     from deepgen.space import Space
 
 STRANGE = "holds what no deepgen wrote"
@@ -32,6 +33,7 @@ _OPTIONAL: Mapping[str, type] = {
     "transfer": bool,
     "second_look": bool,
     "judged_by": dict,
+    "rules": list,
 }
 
 
@@ -54,6 +56,18 @@ def is_own_kernel(definition: Mapping[str, Any]) -> bool:
     from deepgen.kernels.base import OWN_KERNELS  # here: `status` does not need it
 
     return bool(definition["generator"] == OWN_KERNELS)
+
+
+def check_generator(definition: Mapping[str, Any], generator: Generator, where: str) -> None:
+    """Raises BadInput for another generator than the study's, and for one with other schedule rules of a user's own."""
+    if generator.name != definition["generator"]:
+        what = f"{where} was tuned with generator {definition['generator']!r}"
+        raise BadInput(what, allowed=f"that one, not {generator.name!r}")
+    rules = definition.get("rules", [])
+    if getattr(generator, "asks", []) != rules:
+        names = ", ".join(str(rule.get("name")) for rule in rules if isinstance(rule, dict))
+        what = f"the schedule rules {names}" if names else "no schedule rules but deepgen's own"
+        raise BadInput(f"{where} was tuned with {what}", allowed="the same ones")
 
 
 def signed_part(definition: Mapping[str, Any]) -> object:

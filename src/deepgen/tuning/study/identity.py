@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import deepgen
+from deepgen.compiler.family import Rules
 from deepgen.generators import Families, Generator
 from deepgen.tuning.request import Request, StudyPlan
 from deepgen.tuning.search import Strategy
@@ -95,7 +96,7 @@ def _define(planned: StudyPlan, journal: Journal, text: str) -> None:
 
 def _same(request: Request, planned: StudyPlan, journal: Journal, text: str) -> bool:
     """Whether today's kernels are the measured ones; where the generator's text is the same, nothing is emitted."""
-    if journal.digest() == text:
+    if text and journal.digest() == text:
         return True
     try:
         return all(planned.emit(request, trial.config).id == trial.kernel_id for trial in _compared(journal))
@@ -123,7 +124,9 @@ def source_digest(generator: Generator) -> str:
     if ours in path.parents:
         # Families share headers and expressions: a change there counts, though most change no kernel.
         rooms = [_tree(ours / room) for room in ("kernels", "compiler")]
-        return digest(rooms) + _tree(ours / "operators")[:16]
+        others = [type(rule) for rule in generator.others()] if isinstance(generator, Rules) else []
+        rooms += [_own_text(Path(getattr(sys.modules.get(one.__module__), "__file__", None) or "")) for one in others]
+        return "" if "" in rooms else digest(rooms) + _tree(ours / "operators")[:16]
     return _own_text(path)
 
 

@@ -18,6 +18,7 @@ from deepgen.tuning.study.definition import (
     STRANGE,
     check,
     check_config,
+    check_generator,
     check_trial,
     is_own_kernel,
     signed_part,
@@ -83,9 +84,8 @@ class Study:
         with foreign.shaped(str(path), STRANGE), Journal(path) as journal:
             definition, signature = journal.definition(), journal.signature()
         check(definition, str(path))
-        if generator is not None and generator.name != definition["generator"]:
-            what = f"{path} was tuned with generator {definition['generator']!r}"
-            raise BadInput(what, allowed=f"that one, not {generator.name!r}")
+        if generator is not None:
+            check_generator(definition, generator, str(path))
         return Study(path, definition, signature=signature, operator=operator, generator=generator, trust=trust)
 
     def opened_by(self) -> tuple[Path, Operator | None, Generator | None]:
@@ -190,6 +190,8 @@ class Study:
         name = self.definition["generator"]
         if is_own_kernel(self.definition):
             self._require("a kernel's source")
+        if self.definition.get("rules"):
+            return generators.ruled(name, self._classes(generators.RULE), self.definition["rules"], str(self.folder))
         try:
             return generators.by_name(name, self.definition.get("recipe"))
         except BadInput as error:
@@ -211,7 +213,10 @@ class Study:
         """Baselines of the user's own, their code found again."""
         from deepgen.tuning.request import BASELINE
 
-        parts = [part for part in self.definition.get("code", {}) if part.startswith(BASELINE)]
+        return self._classes(BASELINE)
+
+    def _classes(self, kind: str) -> tuple[type, ...]:
+        parts = [part for part in self.definition.get("code", {}) if part.startswith(kind)]
         refs = {part: ref for part in parts if (ref := self._code(part)) is not None}
         return tuple(self._loaded(ref, part) for part, ref in refs.items())
 

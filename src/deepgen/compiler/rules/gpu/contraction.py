@@ -9,8 +9,9 @@ from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.padding import guard
 from deepgen.compiler.rules.tensorize import alone, rounded
+from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Axis, Binary, Cast, Expression, Read, Stage, reads, substituted
+from deepgen.operators.expr.nodes import Axis, Cast, Expression, Read, Stage, reads, substituted
 from deepgen.targets import Gpu
 
 _LONG = 64  # columns that are worth a block of their own
@@ -32,13 +33,18 @@ class MatrixContraction:
 
 
 def contraction(stage: Stage, gpu: Gpu) -> MatrixContraction | None:
-    value = stage.value
-    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
-        return None
-    sides = [side.value if isinstance(side, Cast) else side for side in (value.left, value.right)]
-    one, other = sides
+    product = matrix_product(stage, gpu)
+    return None if isinstance(product, str) else product
+
+
+def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
+    """A stage as products of matrices, or why matrix units cannot do it."""
+    sides = factors(stage)
+    if sides is None:
+        return "it is no sum of products"
+    one, other = (side.value if isinstance(side, Cast) else side for side in sides)
     if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
-        return None
+        return "it does not multiply elements of two tensors as they are"
     one, other = _settled(one, stage), _settled(other, stage)
     fitting = [
         p for p in PRODUCTS.values()
@@ -46,26 +52,28 @@ def contraction(stage: Stage, gpu: Gpu) -> MatrixContraction | None:
         and stage.dtype == p.sum and p.warps == 1
     ]  # fmt: skip
     if not fitting:
-        return None
+        return f"{gpu.arch} has no matrix instruction for {one.dtype} x {other.dtype} added up in {stage.dtype}"
     own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
            for r, q in ((one, other), (other, one))]  # fmt: skip
     both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
     if not own[0] or not own[1] or len(own[0]) + len(own[1]) + len(both) < len(stage.axes):
-        return None
+        return "rows or columns are missing: each operand needs an axis that the other one does not have"
     # What neighbours of the result differ in are columns: a lane has two of these.
     if stage.axes[-1] in own[0]:
         one, other, own = other, one, own[::-1]
     inner = [a for a in stage.reduced if facts.depends(one, a.name) and facts.depends(other, a.name)]
     along = max(inner, key=lambda a: a.extent, default=None)
     several = [a for a in stage.reduced if a.extent > 1]
-    if along is None or len(inner) < len(several) or along.extent % fitting[0].k:
-        return None
+    if along is None or len(inner) < len(several):
+        return "it sums over an axis that only one operand has"
+    if along.extent % fitting[0].k:
+        return f"the {along.extent} products of a sum are no multiple of {fitting[0].k}"
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
         # What is summed over is a dimension of its own, so that it can be the innermost one; or a part of it.
         moved = [i for i in read.indices if along.name in i.iterators]
         if len(moved) != 1 or not _is_part(moved[0], along, both):
-            return None
+            return f"what it sums over is no dimension of {read.tensor}"
     return MatrixContraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
 
 
@@ -153,13 +161,12 @@ def with_whole_steps(expression: Expression, gpu: Gpu) -> Expression:
 
 
 def _whole(stage: Stage, gpu: Gpu) -> Stage:
-    value = stage.value
-    if stage.reduce != "sum" or stage.scan or not isinstance(value, Binary) or value.op != "mul":
+    sides = factors(stage)
+    if sides is None or any(
+        not isinstance(one, Cast) or not (isinstance(one.value, Read) or guard(one)) for one in sides
+    ):
         return stage
-    sides = (value.left, value.right)
-    if any(not isinstance(side, Cast) or not (isinstance(side.value, Read) or guard(side)) for side in sides):
-        return stage
-    operands = reads(value)
+    operands = reads(stage.value)
     steps = {
         p.k for p in PRODUCTS.values()
         if p.on(gpu) and p.sum == stage.dtype
@@ -177,15 +184,18 @@ _MOST = 8  # parts
 _AXIS = "part"
 
 
-def split_counts(plain: Expression, gpu: Gpu) -> list[int]:
-    """Into how many parts the sum of an expression may be split, so that there is work for more multiprocessors."""
+def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
+    """Into how many parts the sum of an expression may be split, so that there is work for more multiprocessors; or
+    why it had better not be."""
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     if len(contractions) != 1 or contractions[0].taps:
-        return []
+        return "it has not one sum of products without taps that matrix units do"
     (c,) = contractions
     results = prod(c.stage.shape)
     blocks = -(-results // _TILE)
-    return [
+    if blocks * 2 >= 2 * gpu.multiprocessors:
+        return "there are blocks for all multiprocessors"
+    counts = [
         parts
         for parts in (2, 4, _MOST)
         if blocks * parts < 2 * gpu.multiprocessors
@@ -193,6 +203,7 @@ def split_counts(plain: Expression, gpu: Gpu) -> list[int]:
         and c.along.extent // parts >= _LEAST
         and workspace_bytes(results, parts) <= gpu.l2_bytes  # so that the second launch finds them there
     ][-2:]
+    return counts or f"its {c.along.extent} products are too few, or cannot be divided evenly"
 
 
 def workspace_bytes(results: int, parts: int) -> int:
@@ -216,3 +227,8 @@ def _split(stage: Stage, along: Axis, parts: int) -> list[Stage]:
     each = Stage(f"{stage.name}.parts", (axis, *stage.axes), value, stage.reduce, reduced)
     places = (iterator(_AXIS), *(iterator(one.name) for one in stage.axes))
     return [each, Stage(stage.name, stage.axes, Read(each.name, places, stage.dtype), stage.reduce, (axis,))]
+
+
+def adds_parts(stage: Stage) -> bool:
+    """Whether it adds up what blocks came to."""
+    return [axis.name for axis in stage.reduced] == [_AXIS] and isinstance(stage.value, Read)

@@ -29,6 +29,26 @@ class StageGroup:
     rows: bool = False
     spread: Stage | None = None
 
+    @property
+    def stored(self) -> Stage:
+        return self.spread or self.last
+
+    @property
+    def reduction(self) -> Stage | None:
+        """The one that loops are arranged for; none where it has those of rows, or scans."""
+        if self.sums and not self.rows:
+            return self.sums[0]
+        return self.last if self.last.reduce is not None and not self.last.scan else None
+
+    @property
+    def scans_sums(self) -> bool:
+        return any(one.scan for one in self.sums)
+
+    @property
+    def scan(self) -> Stage | None:
+        """The scan that it stores, as it is or changed place by place."""
+        return self.sums[0] if self.sums and self.sums[0].scan else self.last if self.last.scan else None
+
 
 def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple[tuple[Step, ...], Expression]:
     """The steps that put stages without reductions into their readers, and what they make of the expression."""
@@ -55,6 +75,11 @@ def cast_when_read(expression: Expression) -> Expression:
 
 def _cast(name: str, of: str) -> Callable[[Read], Value]:
     return lambda read: Cast(replace(read, dtype=of), read.dtype) if read.tensor == name else read
+
+
+def with_operands(stage: Stage, like: Stage) -> Stage:
+    """A stage with the operands that it had before they were copied."""
+    return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
 
 
 def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:

@@ -40,7 +40,7 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
     """The steps of the launch. `along` is the dimension that becomes the innermost one."""
     name, axes = packed.name, [axis.name for axis in packed.axes]
     size = dtype(packed.dtype).bytes
-    plan.names.append("packed")
+    plan.names += ("packed",)
     channels = packed.axes[along]
     between = prod(axis.extent for axis in packed.axes[along + 1 :])
     # An odd number of places inside, as of a filter: they follow each other in memory, and lie on different banks.
@@ -58,7 +58,7 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
         if odd and n < along and places == between:
             part = min(packed.axes[n].extent, max(1, _RUNS * width // (between * 16)))  # a run for each thread
         places *= part if n != along and isinstance(part, int) else 1
-        outer, own = plan.split(name, axes[n], part)
+        outer, own = plan.split(name, axes[n], (part,))
         blocks.insert(0, outer)
         if n == along:
             runs = own
@@ -68,22 +68,24 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
             inner.insert(0, own)
     plan.step(s.Reorder(name, (*blocks, *inner, runs)))
     block = plan.fuse(name, blocks)
-    _, by_thread, run = plan.split(name, plan.fuse(name, [*inner, runs]), threads, width)
-    plan.bind(name, "block.x", block)
-    plan.bind(name, "thread.x", by_thread)
-    plan.bind(name, "vector", run)
+    _, by_thread, run = plan.split(name, plan.fuse(name, [*inner, runs]), (threads, width))
+    plan.annotate(name, "block.x", block)
+    plan.annotate(name, "thread.x", by_thread)
+    plan.annotate(name, "vector", run)
     copy = source.name
     side_by_side = channels.extent * between if odd else source.axes[-1].extent
     plan.step(s.ComputeAt(copy, name, block))
     own = plan.fuse(copy, [axis.name for axis in source.axes])
-    _, by_thread, run = plan.split(copy, own, threads, min(width, side_by_side & -side_by_side))
-    plan.bind(copy, "thread.x", by_thread)
-    plan.bind(copy, "vector", run)
+    _, by_thread, run = plan.split(copy, own, (threads, min(width, side_by_side & -side_by_side)))
+    plan.annotate(copy, "thread.x", by_thread)
+    plan.annotate(copy, "vector", run)
     if not odd:
         # Rows an odd number of words apart lie on different banks.
         words = max(1, 4 // size)
         plan.step(s.StorageAlign(copy, along, 2 * words, words))
-    plan.require(product_of(deep, places, 2, size) <= plan.gpu.shared_per_block, f"a part of {name} in shared memory")
+    plan.require(
+        product_of(deep, places, 2, size) <= plan.target.shared_per_block, f"a part of {name} in shared memory"
+    )
 
 
 def _part(extent: int, places: int) -> int:
@@ -131,28 +133,26 @@ class Flat:
         return (*(n for n in places if n != self.along), self.along)
 
 
-def flattened(plain: Expression, gpu: Gpu) -> Flat | None:
-    """`plain` is an expression with stages for operands, for one sum of products, and for its result."""
+def flattened(plain: Expression, gpu: Gpu) -> Flat | str:
+    """`plain` is an expression with stages for operands, for one sum of products, and for its result; in words, why
+    its rows cannot be one axis."""
     contractions = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
-    if (
-        len(contractions) != 1
-        or contractions[0].both
-        or len(contractions[0].rows) < 2
-        or contractions[0].along.extent % contractions[0].intrinsic.line
-    ):
-        return None
+    if len(contractions) != 1:
+        return "it has not one sum of products that four warps do together"
     (c,) = contractions
+    if c.both or len(c.rows) < 2 or c.along.extent % c.intrinsic.line:
+        return f"its rows are one axis, or it does not sum over a multiple of {c.intrinsic.line}"
     out = c.stage if c.stage.name in plain.outputs else facts.fusible_consumer(plain, c.stage)
     operand = _operand(plain, c)
     if out is None or operand is None or {s.name for s in plain.stages} - {c.left.tensor} != {c.stage.name, out.name}:
-        return None
+        return "there are more stages than a sum of products and its result"
     (source,) = reads(operand)
     along = [n for n, i in enumerate(source.indices) if facts.plain(i) == c.along.name]
     axes = {axis.name for stage in plain.stages for axis in (*stage.axes, *stage.reduced)}
     m = Axis(next(n for n in ("m", *(f"m{i}" for i in range(len(axes)))) if n not in axes), prod(_extents(c.rows)))
     taps = tuple(tap for tap in c.taps if tap.extent > 1)
     if not along or source.tensor in {stage.name for stage in plain.stages}:
-        return None
+        return "rows are not read from a tensor as it lies"
     rows = Stage(f"{source.tensor}_rows", (m, *taps, c.along), substituted(operand, _places(m, c.rows)))
     summed = out is c.stage
     sums = _sums(c, m, rows, taps, f"{c.stage.name}.sums" if summed else c.stage.name)

@@ -3,36 +3,100 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from deepgen.compiler.rules.draft import Tuned, unused
+from deepgen.compiler.rules.draft import Tuned, Useless, unused
 from deepgen.compiler.rules.gpu.counts import Counts
+from deepgen.compiler.rules.gpu.groups import StageGroup, changed
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.rules.template import Extent, Template, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index
-from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.space import Expr, Requirement, Value
 from deepgen.space.expr import knob_ref
 from deepgen.targets import Gpu
 
+BORDER = "operands have a border of zeros: they are kept in shared memory, or in registers"
 WIDEST = 16  # bytes that a thread loads or stores at once
+
+
+@dataclass(frozen=True)
+class Form:
+    """An expression that was prepared for a rule, and the stages that it keeps as operands: those of matrix units, or
+    with a border of zeros. Without a rule it is for plain arithmetic."""
+
+    expression: Expression
+    kept: frozenset[str] = frozenset()
+    by: str = ""
+    facts: Any = None  # what the rule knows of it
 
 
 @dataclass
 class Plan:
-    """Mutable while a rule works on it. `expression` is what the steps apply to."""
+    """What rules for GPUs work on, a part of an expression at a time, the last one first: each is a launch of its own.
 
+    Mutable while a rule works on it; `branch` copies it for another way to go on. `base` is what all steps apply to,
+    `expression` what they make of it: stages that can be are inlined, and a rule may add others for its part.
+    """
+
+    form: Form
+    target: Gpu
     expression: Expression
-    gpu: Gpu
-    names: list[str] = field(default_factory=list)
-    steps: list[s.Step] = field(default_factory=list)
-    knobs: list[Tuned] = field(default_factory=list)
+    part: StageGroup
+    names: tuple[str, ...] = ()
+    knobs: tuple[Tuned, ...] = ()
     derived: dict[str, Expr] = field(default_factory=dict)
-    requirements: list[Requirement] = field(default_factory=list)
+    requirements: tuple[Requirement, ...] = ()
     lanes: str = ""  # the loop of a warp's lanes
     counts: Counts | None = None  # of the launch that does most of the work
+    suffix: str = ""  # of its name
+    workspace: int = 0  # bytes that a launch leaves for the next one
+    by: tuple[tuple[str, str], ...] = ()  # which rule saw to which stage
+    useless: str = ""  # why there is no config of it
+    stages: tuple[s.Step, ...] = ()  # steps of this part that make stages: they come before those of all loops
+    steps: tuple[s.Step, ...] = ()
+    after: tuple[tuple[tuple[s.Step, ...], tuple[s.Step, ...]], ...] = ()  # both of the parts after it
+
+    @property
+    def base(self) -> Expression:
+        return self.form.expression
+
+    @property
+    def reads_kept(self) -> bool:
+        """Whether its reduction reads operands that are stages, and so have to be computed with it."""
+        reduction = self.part.reduction
+        return reduction is not None and bool(self.form.kept & {read.tensor for read in reads(reduction.value)})
+
+    def branch(self, *names: str) -> Plan:
+        return replace(self, names=(*self.names, *names), derived=dict(self.derived))
+
+    def tried(self, *ways: Callable[[Plan], None]) -> list[Plan]:
+        """A branch for each way to go on; one that has no config says why."""
+        plans = []
+        for go in ways:
+            plan = self.branch()
+            try:
+                go(plan)
+            except Useless as reason:
+                plan.useless = str(reason)
+            plans.append(plan)
+        return plans
+
+    def before(self, part: StageGroup, expression: Expression) -> Plan:
+        """The same for an earlier part."""
+        plan = self.branch()
+        plan.after = (*self.after, (self.stages, self.steps))
+        plan.part, plan.expression, plan.stages, plan.steps = part, expression, (), ()
+        return plan
+
+    def finish(self, *names: str) -> None:
+        """A part is finished as a whole: rules for any target call it."""
+
+    def stage(self, name: str) -> Stage:
+        return self.expression.stage(name)
 
     def knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
         """A knob, or the number itself where there is only one."""
@@ -42,7 +106,7 @@ class Plan:
         if len(choices) == 1 and isinstance(choices[0], int):
             return choices[0]
         name = unused(re.sub(r"\W", "_", name), "{}_{}", [knob.name for knob in self.knobs])
-        self.knobs.append(Tuned(name, tuple(choices), usual if usual in choices else choices[0]))
+        self.knobs = (*self.knobs, Tuned(name, tuple(choices), usual if usual in choices else choices[0]))
         return knob_ref(name)
 
     def shared_knob(self, name: str, values: Sequence[Value], usual: Value) -> Expr | int:
@@ -54,46 +118,104 @@ class Plan:
         if isinstance(expr, bool):
             # Decided already: a config that breaks it does not exist, and the sketch is useless.
             if not expr:
-                raise Useless(words)
+                raise Useless(f"no config keeps to: {words}")
             return
         words = unused(words, "{} ({})", [requirement.name for requirement in self.requirements])
-        self.requirements.append(Requirement(words, expr))
+        self.requirements = (*self.requirements, Requirement(words, expr))
 
     def derive(self, name: str, value: Extent) -> None:
         if not isinstance(value, int):
             self.derived[unused(name, "{}_{}", list(self.derived))] = value
 
-    def step(self, *steps: s.Step) -> None:
-        self.steps += steps
+    def restructure(self, *steps: s.Step) -> None:
+        """Steps that make stages, or inline them."""
+        self.stages = (*self.stages, *steps)
+        self.expression = changed(self.expression, steps) if steps else self.expression
 
-    def split(self, stage: str, loop: str, *factors: Extent) -> list[str]:
+    def cache_read(self, tensor: str, name: str, readers: Sequence[str], scope: str = "shared") -> None:
+        self.restructure(s.CacheRead(tensor, name, scope, tuple(readers)))
+
+    def cache_write(self, stage: str, name: str, scope: str) -> None:
+        self.restructure(s.CacheWrite(stage, name, scope))
+
+    def added_up(self, sums: Stage, scope: str) -> str:
+        """Where sums themselves are stored, they are added up in that scope: the name of the stage that does it."""
+        if self.part.last.name != sums.name:
+            return sums.name
+        self.cache_write(sums.name, f"{sums.name}.sums", scope)
+        return f"{sums.name}.sums"
+
+    def step(self, *steps: s.Step) -> None:
+        self.steps = (*self.steps, *steps)
+
+    def split(self, stage: str, loop: str, factors: Sequence[Extent]) -> list[str]:
         """The names of the loops, the outermost first."""
         self.step(s.Split(stage, loop, tuple(text(factor) for factor in factors)))
         return [f"{loop}.{n}" for n in range(len(factors) + 1)]
+
+    def reorder(self, stage: str, names: Sequence[str]) -> None:
+        self.step(s.Reorder(stage, tuple(names)))
 
     def fuse(self, stage: str, loops: Sequence[str]) -> str:
         if len(loops) > 1:
             self.step(s.Fuse(stage, tuple(loops)))
         return "+".join(loops)
 
-    def bind(self, stage: str, kind: str, *loops: str) -> None:
+    def annotate(self, stage: str, kind: str, *loops: str) -> None:
+        """Loops that are bound to `block.x`, `thread.x` and so on, unrolled, or vectors."""
         self.step(*(s.Annotate(stage, loop, kind) for loop in loops))
 
-    def sketch(self) -> Sketch:
-        template: Template = tuple(self.steps)
+    def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "") -> None:
+        self.step(*([s.SetScope(stage, scope)] if scope else []), s.ComputeAt(stage, consumer, loop))
+
+    def sketch(self, first: tuple[s.Step, ...] = ()) -> Sketch:
+        """What it has come to; `first` are steps before those of all parts.
+
+        Where two parts have copies of the same tensors, those of the second get other names.
+        """
+        parts = [*self.after, (self.stages, self.steps)][::-1]  # in the order in which they are computed
+        others = _other_names([[step.name for step in stages if isinstance(step, s.CacheRead)] for stages, _ in parts])
+        renamed = [
+            [tuple(_renamed(step, names) for step in steps) for steps in part]
+            for part, names in zip(parts, others, strict=True)
+        ]
+        template: Template = (
+            *first,
+            *(step for stages, _ in renamed for step in stages),
+            *(step for _, steps in reversed(renamed) for step in steps),
+        )
+        counts = self.counts
+        if counts is not None and self.workspace:
+            counts = replace(counts, packed=counts.packed + self.workspace)  # the second launch reads what is there
         return Sketch(
-            "_".join(self.names) or "plain",
-            self.expression,
+            ("_".join(self.names) or "plain") + self.suffix,
+            self.base,
             template,
-            tuple(self.knobs),
+            self.knobs,
             tuple(self.derived.items()),
-            tuple(self.requirements),
-            self.counts,
+            self.requirements,
+            counts,
+            self.by,
         )
 
 
-class Useless(Exception):
-    """A sketch that has no config."""
+def _other_names(copies: Sequence[Iterable[str]]) -> list[dict[str, str]]:
+    """Other names of the copies of each part of an expression, where an earlier part has copies of the same tensors."""
+    taken: list[str] = []
+    renamed = []
+    for names in map(dict.fromkeys, copies):
+        renamed.append({name: other for name in names if (other := unused(name, "{}_{}", taken)) != name})
+        taken += [renamed[-1].get(name, name) for name in names]
+    return renamed
+
+
+def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
+    def renamed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    return replace(step, **{one.name: renamed(getattr(step, one.name)) for one in fields(step)}) if names else step
 
 
 def reach(index: Index, extents: Mapping[str, Extent]) -> Extent:

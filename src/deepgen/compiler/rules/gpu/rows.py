@@ -4,25 +4,96 @@ from __future__ import annotations
 
 from math import prod
 
-from deepgen.compiler.rules.gpu.groups import HELD, StageGroup
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, total_of
+from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows
+from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers, product_of, total_of
+from deepgen.compiler.rules.gpu.threads import shareable
 from deepgen.compiler.rules.template import Extent, covered, text
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
+from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_THREADS = 1024
 
 
+_FEW = 256  # results: below that, threads had better share a reduction
+
+
+class LongRows:
+    """Where there are few results, or long reductions for each of them, it comes before other ways."""
+
+    name, exclusive, targets = "Long-Rows", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        return _why_no_rows(plan) or (None if _is_few(plan.part) else "there are many results of short reductions")
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(lambda way: by_rows(way, way.part))
+
+
+class ShortRows(LongRows):
+    """Elsewhere it comes after them."""
+
+    name, exclusive, targets = "Short-Rows", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        return _why_no_rows(plan) or ("Long-Rows serves it" if _is_few(plan.part) else None)
+
+
+def _why_no_rows(plan: Plan) -> str | None:
+    part = plan.part
+    if plan.reads_kept:
+        return BORDER
+    if part.scan:
+        return "it is scanned"
+    reductions = part.sums or (part.last,)
+    if any(stage.reduce is None or not stage.reduced for stage in reductions):
+        return "there is no reduction for threads to share"
+    if part.last.reduce is not None and part.sums:
+        return "it reduces what was reduced"
+    return None if part.last.axes else "there are no rows to start from"
+
+
+def _is_few(part: StageGroup) -> bool:
+    sums = part.reduction or part.last
+    long = prod(sums.shape) < _FEW or _extent(sums) >= _FEW
+    return part.rows or (long and not (part.reduction and shareable(sums)))
+
+
+class ScanRows:
+    """Lanes of a warp scan a row together in registers; of longer ones a thread scans each, in shared memory."""
+
+    name, exclusive, targets = "Scan-Rows", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        scan = plan.part.scan
+        if scan is None or plan.reads_kept:
+            return "it scans nothing" if scan is None else BORDER
+        return None if scans_rows(scan) else "it does not scan rows that lie together and that a block has room for"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(_scanned)
+
+
+def _scanned(plan: Plan) -> None:
+    scan = plan.part.scan
+    assert scan is not None
+    lanes = 1 < scan.axes[-1].extent <= HELD  # those of a warp can hold a row
+    name = plan.added_up(scan, "warp" if lanes else "shared")
+    plan.restructure(*(runs if lanes else copies)(scan, name))
+    by = by_lanes if lanes else by_rows_of_scans
+    by(plan, plan.stage(plan.part.last.name), plan.stage(name), reads(scan.value))
+
+
 def by_rows(plan: Plan, group: StageGroup) -> None:
     out = group.last
-    plan.names.append("rows")
+    plan.names += ("rows",)
     reductions = group.sums or (out,)
     longest = max(_extent(stage) for stage in reductions)
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), 2), _usual_team(longest))
     beside = plan.knob("rows", [n for n in (1, 2, 4, 8, 16) if n <= _rows(out, group)], 1)
     each = plan.knob("each", (1, 2, 4, 8), max(1, WIDEST // max(dtype(out.dtype).bytes, 2)))
-    plan.require(product_of(team, beside) <= plan.gpu.threads_per_block, "threads of a block")
+    plan.require(product_of(team, beside) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", product_of(team, beside))
     own = [a.name for a in out.axes]
     rows = own if not group.rows else own[: len(group.sums[0].axes)]
@@ -32,13 +103,13 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
         return
     columns = own[len(rows) :]
     whole = plan.fuse(out.name, rows)
-    block, by_y = plan.split(out.name, whole, beside)
-    plan.bind(out.name, "block.x", block)
-    plan.bind(out.name, "thread.y", by_y)
+    block, by_y = plan.split(out.name, whole, (beside,))
+    plan.annotate(out.name, "block.x", block)
+    plan.annotate(out.name, "thread.y", by_y)
     if columns:
-        _, by_x, run = plan.split(out.name, plan.fuse(out.name, columns), team, each)
-        plan.bind(out.name, "thread.x", by_x)
-        plan.bind(out.name, "vector", run)
+        _, by_x, run = plan.split(out.name, plan.fuse(out.name, columns), (team, each))
+        plan.annotate(out.name, "thread.x", by_x)
+        plan.annotate(out.name, "vector", run)
     if out.reduce is not None:
         _shared_out(plan, out, team, each)
     for stage in reversed(group.sums):
@@ -46,33 +117,20 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
         _shared_out(plan, stage, team, each)
 
 
-def serves(group: StageGroup) -> bool:
-    """Whether there are reductions for threads to share, and rows to start from."""
-    reductions = group.sums or (group.last,)
-    plain = all(stage.reduce is not None and not stage.scan and stage.reduced for stage in reductions)
-    return plain and (group.last.reduce is None or not group.sums) and len(group.last.axes) > 0
-
-
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
     """The loops of a reduction: each thread takes neighbours, then all take the next ones."""
     whole = plan.fuse(stage.name, [a.name for a in stage.reduced])
-    _, by_x, run = plan.split(stage.name, whole, team, each)
-    plan.bind(stage.name, "thread.x", by_x)
-    plan.bind(stage.name, "vector", run)
+    _, by_x, run = plan.split(stage.name, whole, (team, each))
+    plan.annotate(stage.name, "thread.x", by_x)
+    plan.annotate(stage.name, "vector", run)
 
 
 def _extent(stage: Stage) -> int:
-    total = 1
-    for axis in stage.reduced:
-        total *= axis.extent
-    return total
+    return prod(axis.extent for axis in stage.reduced)
 
 
 def _rows(out: Stage, group: StageGroup) -> int:
-    total = 1
-    for axis in out.axes[: len(group.sums[0].axes) if group.rows else None]:
-        total *= axis.extent
-    return total
+    return prod(axis.extent for axis in out.axes[: len(group.sums[0].axes) if group.rows else None])
 
 
 def _usual_team(longest: int) -> int:
@@ -86,20 +144,15 @@ _MOST_HELD = HELD // _WARP  # numbers of a lane
 _USUAL_THREADS = 128
 
 
-def fits_lanes(scan: Stage) -> bool:
-    """Whether the lanes of a warp can hold a row."""
-    return 1 < scan.axes[-1].extent <= HELD
-
-
 def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
     """What a lane reads of a row at once, in registers."""
     return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
 
 
-def by_lanes(plan: Plan, group: StageGroup, scan: Stage, operands: tuple[Read, ...]) -> None:
-    """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
-    out, length = group.last, scan.axes[-1].extent
-    plan.names.append("scan_lanes")
+def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
+    length = scan.axes[-1].extent
+    plan.names += ("scan_lanes",)
     count = prod(axis.extent for axis in scan.axes[:-1])
     widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
     widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
@@ -113,27 +166,27 @@ def by_lanes(plan: Plan, group: StageGroup, scan: Stage, operands: tuple[Read, .
     iterations = plan.knob("turns", several, 1)
     held = product_of(iterations, covered(length, product_of(team, each)), each)
     plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
-    plan.require(product_of(team, rows) <= plan.gpu.threads_per_block, "threads of a block")
+    plan.require(product_of(team, rows) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", product_of(team, rows))
     loops = [axis.name for axis in out.axes]
-    block, by_y, iteration = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows, iterations)
-    _, by_x, run = plan.split(out.name, loops[-1], team, each)
-    plan.bind(out.name, "block.x", block)
-    plan.bind(out.name, "thread.y", by_y)
-    plan.bind(out.name, "unroll", iteration)
-    plan.bind(out.name, "thread.x", by_x)
-    plan.bind(out.name, "vector", run)
+    block, by_y, iteration = plan.split(out.name, plan.fuse(out.name, loops[:-1]), (rows, iterations))
+    _, by_x, run = plan.split(out.name, loops[-1], (team, each))
+    plan.annotate(out.name, "block.x", block)
+    plan.annotate(out.name, "thread.y", by_y)
+    plan.annotate(out.name, "unroll", iteration)
+    plan.annotate(out.name, "thread.x", by_x)
+    plan.annotate(out.name, "vector", run)
     own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
     own_places = [f"{last}%{text(each)}"] if widths != [1] else []
     places = (f"{last}/{text(product_of(team, each))}", *own_places, f"{last}/{text(each)}%{text(team)}")
     plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, (*map(str, range(last)), *places)))
     plan.step(s.ComputeAt(scan.name, out.name, by_y))
-    _, lanes, one = plan.split(scan.name, own[-1], team, each)
-    plan.bind(scan.name, "thread.x", lanes)
-    plan.bind(scan.name, "unroll", one)
+    _, lanes, one = plan.split(scan.name, own[-1], (team, each))
+    plan.annotate(scan.name, "thread.x", lanes)
+    plan.annotate(scan.name, "unroll", one)
     for read in operands:
         plan.step(s.ComputeAt(_run(read), scan.name, lanes))
-        plan.bind(_run(read), "vector", f"a{last}")
+        plan.annotate(_run(read), "vector", f"a{last}")
 
 
 def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
@@ -147,16 +200,16 @@ def in_runs(scan: Stage, read: Read) -> bool:
     return scan.axes[-1].extent % (WIDEST // dtype(read.dtype).bytes) == 0
 
 
-def by_rows_of_scans(plan: Plan, group: StageGroup, scan: Stage, operands: tuple[Read, ...]) -> None:
-    """`group.last` stores what `scan` gives; `operands` are what it read before these were copied."""
-    out, length = group.last, scan.axes[-1].extent
-    plan.names.append("scan_rows")
+def by_rows_of_scans(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
+    length = scan.axes[-1].extent
+    plan.names += ("scan_rows",)
     count = prod(axis.extent for axis in scan.axes[:-1])
     rows = plan.knob("rows", [n for n in powers(256) if n < 2 * count], 64)
     threads = plan.knob("team", powers(256, 32), 128)
     plan.require(rows <= threads, "a thread for each row")
     loops = [axis.name for axis in out.axes]
-    block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), rows)
+    block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), (rows,))
     # Few neighbours each: lanes then read words that lie on different banks.
     width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), 2)
     held: Extent = rows
@@ -166,34 +219,34 @@ def by_rows_of_scans(plan: Plan, group: StageGroup, scan: Stage, operands: tuple
         plan.require(whole % iteration == 0, "threads divide the rows of a block evenly")
     else:
         held = count
-    _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), threads, width)
-    plan.bind(out.name, "block.x", block)
-    plan.bind(out.name, "thread.x", by_thread)
-    plan.bind(out.name, "vector", run)
+    _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), (threads, width))
+    plan.annotate(out.name, "block.x", block)
+    plan.annotate(out.name, "thread.x", by_thread)
+    plan.annotate(out.name, "vector", run)
     plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
     own = [axis.name for axis in scan.axes]
-    plan.bind(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
+    plan.annotate(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
     in_order = [read for read in operands if in_runs(scan, read)]
     if in_order:
         narrowest = max(WIDEST // dtype(read.dtype).bytes for read in in_order)
-        step, each = plan.split(scan.name, own[-1], narrowest)
-        plan.bind(scan.name, "unroll", each)
+        step, each = plan.split(scan.name, own[-1], (narrowest,))
+        plan.annotate(scan.name, "unroll", each)
     for read in in_order:
         plan.step(s.ComputeAt(_run(read), scan.name, step))
-        plan.bind(_run(read), "vector", f"a{len(own) - 1}")
+        plan.annotate(_run(read), "vector", f"a{len(own) - 1}")
     bytes_ = [product_of(held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
     _aligned(plan, scan.name, len(own), scan.dtype, 4)
     for read in operands:
         name, size = _copy(read), dtype(read.dtype).bytes
         plan.step(s.ComputeAt(name, out.name, block))
         axes = plan.fuse(name, [f"a{n}" for n in range(len(own))])
-        _, by_thread, run = plan.split(name, axes, threads, WIDEST // size)
-        plan.bind(name, "thread.x", by_thread)
-        plan.bind(name, "vector", run)
+        _, by_thread, run = plan.split(name, axes, (threads, WIDEST // size))
+        plan.annotate(name, "thread.x", by_thread)
+        plan.annotate(name, "vector", run)
         unit = WIDEST if in_runs(scan, read) else 4
         _aligned(plan, name, len(own), read.dtype, unit)
         bytes_.append(product_of(held, _padded(read.dtype, length, unit), size))
-    plan.require(total_of(*bytes_) <= plan.gpu.shared_per_block - 1024, "rows fit in shared memory")
+    plan.require(total_of(*bytes_) <= plan.target.shared_per_block - 1024, "rows fit in shared memory")
     plan.derive("shared_bytes", total_of(*bytes_))
 
 

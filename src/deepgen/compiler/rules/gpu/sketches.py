@@ -1,22 +1,27 @@
-"""The sketches of an expression on a GPU: each part of it by matrix units, by threads, or by rows."""
+"""The sketches of an expression on a GPU: what rules make of it in the forms that it is prepared in, and the rules that
+matrix units need a form of their own for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
-from itertools import islice, product
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from math import prod
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import TypeAlias
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
-from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
+from deepgen.compiler.rules.gpu import operands, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
     MatrixContraction,
+    adds_parts,
     along_of,
     by_four_warps,
     by_images,
     contraction,
+    matrix_product,
     order,
     packed_name,
     split_counts,
@@ -27,104 +32,151 @@ from deepgen.compiler.rules.gpu.contraction import (
 from deepgen.compiler.rules.gpu.groups import (
     StageGroup,
     cast_when_read,
-    changed,
     groups,
     inlined,
-    scans_rows,
     spread_parts,
+    with_operands,
 )
 from deepgen.compiler.rules.gpu.operands import Flat, flattened
-from deepgen.compiler.rules.gpu.plan import Plan, Useless
+from deepgen.compiler.rules.gpu.plan import Form, Plan
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
 from deepgen.compiler.rules.rewrites import with_joined
+from deepgen.compiler.rules.rule import RULES, Log, Rule, RuleAnswer, rules_for, ways_of
 from deepgen.compiler.rules.sketch import Sketch, space_of
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.targets import Gpu
+from deepgen.vocabulary import DeepgenError
 
 _MOST = 8  # sketches of an expression
-_FEW = 256  # results: below that, threads had better share a reduction
-_MATRICES, _WINDOWS = "matrices", "windows"
-Form: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
-Way: TypeAlias = "tuple[tuple[s.Step, ...], Callable[[Plan, Expression], None]]"  # stages it makes, then its loops
+_FLAT, _MATRICES, _WINDOWS, _SPLIT = "Flat-Rows", "Matrix-Units", "Windows", "Split-Sums"
+_FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT)  # rules that are asked about expressions that were prepared for them
+MatrixForm: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
 
 
-@dataclass(frozen=True)
-class _Variant:
-    """An expression, and the operands that are kept as stages: those of matrix units, or with a border of zeros."""
-
-    expression: Expression
-    kept: frozenset[str] = frozenset()
-    by: str = ""
+_Key: TypeAlias = tuple[bool, str]  # whether a rule takes part that is not deepgen's own, and the sketch's name
 
 
-def gpu_sketches(expression: Expression, gpu: Gpu) -> list[Sketch]:
-    """The better ones first."""
+def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
+    """The better ones first, but for those of a user's rules and of plug-ins, which come before all others."""
+    rules, log = rules_for(gpu, own), [] if log is None else log
     joined = with_joined(expression)
     expression = joined if joined.tensors != expression.tensors else expression
     base = cast_when_read(with_padding(expression))
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
-    by_name: dict[str, Sketch] = _by_flat_rows(base, gpu) if apart == base else {}
+    others = {rule.name: rule for rule in rules if rule.name not in RULES.own}
+    sketches: dict[_Key, Sketch] = {}
+    taken: frozenset[str] = frozenset()  # stages that another rule has for itself
+    if others:
+        sketches = _by_form(Form(base), gpu, rules, log, _MOST, only=others.keys())
+        taken = frozenset(stage for one in sketches.values() for stage, rule in one.by
+                          if rule in others and others[rule].exclusive)  # fmt: skip
+    before = len(sketches)
+    flat = flattened(inlined(base, _operands(base, gpu))[1], gpu) if apart == base else "it is split by residues"
+    if isinstance(flat, str):
+        log.append(RuleAnswer(base.outputs[-1], _FLAT, flat))
+    else:
+        sketches |= _by_form(Form(flat.expression, by=_FLAT, facts=flat), gpu, rules, log, _MOST, {}, taken)
     whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
-    on_matrices = [_Variant(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
-    for variant in (*on_matrices, *_variants(base, lifted)):
-        by_name |= _by_variant(variant, gpu, _MOST - len(by_name), set(by_name))
-        if variant.by == _MATRICES and by_name and variant.expression in (apart, base):
+    on_matrices = [Form(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
+    for form in (*on_matrices, *_plain_forms(base, lifted)):
+        sketches |= _by_form(form, gpu, rules, log, _MOST - len(sketches) + before, sketches, taken)
+        if form.by == _MATRICES and len(sketches) > before and form.expression in (apart, base):
             break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
-    return [*by_name.values(), *_by_split_sums(base, gpu)]
+    for form in _split_forms(base, gpu, log):
+        sketches |= _by_form(form, gpu, rules, log, _MOST, sketches, taken)
+    if not sketches:
+        raise DeepgenError(f"no rule serves expression {expression.name!r} on {gpu.name}")
+    names = [name for other, name in sketches if not other]
+    return [
+        replace(one, name=unused(name, "{}_{}", names)) if other else one for (other, name), one in sketches.items()
+    ]
 
 
-def _by_variant(variant: _Variant, gpu: Gpu, most: int, existing: Set[str] = frozenset()) -> dict[str, Sketch]:
-    """So many sketches of an expression at most, beside those that are known."""
-    by_name: dict[str, Sketch] = {}
-    parts_of = spread_parts(variant.expression) if variant.by == _MATRICES else frozenset[str]()
-    first, plain = inlined(variant.expression, variant.kept | parts_of)
-    if variant.by == _MATRICES and not any(contraction(stage, gpu) for stage in plain.stages):
-        return by_name
-    if variant.by == _WINDOWS and not any(windows.serves(stage) for stage in plain.stages):
-        return by_name
-    parts = [group for group in groups(plain) if group.last.name not in variant.kept]
-    if any(group.spread and not contraction(group.sums[0], gpu) for group in parts):
-        return by_name
-    choices = product(*(_ways(plain, group, gpu, variant) for group in parts))
-    for ways in islice(choices, most):
-        plan = Plan(variant.expression, gpu)
-        try:
-            sketch = _sketch(plan, first, plain, ways)
-        except Useless:
+def _by_form(
+    form: Form,
+    gpu: Gpu,
+    rules: Sequence[Rule],
+    log: Log,
+    most: int,
+    existing: Mapping[_Key, Sketch] = MappingProxyType({}),
+    taken: Set[str] = frozenset(),
+    only: Set[str] = frozenset(),
+) -> dict[_Key, Sketch]:
+    """So many sketches of an expression at most, beside those that exist; `only` those that one of these rules takes
+    part in. Stages that are `taken` are for rules that are not deepgen's own."""
+    first, plain, parts = _parts_of(form)
+    plans = [Plan(form, gpu, plain, parts[-1])]
+    if form.by in (_MATRICES, _WINDOWS):
+        # Most expressions are of no interest for the rule that they were prepared for.
+        rule = MatrixUnits() if form.by == _MATRICES else windows.Windows()
+        answers = [(part.stored.name, rule.declines(Plan(form, gpu, plain, part), part.stored)) for part in parts]
+        if all(why for _, why in answers):
+            log += [RuleAnswer(stage, rule.name, why or "") for stage, why in answers]
+            return {}
+    for part, earlier in zip(reversed(parts), (*reversed(parts[:-1]), None), strict=True):
+        asked = _asked(rules, form, part, taken)
+        columns = [ways_of(plan, part.stored, asked, log) for plan in plans]
+        plans = [way for row in zip_longest(*columns) for way in row if way is not None][:most]
+        plans = [plan.before(earlier, plain) for plan in plans] if earlier else plans
+    sketches: dict[_Key, Sketch] = {}
+    for plan in plans:
+        by = {rule for _, rule in plan.by}
+        if plan.useless or (form.by and form.by not in by) or (only and not by & only):
             continue
-        if sketch.name not in existing | set(by_name) and _possible(sketch):
-            by_name[sketch.name] = sketch
-    return by_name
+        sketch = plan.sketch(first)
+        key = (not by <= {*RULES.own}, sketch.name)
+        if key not in existing and key not in sketches and _possible(sketch):
+            sketches[key] = sketch
+    return sketches
 
 
-def _by_split_sums(base: Expression, gpu: Gpu) -> Iterator[Sketch]:
-    """Sketches in which several blocks add up parts of a sum, where there are few results."""
-    _, plain = inlined(base, _operands(base, gpu))
-    for count in split_counts(plain, gpu):
-        split = with_split_sums(plain, gpu, count)
-        for name, sketch in _by_variant(_Variant(split, _operands(split, gpu), _MATRICES), gpu, _MOST).items():
-            kind, _, rest = name.partition("_")
-            if kind == "threads" and sketch.counts is not None:
-                # The second launch reads what the first one wrote.
-                bytes_ = workspace_bytes(prod(next(s.shape for s in plain.stages if contraction(s, gpu))), count)
-                yield replace(
-                    sketch,
-                    name=f"{rest}_split{count}",
-                    counts=replace(sketch.counts, packed=sketch.counts.packed + bytes_),
-                )
+def _parts_of(form: Form) -> tuple[tuple[s.Step, ...], Expression, list[StageGroup]]:
+    """The steps that inline stages, what they make of an expression, and its parts."""
+    if isinstance(form.facts, Flat):
+        return (), form.expression, [StageGroup(form.expression.stage(form.facts.out))]
+    spread = spread_parts(form.expression) if form.by in (_MATRICES, _SPLIT) else frozenset[str]()
+    first, plain = inlined(form.expression, form.kept | spread)
+    return first, plain, [group for group in groups(plain) if group.last.name not in form.kept]
 
 
-def _variants(base: Expression, lifted: set[str]) -> Iterator[_Variant]:
+def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str]) -> list[Rule]:
+    """The rules that know what to do with a part of an expression in this form."""
+    read = {one.tensor for stage in (part.last, *part.sums) for one in reads(stage.value)}
+    anyone = not form.kept & read and not part.spread and form.by != _FLAT  # nothing is to be computed with it
+    if part.stored.name in taken and not anyone:
+        return []
+    formed = {form.by, _MATRICES} if form.by == _SPLIT else {form.by}
+    plain = not part.spread and form.by != _FLAT
+    return [
+        rule
+        for rule in rules
+        if (rule.name in formed if rule.name in _FORMED else plain if rule.name in RULES.own else anyone)
+    ]
+
+
+def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
     """For plain arithmetic."""
     shared = _shared(base, lifted)
-    yield _Variant(windows.in_runs(base, shared), shared, _WINDOWS)
-    yield _Variant(base, shared)
+    yield Form(windows.in_runs(base, shared), shared, _WINDOWS)
+    yield Form(base, shared)
     _, plain = inlined(base, shared)
     if not shared or not any(windows.serves(stage) for stage in plain.stages):
-        yield _Variant(base)
+        yield Form(base)
+
+
+def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
+    """In which several blocks add up parts of a sum, where there are few results."""
+    _, plain = inlined(base, _operands(base, gpu))
+    counts = split_counts(plain, gpu)
+    if isinstance(counts, str):
+        log.append(RuleAnswer(base.outputs[-1], _SPLIT, counts))
+        return
+    for count in counts:
+        split = with_split_sums(plain, gpu, count)
+        yield Form(split, _operands(split, gpu), _SPLIT, count)
 
 
 def _possible(sketch: Sketch) -> bool:
@@ -148,216 +200,111 @@ def _shared(expression: Expression, lifted: set[str]) -> frozenset[str]:
     return frozenset(lifted & {read.tensor for stage in sums for read in reads(stage.value)})
 
 
-def _sketch(plan: Plan, first: tuple[s.Step, ...], plain: Expression, ways: tuple[Way, ...]) -> Sketch:
-    copies = [{step.name: None for step in way if isinstance(step, s.CacheRead)} for way, _ in ways]
-    others = _other_names(copies)
-    stages = tuple(_renamed(step, names) for (way, _), names in zip(ways, others, strict=True) for step in way)
-    whole = changed(plain, stages)
-    plan.step(*first, *stages)
-    for (_, arrange), names in reversed([*zip(ways, others, strict=True)]):
-        before = len(plan.steps)
-        arrange(plan, whole)
-        plan.steps[before:] = [_renamed(step, names) for step in plan.steps[before:]]
-    return plan.sketch()
+class MatrixUnits:
+    name, exclusive, targets = _MATRICES, True, (Gpu,)
 
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        sums = plan.part.reduction
+        if sums is None:
+            return "it reduces nothing by itself"
+        product = matrix_product(sums, plan.target)
+        return product if isinstance(product, str) else None
 
-def _other_names(copies: Sequence[Iterable[str]]) -> list[dict[str, str]]:
-    """Other names of the copies of each part of an expression, where an earlier part has copies of the same tensors."""
-    taken: list[str] = []
-    renamed = []
-    for names in copies:
-        renamed.append({name: other for name in names if (other := unused(name, "{}_{}", taken)) != name})
-        taken += [renamed[-1].get(name, name) for name in names]
-    return renamed
-
-
-def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
-    def renamed(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(renamed, value))
-        return names.get(value, value) if isinstance(value, str) else value
-
-    return replace(step, **{one.name: renamed(getattr(step, one.name)) for one in fields(step)}) if names else step
-
-
-def _ways(expression: Expression, group: StageGroup, gpu: Gpu, variant: _Variant) -> list[Way]:
-    """How the loops of a part may be arranged."""
-    options: list[Way] = []
-    kept = variant.kept
-    sums = group.sums[0] if group.sums and not group.rows else None
-    if sums is None and group.last.reduce is not None and not group.last.scan:
-        sums = group.last
-    if variant.by == _MATRICES and sums is not None and (c := contraction(sums, gpu)):
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        sums, gpu = plan.part.reduction, plan.target
+        c = contraction(sums, gpu) if sums else None
+        assert sums is not None and c is not None
         taps = (True, False) if any(tap.extent > 1 for tap in c.taps) else (True,)
         four = by_four_warps(c, gpu)
-        ways: list[tuple[Form | None, str]] = [(None, ""), *([(by_four_warps, "")] if four else [])]
-        ways += [(by_images, "")] if by_images(c, gpu) and not group.spread else []
+        ways: list[tuple[MatrixForm | None, str]] = [(None, ""), *([(by_four_warps, "")] if four else [])]
+        ways += [(by_images, "")] if by_images(c, gpu) and not plan.part.spread else []
         if four and order(four.left, four) is not None:
             ways.append((by_four_warps, four.left.tensor))
-        return [_by_matrices(expression, group, sums, gpu, all_taps, *way) for way in ways for all_taps in taps]
-    if variant.by == _WINDOWS and sums is not None and windows.serves(sums):
-        return [_by_window(group, sums, kept)]
-    if sums is not None and kept & {read.tensor for read in reads(sums.value)}:
-        return [_by_threads(group, sums, shared=True, kept=kept)]
-    scan = _scan_of(group)
-    if scan is not None and scans_rows(scan):
-        options.append(_by_scans(group, scan))
-        if group.sums:
-            return options
-    reused = sums is not None and threads.shareable(sums)
-    few = rows.serves(group) and (group.rows or (_is_few(sums or group.last) and not reused))
-    row_way: list[Way] = [((), lambda plan, _: rows.by_rows(plan, group))] if rows.serves(group) else []
-    if few:
-        options += row_way
-    if not group.rows:
-        if sums is not None and reused:
-            options.append(_by_threads(group, sums, shared=True))
-        options.append(_by_threads(group, sums, shared=False))
-    return options if few else [*options, *row_way]
+        return plan.tried(*(partial(_by_matrices, sums, c, all_taps, *way) for way in ways for all_taps in taps))
 
 
 def _by_matrices(
-    expression: Expression,
-    group: StageGroup,
-    sums: Stage,
-    gpu: Gpu,
-    all_taps: bool,
-    form: Form | None,
-    transposed_in_block: str = "",
-) -> Way:
+    sums: Stage, c: MatrixContraction, all_taps: bool, form: MatrixForm | None, transposed: str, plan: Plan
+) -> None:
     """`form` makes of a product that a warp does one that four do together."""
-    written, name = _written(group, sums, "warp")
-    c = contraction(sums, gpu)
-    assert c is not None
-    out, staged = group.spread or group.last, group.last.name
-    if form and not group.spread:
-        staged = f"{staged}.staged"
-        written = (*written, s.CacheWrite(group.last.name, staged, "shared"))
-
-    def arrange(plan: Plan, whole: Expression) -> None:
-        product = contraction(_with_operands(whole.stage(name), sums), gpu)
-        product = form(product, gpu) if product and form else product
-        assert product is not None
-        if group.spread:
-            plan.step(s.SetScope(staged, "shared"))
-        through = whole.stage(staged) if form or group.spread else None
-        stored = whole.stage(out.name)
-        tensor.by_matrices(
-            plan, stored, product, all_taps=all_taps, staged=through, transposed_in_block=transposed_in_block
-        )
-        stages = {stage.name for stage in plan.expression.stages if not facts.is_summed(stage)}
-        for read in (product.left, product.right):
-            if order(read, product) is not None and read.tensor != transposed_in_block:
-                _packed(plan, whole, packed_name(read.tensor, stages), along_of(read, product))
-
-    return (*written, *tensor.copies(expression, c, name, transposed_in_block)), arrange
+    part, gpu, plain = plan.part, plan.target, plan.expression
+    staged = part.last.name
+    name = plan.added_up(sums, "warp")
+    if form and not part.spread:
+        plan.cache_write(part.last.name, staged := f"{staged}.staged", "shared")
+    plan.restructure(*tensor.copies(plain, c, name, transposed))
+    product = contraction(with_operands(plan.stage(name), sums), gpu)
+    product = form(product, gpu) if product and form else product
+    assert product is not None
+    if part.spread:
+        plan.step(s.SetScope(staged, "shared"))
+    through = plan.stage(staged) if form or part.spread else None
+    stored = plan.stage(part.stored.name)
+    tensor.by_matrices(plan, stored, product, all_taps=all_taps, staged=through, transposed_in_block=transposed)
+    stages = {stage.name for stage in plan.base.stages if not facts.is_summed(stage)}
+    for read in (product.left, product.right):
+        if order(read, product) is not None and read.tensor != transposed:
+            _packed(plan, packed_name(read.tensor, stages), along_of(read, product))
 
 
-def _packed(plan: Plan, whole: Expression, name: str, along: int) -> None:
+def _packed(plan: Plan, name: str, along: int) -> None:
     """The launch that puts an operand in another order."""
     copy = operands.tile_name(name)
-    if copy in {stage.name for stage in whole.stages}:
-        operands.by_tiles(plan, whole.stage(name), along, whole.stage(copy))
+    if copy in {stage.name for stage in plan.expression.stages}:
+        operands.by_tiles(plan, plan.stage(name), along, plan.stage(copy))
     else:
-        threads.by_threads(plan, StageGroup(whole.stage(name)), shared=False)
-        plan.names[-1] = "packed"
+        threads.by_threads(plan, plan.stage(name), None, shared=False)
+        plan.names = (*plan.names[:-1], "packed")
 
 
-def _by_flat_rows(base: Expression, gpu: Gpu) -> dict[str, Sketch]:
-    """The sketches in which the rows of matrix products are one axis, where there are such."""
-    flat = flattened(inlined(base, _operands(base, gpu))[1], gpu)
-    if flat is None:
-        return {}
-    ways = (flat, replace(flat, transposed_in_block=True)) if flat.packed else (flat,)
-    sketches = [_with_flat_rows(one, gpu) for one in ways]
-    return {sketch.name: sketch for sketch in sketches if sketch is not None and _possible(sketch)}
+class FlatRows:
+    """The rows of matrix products as one axis."""
+
+    name, exclusive, targets = _FLAT, True, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        return None if isinstance(plan.form.facts, Flat) else "its rows are not one axis"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        flat: Flat = plan.form.facts
+        ways = (flat, replace(flat, transposed_in_block=True)) if flat.packed else (flat,)
+        return plan.tried(*(partial(_with_flat_rows, one) for one in ways))
 
 
-def _with_flat_rows(flat: Flat, gpu: Gpu) -> Sketch | None:
-    sums, plan = flat.expression.stage(flat.sums), Plan(flat.expression, gpu)
-    c = contraction(sums, gpu)
+def _with_flat_rows(flat: Flat, plan: Plan) -> None:
+    sums = plan.stage(flat.sums)
+    c = contraction(sums, plan.target)
     assert c is not None
-    steps = (*flat.steps, *tensor.copies(flat.expression, c, flat.sums))
-    plan.step(*steps)
-    whole = changed(flat.expression, steps)
-    product = contraction(_with_operands(whole.stage(flat.sums), sums), gpu)
-    product = by_four_warps(product, gpu) if product else None
+    plan.restructure(*flat.steps, *tensor.copies(flat.expression, c, flat.sums))
+    product = contraction(with_operands(plan.stage(flat.sums), sums), plan.target)
+    product = by_four_warps(product, plan.target) if product else None
     assert product is not None
-    try:
-        out, staged = whole.stage(flat.out), whole.stage(flat.staged)
-        transposed = flat.operand if flat.transposed_in_block else ""
-        plan.step(s.SetScope(flat.staged, "shared"))
-        tensor.by_matrices(
-            plan, out, product, all_taps=not product.taps, staged=staged, flat=flat, transposed_in_block=transposed
-        )
-        if flat.packed:
-            plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
-            _packed(plan, whole, flat.packed, flat.along)
-        if order(product.right, product) is not None:
-            _packed(plan, whole, packed_name(product.right.tensor, set()), along_of(product.right, product))
-    except Useless:
-        return None
-    return plan.sketch()
+    out, staged = plan.stage(flat.out), plan.stage(flat.staged)
+    transposed = flat.operand if flat.transposed_in_block else ""
+    plan.step(s.SetScope(flat.staged, "shared"))
+    tensor.by_matrices(
+        plan, out, product, all_taps=not product.taps, staged=staged, flat=flat, transposed_in_block=transposed
+    )
+    if flat.packed:
+        plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
+        _packed(plan, flat.packed, flat.along)
+    if order(product.right, product) is not None:
+        _packed(plan, packed_name(product.right.tensor, set()), along_of(product.right, product))
 
 
-def _scan_of(group: StageGroup) -> Stage | None:
-    """The scan that a part stores, as it is or changed place by place."""
-    return group.sums[0] if group.sums and group.sums[0].scan else group.last if group.last.scan else None
+class SplitSums:
+    """Of sums that several blocks add up parts of: a second launch adds up these parts."""
 
+    name, exclusive, targets = _SPLIT, True, (Gpu,)
 
-def _by_scans(group: StageGroup, scan: Stage) -> Way:
-    lanes = rows.fits_lanes(scan)
-    written, name = _written(group, scan, "warp" if lanes else "shared")
-    operands = reads(scan.value)
-    scanned, copies = (rows.by_lanes, rows.runs) if lanes else (rows.by_rows_of_scans, rows.copies)
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        sums = plan.part.reduction
+        return None if sums is not None and adds_parts(sums) else "it adds up no parts of sums"
 
-    def arrange(plan: Plan, whole: Expression) -> None:
-        scanned(plan, StageGroup(whole.stage(group.last.name)), whole.stage(name), operands)
-
-    return (*written, *copies(scan, name)), arrange
-
-
-def _with_operands(stage: Stage, like: Stage) -> Stage:
-    """A stage with the operands that it had before they were copied."""
-    return Stage(stage.name, stage.axes, like.value, stage.reduce, stage.reduced, stage.scan)
-
-
-def _by_window(group: StageGroup, sums: Stage, kept: frozenset[str]) -> Way:
-    written, name = _written(group, sums, "register")
-
-    def arrange(plan: Plan, whole: Expression) -> None:
-        summed = _with_operands(whole.stage(name), sums)
-        windows.by_window(plan, StageGroup(whole.stage(group.last.name), (summed,)), kept)
-
-    return (*written, *windows.copies(sums, name, kept)), arrange
-
-
-def _by_threads(group: StageGroup, sums: Stage | None, *, shared: bool, kept: frozenset[str] = frozenset()) -> Way:
-    if sums is None or sums.scan:
-        return (), lambda plan, whole: threads.by_threads(plan, StageGroup(whole.stage(group.last.name)), shared=False)
-    written, name = _written(group, sums, "register")
-    copied = [r.tensor for r in threads.operands(sums) if r.tensor not in kept]
-    copies = tuple(s.CacheRead(tensor, f"{tensor}.shared", "shared", (name,)) for tensor in copied)
-
-    def arrange(plan: Plan, whole: Expression) -> None:
-        summed = _with_operands(whole.stage(name), sums)
-        threads.by_threads(plan, StageGroup(whole.stage(group.last.name), (summed,)), shared=shared, kept=kept)
-
-    return (*written, *(copies if shared else ())), arrange
-
-
-def _written(group: StageGroup, sums: Stage, scope: str) -> tuple[tuple[s.Step, ...], str]:
-    """Where the sums themselves are stored, they are added up in registers; the name of the stage that does it."""
-    if group.last.name != sums.name:
-        return (), sums.name
-    return (s.CacheWrite(sums.name, f"{sums.name}.sums", scope),), f"{sums.name}.sums"
-
-
-def _is_few(stage: Stage) -> bool:
-    """Whether there are few results, or long reductions for each of them."""
-    results, added = 1, 1
-    for axis in stage.axes:
-        results *= axis.extent
-    for axis in stage.reduced:
-        added *= axis.extent
-    return results < _FEW or added >= _FEW
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        sums, count = plan.part.reduction, plan.form.facts
+        assert sums is not None
+        (way,) = threads.ByThreads().apply(plan, stage)
+        way.names, way.suffix = plan.names, f"_split{count}"
+        way.workspace = workspace_bytes(prod(sums.shape), count)
+        return [way]

@@ -51,7 +51,7 @@ def in_runs(
     for a in out.axes:
         if a.name in part_of:
             by = stride_of[a.name]
-            level[a.name] = plan.split(name, a.name, part_of[a.name], *([by] if by > 1 else []))
+            level[a.name] = plan.split(name, a.name, (part_of[a.name], *([by] if by > 1 else [])))
     blocks = [level[axis][2] if residue else axis for axis, _, residue in (at[axis_of[a.name]] for a in c.both)]
     blocks += [level[at[axis_of[a.name]][0]][0] for a in (*c.rows, *c.columns)]
     inner = [loop for a in out.axes if a.name in level for loop in level[a.name][1 : 2 if a.name in apart else 3]]
@@ -72,8 +72,8 @@ def flat_in_runs(
     width = min(WIDEST // dtype(out.dtype).bytes, run & -run)
     plan.step(s.Reorder(name, (*flat.rows, column)))
     rows = plan.fuse(name, flat.rows)
-    level = {rows: plan.split(name, rows, block[c.rows[0].name])}
-    level[column] = plan.split(name, column, block[c.columns[0].name])
+    level = {rows: plan.split(name, rows, (block[c.rows[0].name],))}
+    level[column] = plan.split(name, column, (block[c.columns[0].name],))
     inner = [level[loop][1] for loop in ((rows, column) if last else (column, rows))]
     blocks = [level[rows][0], level[column][0]]
     plan.step(s.Reorder(name, (*blocks, *inner)))
@@ -88,11 +88,11 @@ def _bound(
 ) -> None:
     """What is stored by blocks and threads, and where the stage in shared memory is computed."""
     whole = plan.fuse(name, blocks)
-    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), threads_y, lanes, width)
-    plan.bind(name, "block.x", whole)
-    plan.bind(name, "thread.y", by_y)
-    plan.bind(name, "thread.x", by_x)
-    plan.bind(name, "vector", by_run)
+    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), (threads_y, lanes, width))
+    plan.annotate(name, "block.x", whole)
+    plan.annotate(name, "thread.y", by_y)
+    plan.annotate(name, "thread.x", by_x)
+    plan.annotate(name, "vector", by_run)
     plan.step(s.ComputeAt(staged.name, name, whole))
 
 
@@ -105,4 +105,4 @@ def _placed(plan: Plan, staged: Stage, column: int, dimensions: int, block: dict
         plan.step(s.StorageAlign(staged.name, column, LINE_BYTES // 2 // size, _BANKS // size))
     # With what the alignment adds, at most half of a short line.
     bytes_ = product_of(size, *block.values(), 3)
-    plan.require(bytes_ <= 2 * (plan.gpu.shared_per_block - SPARE), f"{staged.name} fits in shared memory")
+    plan.require(bytes_ <= 2 * (plan.target.shared_per_block - SPARE), f"{staged.name} fits in shared memory")

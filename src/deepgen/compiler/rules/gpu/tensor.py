@@ -49,7 +49,7 @@ def by_matrices(
     wide = mma.warps > 1
     one_image = wide and any(not facts.depends(c.left, axis.name) for axis in c.both)
     kind = "flat" if flat else "wide_images" if one_image else "wide" if wide else "matrix"
-    plan.names.append(f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if transposed_in_block else ''}")
+    plan.names += (f"{kind}{'_taps' if all_taps and c.taps else ''}{'_turned' if transposed_in_block else ''}",)
     parts = tiling(plan, c, flat is not None)
     inner, tiles, warps = parts.inner, parts.tiles, parts.warps
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
@@ -80,12 +80,12 @@ def by_matrices(
     beside = 1 if flat else tensor_tiles.beside(out, c, (block if staged else inner))
     stored, late = product_of(2, *block.values(), beside), tensor_tiles.late(c, tiles, chunk, all_taps)
     counts = tensor_tiles.counts(
-        plan.gpu, c, inner, tiles, threads_y, block, depth, iterations, total_of(*shared), held, stored, late
+        plan.target, c, inner, tiles, threads_y, block, depth, iterations, total_of(*shared), held, stored, late
     )
     packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != transposed_in_block]
-    packed = sum(dtype(r.dtype).bytes * prod(plan.expression.shape_of(r.tensor)) for r in packs)
+    packed = sum(dtype(r.dtype).bytes * prod(plan.base.shape_of(r.tensor)) for r in packs)
     if flat and flat.packed:
-        packed += dtype(c.left.dtype).bytes * prod(plan.expression.shape_of(flat.source))
+        packed += dtype(c.left.dtype).bytes * prod(plan.base.shape_of(flat.source))
     moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
              if r.tensor == transposed_in_block]  # fmt: skip
     plan.counts = replace(counts, packed=packed, transposed=total_of(*moved))
@@ -106,7 +106,7 @@ def _result(
     name, axis_of = out.name, axes_of(out, c)
     level: dict[str, list[str]] = {}
     for axis in (*c.rows, *c.columns):
-        level[axis.name] = plan.split(name, axis_of[axis.name], *parts[axis.name])
+        level[axis.name] = plan.split(name, axis_of[axis.name], parts[axis.name])
     rows = [level[a.name] for a in c.rows]
     columns = [level[a.name] for a in c.columns]
     blocks = [axis_of[a.name] for a in c.both] + [one[0] for one in (*rows, *columns)]
@@ -115,35 +115,35 @@ def _result(
     inner_rows, inner_columns = [one[3] for one in rows], [one[3] for one in columns]
     plan.step(s.Reorder(name, (*blocks, *warps, *tiles, *inner_rows, *inner_columns)))
     fragment = c.intrinsic.fragment
-    half, row = plan.split(name, plan.fuse(name, inner_rows), fragment.rows)
-    *group, quad, pair = plan.split(name, plan.fuse(name, inner_columns), *fragment.splits)
+    half, row = plan.split(name, plan.fuse(name, inner_rows), (fragment.rows,))
+    *group, quad, pair = plan.split(name, plan.fuse(name, inner_columns), fragment.splits)
     lanes = [quad, row] if fragment.across else [row, quad]
     held = [*tiles, half, *group, pair]
     plan.step(s.Reorder(name, (*lanes, *held)))
     whole = plan.fuse(name, blocks)
     if not inside:
-        plan.bind(name, "block.x", whole)
-    plan.bind(name, "thread.y", plan.fuse(name, warps))
+        plan.annotate(name, "block.x", whole)
+    plan.annotate(name, "thread.y", plan.fuse(name, warps))
     plan.lanes = plan.fuse(name, lanes)
-    plan.bind(name, "thread.x", plan.lanes)
+    plan.annotate(name, "thread.x", plan.lanes)
     if fragment.run == 1:
         held = held[: len(tiles)]  # neighbours are in products after each other
-    plan.bind(name, "unroll", *held[:-1])
-    plan.bind(name, "vector", held[-1])
+    plan.annotate(name, "unroll", *held[:-1])
+    plan.annotate(name, "vector", held[-1])
 
 
 def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Extent, all_taps: bool) -> str:
     """The loops of the sums; the one at which operands are copied."""
     name, mma = c.stage.name, c.intrinsic
-    level = {a.name: plan.split(name, a.name, inner[a.name]) for a in (*c.rows, *c.columns)}
-    outer, steps, along = plan.split(name, c.along.name, chunk, mma.k)
+    level = {a.name: plan.split(name, a.name, (inner[a.name],)) for a in (*c.rows, *c.columns)}
+    outer, steps, along = plan.split(name, c.along.name, (chunk, mma.k))
     taps, batches = [t.name for t in c.taps], [a.name for a in c.both]
     rows, columns = [level[a.name][1] for a in c.rows], [level[a.name][1] for a in c.columns]
     tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
     plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
     copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
     # Written out, loads of one tap are under way while products of the one before are computed.
-    plan.bind(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
+    plan.annotate(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
     order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
@@ -171,11 +171,11 @@ def _copied(
 ) -> Extent:
     """An operand's part in shared memory; its bytes. With `transposes_it`, threads transpose it."""
     sums, tensor = c.stage.name, read.tensor
-    stages = {stage.name: stage for stage in plan.expression.stages if not facts.is_summed(stage)}
+    stages = {stage.name: stage for stage in plan.base.stages if not facts.is_summed(stage)}
     places = order(read, c)
     own = tensor in stages and (places is None or transposes_it)
     name = tensor if own else f"{tensor}.shared"
-    shape = plan.expression.shape_of(tensor)
+    shape = plan.base.shape_of(tensor)
     sizes = [reach(i, extents) for i in read.indices]
     taps: dict[str, Extent] = {**extents, **{tap.name: tap.extent for tap in c.taps}}
     for size, i, whole in zip(sizes, read.indices, shape, strict=True):
@@ -201,18 +201,18 @@ def _copied(
     if transposes_it:
         # Lanes have neighbours in memory, and each of them a run of what is summed over.
         summed = axes[along_of(read, c)]
-        groups, run = plan.split(name, summed, width)
+        groups, run = plan.split(name, summed, (width,))
         others = [axis for axis in axes if axis != summed]
         plan.step(s.Reorder(name, (groups, *others, run)))
-        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), threads_y, c.intrinsic.lanes)
+        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), (threads_y, c.intrinsic.lanes))
     else:
         if places is not None:
             axes = [axes[n] for n in places]
             plan.step(s.Reorder(name, tuple(axes)))
-        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), threads_y, c.intrinsic.lanes, width)
-    plan.bind(name, "thread.y", by_y)
-    plan.bind(name, "thread.x", by_x)
-    plan.bind(name, "vector", run)
+        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), (threads_y, c.intrinsic.lanes, width))
+    plan.annotate(name, "thread.y", by_y)
+    plan.annotate(name, "thread.x", by_x)
+    plan.annotate(name, "vector", run)
     lines = c.intrinsic.warps > 1 and read == c.right
     if lines and along_columns(c):
         along = along_of(read, c)

@@ -113,7 +113,7 @@ _RESERVED = 48  # registers for addresses and the like
 
 
 def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
-    gpu = plan.gpu
+    gpu = plan.target
     rows = product_of(*(tiles[a.name] for a in c.rows))
     columns = product_of(*(tiles[a.name] for a in c.columns))
     if c.columns and not c.intrinsic.own:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import StageGroup
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
+from deepgen.compiler.rules.gpu.groups import with_operands
+from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers, product_of, reach, total_of
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
+from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_INNER = 8
@@ -19,21 +20,63 @@ _USUAL_THREADS = 128
 _MOST_TAPS = 9  # that are written out
 
 
-def by_threads(plan: Plan, group: StageGroup, *, shared: bool, kept: frozenset[str] = frozenset()) -> None:
+class SharedTiles:
+    """Operands of a sum in shared memory, with their border of zeros where they have one."""
+
+    name, exclusive, targets = "Shared-Tiles", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        sums = plan.part.reduction
+        if sums is None:
+            return "it reduces nothing by itself"
+        return None if plan.reads_kept or shareable(sums) else "a block reads no element of all operands twice"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(lambda way: _added_up(way, shared=True))
+
+
+class ByThreads:
+    """A few elements for each thread, which reads its operands from memory."""
+
+    name, exclusive, targets = "Threads", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        if plan.reads_kept:
+            return BORDER
+        if plan.part.rows:
+            return "its rows need reductions, which threads of a block share"
+        return "it is scanned along rows, by the lanes of a warp or by a thread each" if plan.part.scans_sums else None
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(lambda way: _added_up(way, shared=False))
+
+
+def _added_up(plan: Plan, *, shared: bool) -> None:
+    part = plan.part
+    sums = part.reduction
+    if sums is None or sums.scan:
+        by_threads(plan, plan.stage(part.last.name), None, shared=False)
+        return
+    name = plan.added_up(sums, "register")
+    if shared:
+        copied = [r.tensor for r in operands(sums) if r.tensor not in plan.form.kept]
+        plan.restructure(*(s.CacheRead(tensor, f"{tensor}.shared", "shared", (name,)) for tensor in copied))
+    by_threads(plan, plan.stage(part.last.name), with_operands(plan.stage(name), sums), shared=shared)
+
+
+def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> None:
     """The steps of a launch. With `shared`, the operands of its sum are copied to shared memory in chunks.
 
-    `kept` are operands that are stages, and computed there.
+    Operands that are stages are computed there.
     """
-    out = group.last
-    sums = group.sums[0] if group.sums else None
-    plan.names.append("shared" if shared else "threads")
+    plan.names += ("shared" if shared else "threads",)
     if sums is None and out.reduce is None:
         _place_by_place(plan, out)
         return
     threads, inner = _sizes(plan, out, sums)
     loops = result(plan, out, threads, inner)
     whole = product_of(*threads.values())
-    plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
+    plan.require(whole <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
     if sums is None:
         return
@@ -45,22 +88,22 @@ def by_threads(plan: Plan, group: StageGroup, *, shared: bool, kept: frozenset[s
     own = [a.name for a in sums.axes]
     if not shared:
         plan.step(s.Reorder(sums.name, (*(a.name for a in sums.reduced), *own)))
-        plan.bind(sums.name, "unroll", *_few(list(sums.reduced)), *own[:-1])
-        plan.bind(sums.name, "vector", own[-1])
+        plan.annotate(sums.name, "unroll", *_few(list(sums.reduced)), *own[:-1])
+        plan.annotate(sums.name, "vector", own[-1])
         return
     along = max(sums.reduced, key=lambda a: a.extent)
     chunk = plan.knob("chunk", [n for n in (4, 8, 16, 32, 64) if along.extent % n == 0] or [along.extent], 16)
-    outer, steps = plan.split(sums.name, along.name, chunk)
+    outer, steps = plan.split(sums.name, along.name, (chunk,))
     rest = [a.name for a in sums.reduced if a != along]
     plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
     few = _few([a for a in sums.reduced if a != along])
-    plan.bind(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
+    plan.annotate(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
     tile = {a.name: product_of(threads[o], inner[o]) for a, o in zip(sums.axes, same, strict=True)}
     extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
     total: list[Extent] = []
     for read in operands(sums):
-        total.append(_copied(plan, sums, read, extents, outer, whole, kept))
-    plan.require(total_of(*total) <= plan.gpu.shared_per_block - 1024, "copies fit in shared memory")
+        total.append(_copied(plan, sums, read, extents, outer, whole))
+    plan.require(total_of(*total) <= plan.target.shared_per_block - 1024, "copies fit in shared memory")
     plan.derive("shared_bytes", total_of(*total))
 
 
@@ -82,10 +125,10 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
     run = WIDEST // dtype(out.dtype).bytes
     each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
-    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), threads, each)
-    plan.bind(out.name, "block.x", blocks)
-    plan.bind(out.name, "thread.x", by_thread)
-    plan.bind(out.name, "vector", own)
+    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), (threads, each))
+    plan.annotate(out.name, "block.x", blocks)
+    plan.annotate(out.name, "thread.x", by_thread)
+    plan.annotate(out.name, "vector", own)
 
 
 def operands(sums: Stage) -> list[Read]:
@@ -145,24 +188,22 @@ def result(plan: Plan, out: Stage, threads: dict[str, Extent], inner: dict[str, 
     if not free:
         # One element, or one row that is scanned: one thread's work.
         return out.axes[0].name
-    level = [plan.split(name, a.name, threads[a.name], inner[a.name]) for a in free]
+    level = [plan.split(name, a.name, (threads[a.name], inner[a.name])) for a in free]
     kept = [a.name for a in out.axes if a.name not in threads] + [a.name for a in out.reduced]
     blocks, by_threads, own = ([one[n] for one in level] for n in range(3))
     plan.step(s.Reorder(name, (*blocks, *by_threads, *kept, *own)))
-    plan.bind(name, "block.x", plan.fuse(name, blocks))
+    plan.annotate(name, "block.x", plan.fuse(name, blocks))
     loop = plan.fuse(name, by_threads)
-    plan.bind(name, "thread.x", loop)
-    plan.bind(name, "unroll", *own[:-1])
-    plan.bind(name, "vector", own[-1])
+    plan.annotate(name, "thread.x", loop)
+    plan.annotate(name, "unroll", *own[:-1])
+    plan.annotate(name, "vector", own[-1])
     return loop
 
 
-def _copied(
-    plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loop: str, threads: Extent, kept: frozenset[str]
-) -> Extent:
+def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loop: str, threads: Extent) -> Extent:
     name, axes = f"{read.tensor}.shared", [f"a{n}" for n in range(len(read.indices))]
-    if read.tensor in kept:
-        name, axes = read.tensor, [a.name for a in plan.expression.stage(read.tensor).axes]
+    if read.tensor in plan.form.kept:
+        name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
         plan.step(s.SetScope(name, "shared"))
     sizes = [reach(i, extents) for i in read.indices]
     size = dtype(read.dtype).bytes
@@ -171,10 +212,10 @@ def _copied(
     # Where taps move the innermost dimension, runs begin anywhere: neighbours then had better load neighbours.
     usual = WIDEST // size if facts.plain(read.indices[-1]) else 1
     width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
-    _, by_thread, run = plan.split(name, whole, threads, width)
-    plan.bind(name, "thread.x", by_thread)
-    plan.bind(name, "vector", run)
+    _, by_thread, run = plan.split(name, whole, (threads, width))
+    plan.annotate(name, "thread.x", by_thread)
+    plan.annotate(name, "vector", run)
     return product_of(size, *sizes)
 
 
-__all__ = ["by_threads", "operands", "result", "shareable"]
+__all__ = ["ByThreads", "SharedTiles", "by_threads", "operands", "result", "shareable"]

@@ -13,12 +13,13 @@ from math import gcd, prod
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import threads
-from deepgen.compiler.rules.gpu.groups import StageGroup
+from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted, with_reads
+from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_TAPS = 49
@@ -27,13 +28,19 @@ _USUAL_THREADS = 256
 _USUAL_ROWS, _PAIR = 4, 2  # results of a thread along the outermost axis that taps move, and along others
 
 
-def serves(sums: Stage) -> bool:
-    """Whether it sums over taps alone: each moves what is read along an axis of the results."""
+def why_not(sums: Stage) -> str | None:
+    """None where it sums over taps alone: each moves what is read along an axis of the results."""
     taps = {a.name for a in sums.reduced if a.extent > 1}
     if sums.reduce != "sum" or not taps or not threads.shareable(sums):
-        return False
+        return "it is no sum of which neighbours read the same elements"
     moving = {tap for read in threads.operands(sums) for i in read.indices for tap in _moved(sums, i.iterators) & taps}
-    return moving == taps and prod(a.extent for a in sums.reduced) <= _MOST_TAPS
+    if moving != taps:
+        return "it sums over more than the taps of a filter"
+    return None if prod(a.extent for a in sums.reduced) <= _MOST_TAPS else f"there are more than {_MOST_TAPS} taps"
+
+
+def serves(sums: Stage) -> bool:
+    return why_not(sums) is None
 
 
 def _moved(sums: Stage, iterators: Set[str]) -> Set[str]:
@@ -86,19 +93,30 @@ def _divided(expression: Expression, padded: Stage) -> tuple[Stage, int, int] | 
     return replace(padded, axes=axes, value=replace(moved, condition=bounded)), shift, run
 
 
-def copies(sums: Stage, reader: str, kept: Set[str]) -> tuple[s.Step, ...]:
-    copied = (read.tensor for read in threads.operands(sums) if read.tensor not in kept)
-    return tuple(s.CacheRead(tensor, _window(tensor), "register", (reader,)) for tensor in copied)
-
-
 def _window(tensor: str) -> str:
     return f"{tensor}.window"
 
 
-def by_window(plan: Plan, group: StageGroup, kept: Set[str]) -> None:
-    """The steps of a launch. `kept` are operands that are stages, and computed in registers."""
-    out, sums = group.last, group.sums[0]
-    plan.names.append("window")
+class Windows:
+    name, exclusive, targets = "Windows", True, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        sums = plan.part.reduction
+        return "it reduces nothing by itself" if sums is None else why_not(sums)
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(by_window)
+
+
+def by_window(plan: Plan) -> None:
+    """The steps of a launch. Operands that are stages are computed in registers."""
+    whole_sums, kept = plan.part.reduction, plan.form.kept
+    assert whole_sums is not None
+    name = plan.added_up(whole_sums, "register")
+    copied = (read.tensor for read in threads.operands(whole_sums) if read.tensor not in kept)
+    plan.restructure(*(s.CacheRead(tensor, _window(tensor), "register", (name,)) for tensor in copied))
+    out, sums = plan.stage(plan.part.last.name), with_operands(plan.stage(name), whole_sums)
+    plan.names += ("window",)
     same = facts.same_places(out, sums)
     assert same is not None
     axis_of = dict(zip((a.name for a in sums.axes), same, strict=True))
@@ -106,26 +124,26 @@ def by_window(plan: Plan, group: StageGroup, kept: Set[str]) -> None:
              for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
     by_threads, inner = _sizes(plan, out, moved)
     whole = product_of(*by_threads.values())
-    plan.require(whole <= plan.gpu.threads_per_block, "threads of a block")
+    plan.require(whole <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
     loop = threads.result(plan, out, by_threads, inner)
     plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loop))
     own, taps = [a.name for a in sums.axes], [a.name for a in sums.reduced]
     plan.step(s.Reorder(sums.name, (*taps, *own)))
-    plan.bind(sums.name, "unroll", *taps, *own[:-1])
-    plan.bind(sums.name, "vector", own[-1])
+    plan.annotate(sums.name, "unroll", *taps, *own[:-1])
+    plan.annotate(sums.name, "vector", own[-1])
     extents: dict[str, Extent] = {a.name: inner[axis_of[a.name]] for a in sums.axes}
     extents |= {a.name: a.extent for a in sums.reduced}
     held: list[Extent] = [product_of(*inner.values())]
     for read in threads.operands(sums):
         if read.tensor in kept:
-            name, axes = read.tensor, [a.name for a in plan.expression.stage(read.tensor).axes]
+            name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
             plan.step(s.SetScope(name, "register"))
         else:
             name, axes = _window(read.tensor), [f"a{n}" for n in range(len(read.indices))]
         plan.step(s.ComputeAt(name, out.name, loop))
-        plan.bind(name, "unroll", *axes[:-1])
-        plan.bind(name, "vector", axes[-1])
+        plan.annotate(name, "unroll", *axes[:-1])
+        plan.annotate(name, "vector", axes[-1])
         held.append(product_of(*(reach(i, extents) for i in _undivided(read))))
     plan.require(total_of(*held) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
     plan.derive("held", total_of(*held))
@@ -160,4 +178,4 @@ def _sizes(plan: Plan, out: Stage, moved: Set[str]) -> tuple[dict[str, Extent], 
     return by_threads, inner
 
 
-__all__ = ["by_window", "copies", "in_runs", "serves"]
+__all__ = ["Windows", "in_runs", "serves", "why_not"]

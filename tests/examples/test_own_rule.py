@@ -1,0 +1,94 @@
+"""The example's schedule rule serves GPUs, computes what it should, and is tuned and shown as deepgen's own are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simt_emulation as simt
+from pool.emulated import EmulatedCuda, emulated
+
+import deepgen as dg
+import needs
+from deepgen import targets
+from deepgen.extend import Rules
+from deepgen.operators.expr.operator import as_operator
+from deepgen.targets import Target
+from deepgen.toolchains import BuildLimits, Built, Group
+from deepgen.vocabulary import Kernel
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+from own_rule import TransposeTiles, transposition
+
+pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+
+
+def several_axes() -> Any:
+    x, b = dg.tensor("x", (3, 40, 33), "f16"), dg.tensor("b", (33, 3, 40), "f16")
+    return dg.compute("y", (33, 3, 40), lambda i, j, k: x[j, k, i] * 2 + b[i, j, k])
+
+
+@pytest.mark.parametrize("name", ["cuda:sm_80", "hip:gfx90a"])
+def test_tiles_are_stored_across(name: str, tmp_path: Path) -> None:
+    family, gpu = Rules([TransposeTiles()]), targets.resolve(name)
+    sizes: list[dict[str, Any]] = [{"side": 32, "threads": 256, "run": 1}, {"side": 16, "threads": 128, "run": 4}]
+    for place, (expression, size) in enumerate(zip((transposition(50, 70), several_axes()), sizes, strict=True)):
+        operator: Any = as_operator(expression)
+        assert [sketch.name for sketch in family.sketches(operator, gpu)] == ["transposed", "threads"]
+        assert [sketch.name for sketch in Rules().sketches(operator, gpu)] == ["threads"]
+        kernel = family.emit(operator, gpu, {"sketch": "transposed", **size})
+        (tmp_path / str(place)).mkdir()
+        assert not simt.wrong(kernel, simt.build(kernel, tmp_path / str(place)), operator)
+
+
+class SimtCuda(EmulatedCuda):
+    """Builds kernels in the dialect for the driver over host memory: blocks of fibers run them."""
+
+    def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
+        if not any(source.name == "dialect.h" for source in kernel.sources):
+            return self.real.build(kernel, target, folder, limits, group)
+        text = f'#include "{kernel.sources[0].name}"\n'
+        for step in kernel.plan.steps:
+            text += f"""
+extern "C" int {step.entry}_emulated(void** args, const unsigned* grid, const unsigned* block) {{
+    emulate::machine.ranges = {{{{nullptr, 1ll << 62, true, false, {{}}}}}};
+    return *emulate::launch({step.entry}, args, grid[0], block[0], {step.shared_bytes}) ? 700 : 0;
+}}
+"""
+        simt.compiled(kernel, folder, text)
+        kept = self.images / f"{kernel.id}.so"
+        shutil.copyfile(folder / "harness.so", kept)
+        (folder / "kernel.cubin").write_bytes(f"FAKE:{kept}".encode() + bytes(1))
+        steps = tuple(replace(step, entry=f"{step.entry}_emulated") for step in kernel.plan.steps)
+        return Built("kernel.cubin", "cubin", {}, "", replace(kernel.plan, steps=steps))
+
+
+def deepgen(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "deepgen", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_is_tuned_on_a_gpu_and_another_process_finds_it_again(tmp_path: Path) -> None:
+    needs.toolchain(targets.resolve("cuda:sm_90a"), "cuda")
+    with emulated(tmp_path / "gpu", SimtCuda):
+        study = dg.tune(
+            transposition(40, 50), target="cuda:sm_90a", rules=[TransposeTiles()], trials=3,
+            knobs={"sketch": ["transposed"], "threads": [128]}, baselines=False, out=tmp_path / "studies",
+        )  # fmt: skip
+    folder = str(study.folder)
+    assert study.best().trial.config["sketch"] == "transposed"
+    assert study.definition["rules"] == [{"name": "Transpose-Tiles"}]
+    shown = deepgen("show", folder, "--rules")
+    assert "chosen: transposed" in shown and max(map(len, shown.splitlines())) <= 80
+    by_rule = {row["rule"]: row for row in json.loads(deepgen("show", folder, "--rules", "--json"))["rules"]}
+    assert next(iter(by_rule)) == "Transpose-Tiles" and by_rule["Transpose-Tiles"]["chosen"]
+    assert by_rule["Threads"]["sketches"] == ["threads"]
+    assert by_rule["Matrix-Units"]["why"] == "it reduces nothing by itself"
+    assert "x.tile" in deepgen("show", folder, "--schedule")
