@@ -1,5 +1,4 @@
-#include "expressions.h"
-#include "own_products.h"
+#include "matrices.h"
 
 DG_MFMA(mfma_f16, f32, f16, 16, 16, mfma_f32_16x16x16f16)
 

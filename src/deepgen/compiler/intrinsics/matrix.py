@@ -9,8 +9,8 @@ sums (`Fragment`), and in how they load operands:
   in lines.
 - Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along what is summed over.
 
-An entry has all that is of one instruction: `text` and `header` are how CUDA and HIP call it, `alone` is how products
-are waited for and what they must be fenced by. Passes and rules ask for these, never for an instruction by its name.
+An entry has all that is of one instruction: `text` is how CUDA and HIP call it (with `matrices.h`), `alone` is how
+products are waited for and what they must be fenced by. Passes and rules ask for these, never for one by its name.
 """
 
 from __future__ import annotations
@@ -146,11 +146,6 @@ class MatrixProduct:
         return not self.own and gpu.sm >= self.sm and (self.warps == 1 or gpu.arch == "sm_90a")
 
     @property
-    def header(self) -> str:
-        """The one that its text needs."""
-        return "own_products.h" if self.own else "warpgroup.h" if self.alone else "matrices.h"
-
-    @property
     def text(self) -> str:
         """What defines the function that kernels call: `name(sums, rows, columns)`."""
         formats = f"{self.name}, {self.sum}, {self.operand}"
@@ -235,10 +230,6 @@ class WideProduct:
         return dtype(self.intrinsic.operand).bytes
 
     @property
-    def header(self) -> str:
-        return self.intrinsic.header
-
-    @property
     def name(self) -> str:
         rows = f"_{self.apart}" if self.apart else ""
         return f"{self.intrinsic.name}_{self.columns}_{self.leading}{rows}"
@@ -254,7 +245,7 @@ class WideProduct:
         sizes = f"{kind}, {self.columns}, {self.leading}"
         if self.apart:
             rows, second, transposed = f"%{count}", count + 1, "0, "
-            inputs = f'"l"(first_operand(a, {self.apart}))'
+            inputs = f'"l"(in_lines(a, 16, {self.apart}))'
             head, emulated = "u32 a", f"multiply_lines<{sizes}, {self.apart}>"
         else:
             rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
@@ -271,7 +262,7 @@ class WideProduct:
             '    asm volatile("{\\n.reg .pred add;\\nsetp.ne.b32 add, 1, 0;\\n"',
             f'                 "{instruction} {{{sums}}}, {rows}, %{second}, {modes};\\n}}"',
             f"                 : {outputs}",
-            f'                 : {inputs}, "l"(second_operand(b, {self.leading})));',
+            f'                 : {inputs}, "l"(in_lines(b, {self.leading or 16}, {WARPGROUP.align})));',
             "}",
             "#endif",
         ]
@@ -287,5 +278,5 @@ def wide_product(name: str) -> WideProduct | None:
 
 
 def called_product(name: str) -> MatrixProduct | WideProduct | None:
-    """The product that a call of that name is; both have a text and a header."""
+    """The product that a call of that name is; both have a text."""
     return PRODUCTS.get(name) or wide_product(name)

@@ -249,54 +249,39 @@ class _Emitter(Statements[Scope]):
 
     def parallel(self, loop: For, scope: Scope) -> list[str]:
         """A function for the threads of a loop, and what starts it."""
-        name = f"{self.entry}_part{len(self.parts)}"
+        number, name, counter = len(self.parts), f"{self.entry}_part{len(self.parts)}", scope.name(loop.variable)
         self.parts.append("")
-        counter = self.names.of(loop.variable)
-        kept = {variable: self.names.of(variable) for variable in scope.ranges}
-        captured = [*(self.names.of(b) for b in scope.buffers), *kept.values()]
-        fields = [f"    {self.plain_pointer(b)};" for b in scope.buffers.values()]
-        fields += [f"    i64 {name};" for name in kept.values()]
+        kept = [scope.name(variable) for variable in scope.ranges]
         self.in_thread = True
         body = self.statement(loop.body, scope.inside(loop), 4)
         self.in_thread = False
-        iterations = [
-            "    for (int nth = 0; nth < j->threads; nth++) {",
-            "        loop_part *part = &j->parts[(thread + nth) % j->threads];",
-            "        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {",
-            "            const i64 to = least(part->end, from + j->together);",
-            f"            for (i64 {counter} = from; {counter} < to; {counter}++) {{",
-            *body,
-            "            }",
-            "        }",
-            "    }",
-        ]
-        taken = [f"    {self.pointer(b)} = j->{self.names.of(b.name)};" for b in scope.buffers.values()]
-        taken += [f"    const i64 {name} = j->{name};" for name in kept.values()]
-        self.parts[int(name.rpartition("part")[2])] = "\n".join(
+        pointers = {scope.name(b.name): self.pointer(b) for b in scope.buffers.values()}
+        fields = [*(of.replace("restrict ", "") for of in pointers.values()), *(f"i64 {one}" for one in kept)]
+        taken = [f"{of} = j->{one};" for one, of in pointers.items()] + [f"const i64 {one} = j->{one};" for one in kept]
+        iterations = f"""\
+    for (int nth = 0; nth < j->threads; nth++) {{
+        loop_part *part = &j->parts[(thread + nth) % j->threads];
+        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {{
+            const i64 to = least(part->end, from + j->together);
+            for (i64 {counter} = from; {counter} < to; {counter}++) {{"""
+        lines = [*iterations.splitlines(), *body, "            }", "        }", "    }"]
+        self.parts[number] = "\n".join(
             [
                 "typedef struct {",
-                *fields,
-                "    char *own;",
-                "    loop_part *parts;",
-                "    i64 threads, together;",
-                f"}} {name}_job;",
-                "",
-                f"static void {name}(void *given, int thread) {{",
-                f"    {name}_job *j = given;",
-                *taken,
-                f"    char *own = j->own + thread * (i64){self.function.thread_bytes};",
-                "    (void)own;",
-                *self.configured(loop.body, iterations, "    "),
-                "}",
-                "",
+                *(f"    {field};" for field in fields),
+                f"    char *own;\n    loop_part *parts;\n    i64 threads, together;\n}} {name}_job;\n",
+                f"static void {name}(void *given, int thread) {{\n    {name}_job *j = given;",
+                *(f"    {one}" for one in taken),
+                f"    char *own = j->own + thread * (i64){self.function.thread_bytes};\n    (void)own;",
+                *self.configured(loop.body, lines, "    "),
+                "}\n",
             ]
         )
         arguments = ", ".join(
             [
-                *(f".{name} = {name}" for name in captured),
+                *(f".{one} = {one}" for one in (*pointers, *kept)),
                 f".own = (char *)workspace + {self.function.shared_bytes}",
-                ".parts = parts, .threads = threads",
-                ".together = turns / (threads * 8) + (turns < threads * 8)",
+                ".parts = parts, .threads = threads, .together = turns / (threads * 8) + (turns < threads * 8)",
             ]
         )
         return [
@@ -308,6 +293,3 @@ class _Emitter(Statements[Scope]):
             f"    pool_run(threads, {name}, &job);",
             "}",
         ]
-
-    def plain_pointer(self, buffer: Buffer) -> str:
-        return self.pointer(buffer).replace("restrict ", "")

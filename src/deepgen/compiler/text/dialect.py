@@ -25,8 +25,8 @@ class Dialect:
     loop: str  # of a variable up to an end
     quotient: str  # or a remainder, of what is not negative
     pointer: str  # to what no other one points to: of a type, by a name
+    minus: bool = True  # whether a negative multiple is subtracted: compilers of GPUs do otherwise by that
     own: str = ""  # what a kernel's own names end with, and no name of the language's
-    minus: bool = True  # whether a negative multiple is subtracted
     barrier: str = ""
     fence: str = ""  # that loads stay behind
 

@@ -27,47 +27,44 @@ DG_DEVICE f32 widen_bf16(bf16 x) { f32 y; widen(x, y); return y; }
 DG_DEVICE f16 narrow_f16(f32 x) { f16 y; narrow(x, y); return y; }
 DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
 
-// Functions of the chip, or of the CPU that emulates it.
-#if defined(DG_EMULATE)
-DG_DEVICE void block_ends() { barrier(); }  // no thread ends before those that its lane meets
-DG_DEVICE f32 chip_exp(f32 x) { return std::exp(x); }
-DG_DEVICE f32 chip_log(f32 x) { return std::log(x); }
-DG_DEVICE f32 chip_sqrt(f32 x) { return std::sqrt(x); }
-DG_DEVICE f32 chip_sin(f32 x) { return std::sin(x); }
-DG_DEVICE f32 chip_cos(f32 x) { return std::cos(x); }
-DG_DEVICE f32 chip_floor(f32 x) { return std::floor(x); }
-DG_DEVICE f32 chip_tanh(f32 x) { return std::tanh(x); }
-DG_DEVICE f32 chip_erf(f32 x) { return std::erf(x); }
-DG_DEVICE f32 chip_pow(f32 a, f32 b) { return std::pow(a, b); }
-#define DG_WIDE_FUNCTIONS 1
-DG_DEVICE f64 chip_exp(f64 x) { return std::exp(x); }
-DG_DEVICE f64 chip_log(f64 x) { return std::log(x); }
-DG_DEVICE f64 chip_sqrt(f64 x) { return std::sqrt(x); }
-DG_DEVICE f64 chip_sin(f64 x) { return std::sin(x); }
-DG_DEVICE f64 chip_cos(f64 x) { return std::cos(x); }
-DG_DEVICE f64 chip_floor(f64 x) { return std::floor(x); }
-DG_DEVICE f64 chip_tanh(f64 x) { return std::tanh(x); }
-DG_DEVICE f64 chip_erf(f64 x) { return std::erf(x); }
-DG_DEVICE f64 chip_pow(f64 a, f64 b) { return std::pow(a, b); }
-#elif defined(__HIP__)
-DG_DEVICE void block_ends() {}
-DG_DEVICE f32 chip_exp(f32 x) { return __builtin_expf(x); }
-DG_DEVICE f32 chip_log(f32 x) { return __builtin_logf(x); }
-DG_DEVICE f32 chip_sqrt(f32 x) { return __builtin_sqrtf(x); }
-DG_DEVICE f32 chip_sin(f32 x) { return __builtin_sinf(x); }
-DG_DEVICE f32 chip_cos(f32 x) { return __builtin_cosf(x); }
-DG_DEVICE f32 chip_floor(f32 x) { return __builtin_floorf(x); }
-DG_DEVICE f64 chip_sqrt(f64 x) { return __builtin_sqrt(x); }
-DG_DEVICE f64 chip_floor(f64 x) { return __builtin_floor(x); }
+// Functions of the chip, or of the CPU that emulates it: HIP's compiler has some without a vendor's library.
+#if defined(__HIP__)
+#define DG_CHIP(name) __builtin_##name
+#else
+#define DG_CHIP(name) name
+#endif
+#define DG_FLOATS(T, f)                                                   \
+    DG_DEVICE T add_##T(T a, T b) { return a + b; }                       \
+    DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
+    DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
+    DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }     \
+    DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
+    DG_DEVICE T sqrt_##T(T x) { return DG_CHIP(sqrt##f)(x); }             \
+    DG_DEVICE T rsqrt_##T(T x) { return 1 / DG_CHIP(sqrt##f)(x); }        \
+    DG_DEVICE T floor_##T(T x) { return DG_CHIP(floor##f)(x); }
+#define DG_FUNCTIONS(T, f)                                                \
+    DG_DEVICE T exp_##T(T x) { return DG_CHIP(exp##f)(x); }               \
+    DG_DEVICE T log_##T(T x) { return DG_CHIP(log##f)(x); }               \
+    DG_DEVICE T sin_##T(T x) { return DG_CHIP(sin##f)(x); }               \
+    DG_DEVICE T cos_##T(T x) { return DG_CHIP(cos##f)(x); }               \
+    DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + DG_CHIP(exp##f)(-x)); }
+#define DG_LIBRARY(T, f)                                                  \
+    DG_DEVICE T tanh_##T(T x) { return tanh##f(x); }                      \
+    DG_DEVICE T erf_##T(T x) { return erf##f(x); }                        \
+    DG_DEVICE T pow_##T(T a, T b) { return pow##f(a, b); }
+DG_FLOATS(f32, f)
+DG_FLOATS(f64, )
+DG_FUNCTIONS(f32, f)
+#if defined(__HIP__)
 // By its series near zero, and by an exponential elsewhere: the chip has none.
-DG_DEVICE f32 chip_tanh(f32 x) {
-    f32 size = __builtin_fabsf(x), s = x * x, e = chip_exp(-2 * size);
+DG_DEVICE f32 tanh_f32(f32 x) {
+    f32 size = __builtin_fabsf(x), s = x * x, e = exp_f32(-2 * size);
     f32 near = x * (1 + s * (-1.f / 3 + s * (2.f / 15 + s * (-17.f / 315 + s * (62.f / 2835)))));
     f32 far = (1 - e) / (1 + e);
     return size < 0.25f ? near : x < 0 ? -far : far;
 }
 // By its series up to 1; beyond, by a polynomial in 1 / (1 + p x) times exp(-x^2).
-DG_DEVICE f32 chip_erf(f32 x) {
+DG_DEVICE f32 erf_f32(f32 x) {
     f32 size = __builtin_fabsf(x), s = x * x, sum = 0, term = x;
     DG_UNROLL for (int n = 0; n < 12; ++n) {
         sum += term / (2 * n + 1);
@@ -75,49 +72,14 @@ DG_DEVICE f32 chip_erf(f32 x) {
     }
     f32 t = 1 / (1 + 0.3275911f * size);
     f32 poly = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    f32 far = 1 - poly * chip_exp(-s);
+    f32 far = 1 - poly * exp_f32(-s);
     return size < 1 ? sum * 1.1283791671f : x < 0 ? -far : far;
 }
 #else
-DG_DEVICE void block_ends() {}
-DG_DEVICE f32 chip_exp(f32 x) { return expf(x); }
-DG_DEVICE f32 chip_log(f32 x) { return logf(x); }
-DG_DEVICE f32 chip_sqrt(f32 x) { return sqrtf(x); }
-DG_DEVICE f32 chip_sin(f32 x) { return sinf(x); }
-DG_DEVICE f32 chip_cos(f32 x) { return cosf(x); }
-DG_DEVICE f32 chip_floor(f32 x) { return floorf(x); }
-DG_DEVICE f32 chip_tanh(f32 x) { return tanhf(x); }
-DG_DEVICE f32 chip_erf(f32 x) { return erff(x); }
-DG_DEVICE f32 chip_pow(f32 a, f32 b) { return powf(a, b); }
-#define DG_WIDE_FUNCTIONS 1
-DG_DEVICE f64 chip_exp(f64 x) { return exp(x); }
-DG_DEVICE f64 chip_log(f64 x) { return log(x); }
-DG_DEVICE f64 chip_sqrt(f64 x) { return sqrt(x); }
-DG_DEVICE f64 chip_sin(f64 x) { return sin(x); }
-DG_DEVICE f64 chip_cos(f64 x) { return cos(x); }
-DG_DEVICE f64 chip_floor(f64 x) { return floor(x); }
-DG_DEVICE f64 chip_tanh(f64 x) { return tanh(x); }
-DG_DEVICE f64 chip_erf(f64 x) { return erf(x); }
-DG_DEVICE f64 chip_pow(f64 a, f64 b) { return pow(a, b); }
+DG_FUNCTIONS(f64, )
+DG_LIBRARY(f32, f)
+DG_LIBRARY(f64, )
 #endif
-
-#define DG_FLOATS(T)                                                      \
-    DG_DEVICE T add_##T(T a, T b) { return a + b; }                       \
-    DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
-    DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
-    DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }     \
-    DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
-    DG_DEVICE T sqrt_##T(T x) { return chip_sqrt(x); }                    \
-    DG_DEVICE T rsqrt_##T(T x) { return 1 / chip_sqrt(x); }               \
-    DG_DEVICE T floor_##T(T x) { return chip_floor(x); }
-#define DG_FUNCTIONS(T)                                                   \
-    DG_DEVICE T exp_##T(T x) { return chip_exp(x); }                      \
-    DG_DEVICE T log_##T(T x) { return chip_log(x); }                      \
-    DG_DEVICE T sin_##T(T x) { return chip_sin(x); }                      \
-    DG_DEVICE T cos_##T(T x) { return chip_cos(x); }                      \
-    DG_DEVICE T tanh_##T(T x) { return chip_tanh(x); }                    \
-    DG_DEVICE T erf_##T(T x) { return chip_erf(x); }                      \
-    DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + chip_exp(-x)); }
 // Whole numbers wrap around; a quotient is rounded down, and by zero it is zero.
 #define DG_WHOLES(T, U)                                                   \
     DG_DEVICE T add_##T(T a, T b) { return (T)((U)a + (U)b); }            \
@@ -129,29 +91,14 @@ DG_DEVICE f64 chip_pow(f64 a, f64 b) { return pow(a, b); }
     DG_DEVICE T min_##T(T a, T b) { return a < b ? a : b; }               \
     DG_DEVICE T div_##T(T a, T b) {                                       \
         if (b == 0) return 0;                                             \
-        if (b == (T)-1) return (T)(0 - (U)a);                             \
+        if ((T)-1 < 0 && b == (T)-1) return (T)(0 - (U)a);                \
         return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));           \
     }
-DG_FLOATS(f32)
-DG_FLOATS(f64)
-DG_FUNCTIONS(f32)
-#if DG_WIDE_FUNCTIONS
-DG_FUNCTIONS(f64)
-DG_DEVICE f32 pow_f32(f32 a, f32 b) { return chip_pow(a, b); }
-DG_DEVICE f64 pow_f64(f64 a, f64 b) { return chip_pow(a, b); }
-#endif
 DG_WHOLES(i8, u32)
+DG_WHOLES(u8, u32)
 DG_WHOLES(i16, u32)
 DG_WHOLES(i32, u32)
 DG_WHOLES(i64, u64)
-DG_DEVICE u8 add_u8(u8 a, u8 b) { return (u8)(a + b); }
-DG_DEVICE u8 sub_u8(u8 a, u8 b) { return (u8)(a - b); }
-DG_DEVICE u8 mul_u8(u8 a, u8 b) { return (u8)(a * b); }
-DG_DEVICE u8 neg_u8(u8 x) { return (u8)(0 - x); }
-DG_DEVICE u8 abs_u8(u8 x) { return x; }
-DG_DEVICE u8 max_u8(u8 a, u8 b) { return a > b ? a : b; }
-DG_DEVICE u8 min_u8(u8 a, u8 b) { return a < b ? a : b; }
-DG_DEVICE u8 div_u8(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a / b); }
 
 #if !defined(DG_EMULATE) && !defined(__HIP__)
 // Numbers of 8 bytes as they are: moved as pairs of words, NVRTC takes what a loop stores for unchanged in its next turn.
@@ -170,8 +117,10 @@ DG_WIDE_NUMBERS(i64)
 #define DG_HELD(T, name, count) \
     T name[count];              \
     std::memset(static_cast<void*>(name), 0xFF, sizeof(name))
+DG_DEVICE void block_ends() { barrier(); }  // no thread ends before those that its lane meets
 #else
 #define DG_HELD(T, name, count) T name[count]
+DG_DEVICE void block_ends() {}
 #endif
 
 // Loads that the compiler may move and merge.
@@ -289,7 +238,40 @@ DG_DEVICE void copy_wait() {}
 #endif
 
 #if defined(DG_EMULATE)
-#include "emulate_lanes.h"
+// Lanes of a warp that do something together: they meet, each leaves its words, and all read them.
+namespace emulate {
+
+struct Exchange {
+    u32 words[2][64][8];  // two meetings take turns: a lane may be one ahead of the others
+    u64 arrived = 0;
+};
+
+inline std::vector<Exchange> exchanges;  // of each warp
+inline std::vector<u64> visits;          // of each thread
+
+inline const u32 (*exchange(const u32* mine, int count))[8] {
+    const int threads = (int)machine.fibers.size(), me = machine.thread, warp = me / WARP;
+    if ((int)visits.size() != threads) {
+        visits.assign(threads, 0);
+        exchanges.assign((threads + WARP - 1) / WARP, Exchange{});
+    }
+    const int lanes = threads - warp * WARP < WARP ? threads - warp * WARP : WARP;
+    const u64 turn = visits[me]++;
+    Exchange& here = exchanges[warp];
+    std::memcpy(here.words[turn % 2][me % WARP], mine, count * sizeof(u32));
+    ++here.arrived;
+    for (int tries = 0; here.arrived < (turn + 1) * lanes; ++tries) {
+        if (tries > 1 << 16) fail("some lanes of a warp do not come to what they do together");
+        yield();
+    }
+    return here.words[turn % 2];
+}
+
+}  // namespace emulate
+
+DG_DEVICE u32 across(u32 word, int mask) {
+    return emulate::exchange(&word, 1)[(thread_id() % WARP) ^ mask][0];
+}
 #elif defined(__HIP__)
 DG_DEVICE u32 across(u32 word, int mask) {
     int lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
@@ -331,3 +313,47 @@ DG_DEVICE T over_threads(T x, u32 shared) {
     }
     return x;
 }
+
+// Scans the COUNT numbers of each of TEAM neighbouring lanes as one row, which goes on from `carry`; all lanes then have
+// in `carry` what the row came to. Every thread of the block calls it.
+template <int TEAM, int COUNT, typename T, T (*JOIN)(T, T)>
+DG_DEVICE void scan_lanes(T* x, T* carry) {
+    static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= WARP, "lanes are joined two by two");
+    DG_UNROLL for (int i = 1; i < COUNT; ++i) x[i] = JOIN(x[i - 1], x[i]);
+    T total = x[COUNT - 1], before = *carry;
+    DG_UNROLL for (int mask = 1; mask < TEAM; mask *= 2) {
+        const T theirs = of_lane_across(total, mask);
+        if (thread_id() & mask) before = JOIN(before, theirs);
+        total = JOIN(total, theirs);
+    }
+    DG_UNROLL for (int i = 0; i < COUNT; ++i) x[i] = JOIN(before, x[i]);
+    *carry = JOIN(*carry, total);
+}
+
+// N elements of two bytes, each APART elements after the one before; zeros where they are not real, and nothing is read.
+// Without a branch: what stands in one is waited for before the next begins.
+template <typename T, int N>
+DG_DEVICE Vec<T, N> gathered(const T* from, int apart, bool real) {
+    Vec<T, N> to{};
+#if defined(DG_EMULATE) || defined(__HIP__)
+    if (real)
+        for (int i = 0; i < N; ++i) to.v[i] = load_plain<T>(from + i * (i64)apart);
+#else
+    DG_UNROLL for (int i = 0; i < N; ++i) {
+        u16 bits = 0;
+        asm volatile("{\n.reg .pred real;\nsetp.ne.u32 real, %2, 0;\n@real ld.global.u16 %0, [%1];\n}"
+            : "+h"(bits) : "l"(from + i * (i64)apart), "r"((u32)real));
+        to.v[i] = bit_cast<T>(bits);
+    }
+#endif
+    return to;
+}
+
+// Launches that overlap: one lets the next begin at once, and that waits before it reads what the first one writes.
+#if !defined(DG_EMULATE) && !defined(__HIP__)
+DG_DEVICE void next_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DG_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+DG_DEVICE void next_may_begin() {}
+DG_DEVICE void wait_for_launch_before() {}
+#endif

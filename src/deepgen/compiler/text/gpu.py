@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import called_product
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Launch, Program, Seq, Stmt, Store, walk
-from deepgen.compiler.passes.lanes import SCAN
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.stages import combined
@@ -27,16 +26,14 @@ from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, Work
 
 _Asked: TypeAlias = "tuple[tuple[Value, bool], ...]"  # conditions, and whether they must hold
 _BLOCKS = 1  # of a multiprocessor: as many as there is room for
-_OWN = ("expressions.h", "matrices.h", "warpgroup.h", "emulate_lanes.h")
-_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS = "lane_scans.h", "own_products.h", "gathers.h", "overlaps.h"
-_OTHERS = (_SCANS, _PRODUCTS, _GATHERS, _OVERLAPS)  # that few kernels need
+_HEADER, _PRODUCTS = "expressions.h", "matrices.h"
 _LIBRARY = {"exp", "log", "sin", "cos", "tanh", "erf", "sigmoid"}
 
 
 def kernel(program: Program, language: str, warp: int, name: str | None = None) -> Kernel:
     """The kernel of a program in CUDA or HIP."""
     text = emit(program)
-    own = sources(__package__, (*_OWN, *(one for one in _OTHERS if f'"{one}"' in text)))
+    own = sources(__package__, (_HEADER, *([_PRODUCTS] if _PRODUCTS in text else [])))
     dialect = GPUS[language]
     return Kernel(
         name=name or program.name,
@@ -53,19 +50,8 @@ def emit(program: Program) -> str:
     called = sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
     products = [product for name in called if (product := called_product(name))]
-    products.sort(key=lambda product: product.header, reverse=True)
-    needed = {product.header for product in products}
-    wanted = {
-        "warpgroup.h": "warpgroup.h" in needed,
-        "matrices.h": "matrices.h" in needed and "warpgroup.h" not in needed,  # which includes it
-        _PRODUCTS: _PRODUCTS in needed,
-        _SCANS: any(name.startswith(SCAN) for name in called),
-        _OVERLAPS: any(overlaps(program, n) for n in range(len(program.launches))),
-        _GATHERS: any(gpu_values.CALL in line for line in kernels),
-    }
-    headers = ["expressions.h", *(header for header, is_wanted in wanted.items() if is_wanted)]
-    lines = [*(f'#include "{one}"' for one in headers), "", *(product.text for product in products)]
-    return "\n".join([*lines, *kernels]) + "\n"
+    include = f'#include "{_PRODUCTS if products else _HEADER}"'
+    return "\n".join([include, "", *(product.text for product in products), *kernels]) + "\n"
 
 
 def missing_functions(expression: Expression) -> list[str]:
@@ -213,10 +199,7 @@ class LaunchEmitter(Statements[GpuScope]):
         return f"DG_HELD({kind}, {name}, {buffer.elements});"
 
     def argument(self, read: Read, scope: GpuScope) -> str:
-        buffer, (offset,) = scope.buffers[read.tensor], read.indices
-        if buffer.scope == "shared":
-            return scope.place(buffer, offset)
-        return f"{scope.name(buffer.name)} + ({scope.index(offset)})"
+        return scope.at(scope.buffers[read.tensor], read.indices[0])
 
     # Stores
 
@@ -228,12 +211,7 @@ class LaunchEmitter(Statements[GpuScope]):
             joined = combined(store.joined, Read("a", (), value.dtype), Read("b", (), value.dtype))
             assert isinstance(joined, Binary)
             text = f"over_threads<{team}, {kind}, {joined.op}_{kind}>({text}, shared)"
-        if buffer.scope in HELD:
-            return [f"{scope.element(buffer, offset)} = {text};"]
-        stored = self.as_it_is(store, scope) or narrowed(buffer.dtype, text)
-        if buffer.scope == "shared":
-            return [f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {stored});"]
-        return [f"store_global<{buffer.dtype}>({scope.pointer(buffer, offset)}, {stored});"]
+        return [self.stored(buffer, offset, text, scope, self.as_it_is(store, scope))]
 
     def vector(self, loop: For, scope: GpuScope) -> list[str]:
         """One store of neighbours: what is read is loaded before, as wide as it lies."""
@@ -258,19 +236,17 @@ class LaunchEmitter(Statements[GpuScope]):
             along = read.indices[0] - iterator(loop.variable)
             if loop.variable not in read.indices[0].iterators:
                 one = scope.element(buffer, read.indices[0])
-                lines.append(
-                    f"const {buffer.dtype} {variable} = {f'{real} ? {one} : {buffer.dtype}{{}}' if asked else one};"
-                )
+                one = f"{real} ? {one} : {buffer.dtype}{{}}" if asked else one
+                lines.append(f"const {buffer.dtype} {variable} = {one};")
                 loaded[read] = variable
             elif loop.variable not in along.iterators:
                 width = scope.together(buffer, along, loop.extent)
                 if buffer.swizzle and width < loop.extent:
                     continue  # its parts do not lie side by side
-                shared = buffer.scope == "shared"
-                kind = "shared" if shared else "input" if asked and buffer.name not in self.written else "plain"
-                call = f"read_{kind}<{width}, {buffer.dtype}, {loop.extent}>"
-                first = scope.place(buffer, along) if shared else scope.pointer(buffer, along)
-                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {call}({first}, {real});")
+                kind = "input" if asked and buffer.name not in self.written else "plain"
+                call = f"read_{'shared' if buffer.scope == 'shared' else kind}<{width}, {buffer.dtype}, {loop.extent}>"
+                read_run = f"{call}({scope.at(buffer, along)}, {real})"
+                lines.append(f"const Vec<{buffer.dtype}, {loop.extent}> {variable} = {read_run};")
                 loaded[read] = f"{variable}.v[{counter}]"
                 runs |= {read: variable} if loop.extent % 2 == 0 else {}
         to, start = scope.buffers[store.buffer], store.indices[0] - iterator(loop.variable)
@@ -280,26 +256,22 @@ class LaunchEmitter(Statements[GpuScope]):
         scope = replace(scope, loaded=loaded)
         text = scope.value(result(replace(store, value=value))).text
         unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
-        width, shared = scope.together(to, start, loop.extent), to.scope == "shared"
+        width = scope.together(to, start, loop.extent)
         if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
-            lines.append(f"widen_run({runs[value]}, {scope.name(to.name)} + ({scope.index(start)}));")
-            return ["{", *(f"    {line}" for line in lines), "}"]
-        if to.scope in HELD or (to.swizzle and width < loop.extent):
-            one = self.stored(to, store.indices[0], text, scope)
-            return ["{", *(f"    {line}" for line in (*lines, f"{unrolled} {one}")), "}"]
-        lines += [
-            f"Vec<{to.dtype}, {loop.extent}> out;",
-            f"{unrolled} out.v[{counter}] = {self.as_it_is(store, scope) or narrowed(to.dtype, text)};",
-            f"write_shared<{width}>({scope.place(to, start)}, out);"
-            if shared
-            else f"write_global<{width}>({scope.pointer(to, start)}, out);",
-        ]
+            lines.append(f"widen_run({runs[value]}, {scope.at(to, start)});")
+        elif to.scope in HELD or (to.swizzle and width < loop.extent):
+            lines.append(f"{unrolled} {self.stored(to, store.indices[0], text, scope)}")
+        else:
+            one = self.as_it_is(store, scope) or narrowed(to.dtype, text)
+            lines += [f"Vec<{to.dtype}, {loop.extent}> out;", f"{unrolled} out.v[{counter}] = {one};"]
+            lines.append(f"write_{_memory(to)}<{width}>({scope.at(to, start)}, out);")
         return ["{", *(f"    {line}" for line in lines), "}"]
 
-    def stored(self, buffer: Buffer, offset: Index, text: str, scope: GpuScope) -> str:
+    def stored(self, buffer: Buffer, offset: Index, text: str, scope: GpuScope, as_it_is: str = "") -> str:
         if buffer.scope in HELD:
             return f"{scope.element(buffer, offset)} = {text};"
-        return f"store_shared<{buffer.dtype}>({scope.place(buffer, offset)}, {narrowed(buffer.dtype, text)});"
+        one = as_it_is or narrowed(buffer.dtype, text)
+        return f"store_{_memory(buffer)}<{buffer.dtype}>({scope.at(buffer, offset)}, {one});"
 
     def as_it_is(self, store: Store, scope: GpuScope) -> str:
         """What a store copies and does not compute, in its own format; nothing where it computes."""
@@ -334,6 +306,10 @@ class LaunchEmitter(Statements[GpuScope]):
             start = f"{scope.place(to, last + n)}, {scope.pointer(source, first + n)}"
             lines.append(f"copy_async_or_zero<{size}>({start}, {real});")
         return lines
+
+
+def _memory(buffer: Buffer) -> str:
+    return "shared" if buffer.scope == "shared" else "global"
 
 
 def _done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:

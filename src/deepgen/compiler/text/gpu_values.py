@@ -10,7 +10,7 @@ from deepgen.compiler.passes import bounds
 from deepgen.compiler.passes.ir import Buffer, For, If, Stmt, Store
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.compiler.text.dialect import CUDA, STORED, Dialect, arithmetic
+from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Const, Read, Select, Value
@@ -38,18 +38,19 @@ class GpuScope(Scope):
             text = f"swizzled<{buffer.swizzle}, {row_bits(buffer)}>({text})"
         return f"{self.name(buffer.name)} + {text}"
 
+    def at(self, buffer: Buffer, offset: Index) -> str:
+        return self.place(buffer, offset) if buffer.scope == "shared" else self.pointer(buffer, offset)
+
     def element(self, buffer: Buffer, offset: Index) -> str:
         if buffer.scope in HELD:
-            return f"{self.name(buffer.name)}[{self.index(offset)}]"
-        if buffer.scope == "shared":
-            return f"load_shared<{buffer.dtype}>({self.place(buffer, offset)})"
-        return f"load_plain<{buffer.dtype}>({self.pointer(buffer, offset)})"
+            return self.address(buffer.name, offset)
+        kind = "shared" if buffer.scope == "shared" else "plain"
+        return f"load_{kind}<{buffer.dtype}>({self.at(buffer, offset)})"
 
     def _read(self, read: Read) -> Text:
-        buffer, kind = self.buffers[read.tensor], arithmetic(read.dtype)
-        if read in self.loaded:
-            return Text(widened(buffer, self.loaded[read]), kind)
-        return Text(widened(buffer, self.element(buffer, read.indices[0])), kind)
+        buffer = self.buffers[read.tensor]
+        text = self.loaded.get(read) or self.element(buffer, read.indices[0])
+        return Text(text if buffer.scope in HELD else widened(buffer.dtype, text), arithmetic(read.dtype))
 
     def together(self, buffer: Buffer, start: Index, extent: int) -> int:
         """How many of so many neighbours one instruction moves, of those that their place and size allow."""
@@ -73,18 +74,10 @@ def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
     return (value, asked) if isinstance(value, Read) else None
 
 
-def widened(buffer: Buffer, text: str) -> str:
-    return f"widen_{buffer.dtype}({text})" if buffer.dtype in STORED and buffer.scope not in HELD else text
-
-
 def row_bits(buffer: Buffer) -> int:
     """From which bit of a place on rows are told apart; those of less than all banks count together."""
-    row = (
-        buffer.sizes[-1] * dtype(buffer.dtype).bytes
-        if len(buffer.strides) < 2
-        else buffer.strides[-2] * dtype(buffer.dtype).bytes
-    )
-    return max(7, row.bit_length() - 1)
+    row = buffer.sizes[-1] if len(buffer.strides) < 2 else buffer.strides[-2]
+    return max(7, (row * dtype(buffer.dtype).bytes).bit_length() - 1)
 
 
 CALL = "gathered<"
