@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from deepgen.run.measure import spawn
 from deepgen.run.measure.sampled import sampled
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
+from deepgen.vocabulary.folders import Scratch
 
 if TYPE_CHECKING:
     from deepgen.operators import Array, Tensor
@@ -67,11 +67,11 @@ def called_afresh(
     if (why := refusal(operator, target)) is not None:
         return Measurement(Verdict.REFUSED, why)
     sets = [operator.inputs(seed + nth) for nth in range(2)]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with Scratch("afresh") as scratch:  # `deepgen clean` removes what a killed tuner left of it
+        folder = scratch.path
         _write(folder, kernel, artifact, operator, target, requires, sets)
         words = {"option": _DEATH_SIGNAL, "parent": os.getpid(), "path": spawn.import_path()}
-        program = _PROGRAM.format(folder=name, **words)
+        program = _PROGRAM.format(folder=str(folder), **words)
         try:
             done = subprocess.run(
                 [sys.executable, "-"],
@@ -80,7 +80,7 @@ def called_afresh(
                 capture_output=True,
                 check=False,
                 timeout=seconds,
-                cwd=name,
+                cwd=str(folder.parent),  # where nothing says whose it is
                 env=spawn.unmarked(),
             )
         except subprocess.TimeoutExpired:
