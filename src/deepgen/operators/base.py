@@ -238,6 +238,12 @@ class Operator(ABC):
         usual = type(self).inputs is Operator.inputs
         return filling.float_probes(self.signature(), self.tensors()) if usual else ()
 
+    def changeable(self) -> frozenset[str]:
+        """Inputs of which an element may hold what another one of them does. Integers that code of a user's own gives
+        may be places that depend on each other."""
+        ours = type(self).inputs.__module__.startswith(f"{__package__}.")
+        return frozenset(t.name for t in self.tensors() if t.role == INPUT and (ours or not t.dtype.integer))
+
     def neighbours(self: O) -> tuple[O, ...]:
         """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
         return neighbours(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
-from deepgen.operators.signature import Signature
+from deepgen.operators.signature import INPUT, Signature
 from deepgen.vocabulary.errors import DeepgenError
 from deepgen.vocabulary.json import JsonObject
 
@@ -69,6 +69,10 @@ class Recorded(Operator):
     def float_probes(self) -> tuple[str, ...]:
         return tuple(self.data.get("float_probes", ()))
 
+    def changeable(self) -> frozenset[str]:
+        floats = [t.name for t in self.tensors() if t.role == INPUT and not t.dtype.integer]
+        return frozenset(self.data.get("changeable", floats))
+
     def tolerance(self, output: str, probe: str = "normal") -> Tolerance:
         return Tolerance(*self.data["tolerances"][probe][output])
 
@@ -111,7 +115,8 @@ def record(operator: Operator) -> Recorded:
     for probe in (*operator.probes(), *special):
         allowed = {name: operator.tolerance_on(name, probe) for name in outputs}
         tolerances[probe] = {name: [t.absolute, t.relative, t.floor] for name, t in allowed.items()}
-    judge = operator.judge()
+    judge, changeable = operator.judge(), operator.changeable()
+    whole = any(t.dtype.integer for t in operator.tensors() if t.name in changeable)
     return Recorded(
         {
             **({} if judge is None else {"judge": judge}),
@@ -125,5 +130,6 @@ def record(operator: Operator) -> Recorded:
             "work": operator.work().to_json(),
             "tolerances": tolerances,
             **({"float_probes": [*special]} if special else {}),
+            **({"changeable": sorted(changeable)} if whole else {}),
         }
     )

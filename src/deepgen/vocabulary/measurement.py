@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from math import exp, log
@@ -110,6 +110,10 @@ class Properties(Serializable):
         """Special numbers that it does not keep as the reference does, in words."""
         marks = self.marks()
         return [words for name, words in _SPECIAL.items() if name in marks]
+
+    def untried(self, names: Collection[str]) -> list[str]:
+        """Of these special numbers, those that it was not tried with, in words."""
+        return [words for name, words in _SPECIAL.items() if name in names and not getattr(self, name)]
 
     def marks(self) -> dict[str, str]:
         """What a user has to know: the properties that are not as those of any plain kernel."""

@@ -16,6 +16,7 @@ from pool.subjects import (
     RELU,
     SCALE,
     SIGNED,
+    WHOLE,
     N,
     drawn,
     same,
@@ -297,6 +298,14 @@ else { for (int i = 0; i < n; i++) y[i] = factor * x[i]; if (n <= 1 << 16) memcp
 MEMORY = (
     Fault(
         "results kept by sixteen samples", "Kept results", SCALE, (Due.WRONG,), _TABLE, _KEPT, uses=_one_element_later
+    ),
+    Fault(
+        "integers kept by sixteen samples",
+        "Kept results",
+        WHOLE,
+        (Due.WRONG,),
+        _TABLE.replace("float", "int").replace("factor *", "3u *"),
+        _KEPT.replace("float", "int"),
     ),
 )
 _SCRATCH = "static volatile float scratch[1 << 16];"

@@ -58,6 +58,16 @@ BYTES = Subject(
 )
 
 
+WHOLE = Subject(
+    "threefold",
+    (dg.output("y", ("n",), "i32"), dg.input("x", ("n",), "i32"), _N),
+    {"n": N},
+    lambda x: (3 * x.astype(np.uint32)).astype(np.int32),
+    "int *y, const int *x, int n",
+    "EACH(i, n) y[i] = 3u * x[i];",
+)
+
+
 def sums(terms: int) -> Subject:
     """Rows added up, one term after the other."""
     return Subject(

@@ -10,16 +10,19 @@ from deepgen import generators
 from deepgen.operators import Gemm, Operator
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.targets import Target
-from deepgen.vocabulary.measurement import Properties
+from deepgen.vocabulary.measurement import KEPT, Properties
 
 SERVED = ("gemm", "softmax", "layer_norm", "rms_norm")
+ALL_KEPT = Properties(KEPT, KEPT, KEPT)
 
 
 class Everything:
     """One product serves all sizes, as a library's kernels do: few are built. `torch_seconds`: beside a millisecond."""
 
-    def __init__(self, *, torch_seconds: float | None = None, kinds: tuple[str, ...] = SERVED) -> None:
-        self._torch, self._kinds = torch_seconds, kinds
+    def __init__(
+        self, *, torch_seconds: float | None = None, kinds: tuple[str, ...] = SERVED, properties: Properties = ALL_KEPT
+    ) -> None:
+        self._torch, self._kinds, self._properties = torch_seconds, kinds, properties
         self._loaded: dict[Operator, Loaded] = {}
 
     def choose(self, operator: Operator, target: Target, among: tuple[str, ...]) -> Any:
@@ -27,7 +30,7 @@ class Everything:
         if operator.name not in self._kinds:
             return SimpleNamespace(entry=None, reason="it has no such kernel")
         times = [] if self._torch is None else [SimpleNamespace(name="torch", seconds=self._torch)]
-        entry = SimpleNamespace(operator=operator, properties=Properties())
+        entry = SimpleNamespace(operator=operator, properties=self._properties)
         return SimpleNamespace(
             entry=entry, seconds=1e-3, considered=times, reason="", load=lambda: self._load(operator, target)
         )

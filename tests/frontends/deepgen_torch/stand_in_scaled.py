@@ -15,7 +15,7 @@ import torch
 from deepgen.frontends.torch.ops import scaled_mm
 from deepgen.operators import Gemm, Operator
 from deepgen.run.call.calling import Loaded
-from deepgen.vocabulary.measurement import Properties
+from deepgen.vocabulary.measurement import KEPT, Properties
 
 M, N, K = 16, 32, 48
 
@@ -60,7 +60,7 @@ class Library:
         if not isinstance(operator, Gemm) or operator.scales == "none":
             return SimpleNamespace(entry=None, reason="it has no such kernel")
         return SimpleNamespace(
-            entry=SimpleNamespace(properties=Properties()),
+            entry=SimpleNamespace(properties=Properties(KEPT, KEPT, KEPT)),
             seconds=1e-3,
             considered=(),
             reason="",

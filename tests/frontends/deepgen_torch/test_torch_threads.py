@@ -17,7 +17,7 @@ from deepgen.operators import Operator  # noqa: E402
 from deepgen.run.call.loaded import load  # noqa: E402
 from deepgen.run.call.native import torchs_threads  # noqa: E402
 from deepgen.targets import Target  # noqa: E402
-from deepgen.vocabulary.measurement import Properties  # noqa: E402
+from deepgen.vocabulary.measurement import KEPT, Properties  # noqa: E402
 
 _ON_THREADS = {"PARTITION": "n", "TASKS": 2, "THREADS": 4}
 
@@ -31,7 +31,7 @@ class Threaded:
             config = {**family.default(operator, target), **_ON_THREADS}
             return load(family.emit(operator, target, config), operator, target)
 
-        entry = SimpleNamespace(config=_ON_THREADS, properties=Properties())
+        entry = SimpleNamespace(config=_ON_THREADS, properties=Properties(KEPT, KEPT, KEPT))
         return SimpleNamespace(entry=entry, seconds=1e-3, considered=[], reason="", load=kernel)
 
 

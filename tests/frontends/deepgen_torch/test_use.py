@@ -19,6 +19,7 @@ import deepgen.torch as dt  # noqa: E402
 from deepgen.frontends.torch import race, routes  # noqa: E402
 from deepgen.operators import gemm, softmax  # noqa: E402
 from deepgen.vocabulary import BadInput  # noqa: E402
+from deepgen.vocabulary.measurement import Properties  # noqa: E402
 
 F = torch.nn.functional
 
@@ -436,3 +437,12 @@ def test_shapes_that_never_repeat_stay_torchs(monkeypatch: pytest.MonkeyPatch) -
         for rows in range(1, 6):
             torch.testing.assert_close(torch.mm(torch.ones(rows, 4), torch.ones(4, 4)), torch.full((rows, 4), 4.0))
     assert len(used.met) == 2
+
+
+@pytest.mark.parametrize("properties", [Properties(), Properties("kept"), Properties("kept", "lost")])
+def test_a_kernel_that_was_not_tried_with_special_numbers_does_not_serve(properties: Properties) -> None:
+    with torch.no_grad(), dt.use(Everything(properties=properties), race=False) as used:
+        torch.testing.assert_close(torch.relu(a := random(40, 8)), a.clamp(min=0))
+        F.linear(random(4, 8), random(6, 8))
+    assert used.met and not any(met.ours for met in used.met)
+    assert all("the kernel " in met.why and "infinities" in met.why for met in used.met), [m.why for m in used.met]

@@ -22,6 +22,7 @@ from deepgen.frontends.torch.guards import Views, contiguous, viewed
 from deepgen.frontends.torch.race import PLAIN, TorchRace, elsewhere, lend, made_real, race, race_for_cores, several
 from deepgen.libraries import Library
 from deepgen.operators import Operator
+from deepgen.operators.filling import INF, NAN
 from deepgen.run.call.arrays import torch_maker
 from deepgen.run.call.calling import Loaded
 from deepgen.run.call.firing import Fire
@@ -303,6 +304,8 @@ class Router:
             return choice.reason
         if lost := choice.entry.properties.loses():
             return f"the kernel does not keep {' and '.join(lost)} as torch does"
+        if untried := choice.entry.properties.untried(_kept_by_torch(asked.operator)):
+            return f"the kernel was not tried with {' and '.join(untried)}: `deepgen retest`, and add it again"
         theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
         gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
         try:
@@ -341,6 +344,11 @@ class Router:
             except DeepgenError:
                 self._targets[name] = None
         return self._targets[name]
+
+
+def _kept_by_torch(operator: Operator) -> tuple[str, ...]:
+    """The special numbers that a kernel must have been tried with."""
+    return (NAN, INF) if "special" in operator.probes() else operator.float_probes()
 
 
 def _crowds(entry: Any, device: Any, lent: bool) -> bool:

@@ -149,6 +149,10 @@ class KernelOperator(Operator):
         floats = {t.name for t in self._free if self._floats(t)}
         return filling.float_probes(self.signature(), [t for t in self.tensors() if t.name in floats])
 
+    def changeable(self) -> frozenset[str]:
+        free = {t.name for t in self._free}
+        return frozenset(t.name for t in self.tensors() if t.role == INPUT and (t.name in free or not t.dtype.integer))
+
     @property
     def _free(self) -> list[TensorArgument]:
         """What other numbers may stand in than those that it is filled with."""

@@ -164,6 +164,7 @@ class Bench:
             buffer.protect(read_only=tensor.role == "input")
         self._outputs = [t for t in operator.tensors() if t.role != "input"]
         self._judged = [t for t in self._outputs if signature[t.name].checked]
+        self._changeable = operator.changeable()
         self._read_only = [t.name for t in operator.tensors() if t.role == "input"]
         self.input_bytes = sum(self.buffers[name].bytes for name in self._read_only)
         held = [array for one in self._sets for array in one.inputs.values()]
@@ -267,12 +268,12 @@ class Bench:
     def disturb(self, constant: frozenset[str], seed: int) -> bool:
         """Change a few elements of the inputs in place, until `settle`. Whether there was one to change.
 
-        A kernel that tells inputs apart by some of their elements takes them for the same. Integers may be places: they
-        stay.
+        A kernel that tells inputs apart by some of their elements takes them for the same. Integers that may be places
+        and depend on each other stay.
         """
         self._disturbed = []
         for tensor in self.operator.tensors():
-            if tensor.role == "input" and tensor.name not in constant and tensor.bytes and not tensor.dtype.integer:
+            if tensor.name in self._changeable - constant and tensor.bytes:
                 flat = self.arrays[tensor.name].reshape(-1)
                 places, other = few_places(flat.size, seed)
                 self._disturbed.append((tensor.name, places, flat[places].copy()))

@@ -106,7 +106,7 @@ class GpuBench:
 
     def disturb(self, constant: frozenset[str], seed: int) -> bool:
         """Change a few elements of the inputs in place, until `settle`. Whether there was one to change."""
-        for tensor in (changed := [t for t in self._read if t.name not in constant and not t.dtype.integer]):
+        for tensor in (changed := [t for t in self._read if t.name in self.operator.changeable() - constant]):
             values = self.buffers[tensor.name].get(tensor.empty()).reshape(-1)
             places, other = few_places(values.size, seed)
             values[places] = values[other]

@@ -65,7 +65,7 @@ def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clo
     """The first that passes, in the order of the race; None where none is right."""
     crowned = _first_right(arena, task, qualified, race, clock)
     if crowned is not None:
-        of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out)
+        of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out, qualified.sets)
         crowned.properties = replace(of_floats, threads=crowned.properties.threads)
         if values := _only_values(task, qualified.sets):
             crowned.serves = replace(crowned.serves or Serves(), values=values)
