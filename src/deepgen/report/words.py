@@ -69,14 +69,15 @@ def compared(row: Mapping[str, Any]) -> str:
     """
     if row.get("noisy"):
         return f"{TOO_NOISY}: {row['noisy']}"
+    rough = [f"less accurate, its error is {row['error']:.2g} times the tolerance"] if row.get("error") else []
     bursts: Mapping[str, Any] | None = row.get("bursts")
     if bursts is None:
-        return f"{_compared(row)}, {seconds_text(row['seconds'])}"
+        return "; ".join([f"{_compared(row)}, {seconds_text(row['seconds'])}", *rough])
     kernel, call = bursts["kernel"], bursts["call"]
     words = [f"{_compared(kernel)}, {seconds_text(bursts['seconds'])}"]
     if call is not None and kernel["seconds"] < SMALL:
         words.append(f"called from Python {ratio_text(call)}")
-    return "; ".join([*words, f"in turns {ratio_text(row)}, {seconds_text(row['seconds'])}"])
+    return "; ".join([*words, f"in turns {ratio_text(row)}, {seconds_text(row['seconds'])}", *rough])
 
 
 def _compared(row: Mapping[str, Any]) -> str:

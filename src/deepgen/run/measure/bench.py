@@ -303,11 +303,14 @@ class Bench:
             answer, poisoned = self._present.answers[tensor.name], self._poison.get(tensor.name)
             judged = (self._compiled and self._compiled.compare) or compare
             worst = max(worst, error_of(self.arrays[tensor.name], answer, tensor, tolerance, poisoned, judged))
-        fresh = Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, worst)
+        fresh = self.outputs(worst)
         correct.append(fresh)
         if len(correct) > min(_MOST_RIGHT, _RIGHT_BYTES // sum(t.bytes for t in self._judged)):
             correct.pop(0)
         return fresh
+
+    def outputs(self, error: float) -> Right:
+        return Right({t.name: self.buffers[t.name].all.copy() for t in self._judged}, error)
 
     def flaw(self, chosen: InputSet, arrays: Mapping[str, Array]) -> str | None:
         """What is wrong with results elsewhere, for the inputs of a set; None: nothing."""

@@ -181,9 +181,12 @@ class GpuEntrant(Entrant):
 
     def _judged(self) -> tuple[float, DeviceSet]:
         error = self.bench.judge()
+        return error, self._kept(error)
+
+    def _kept(self, error: float) -> DeviceSet:
         if self._current not in self._answers:
             self.bench.keep()
-        return error, self._sets[self._current]
+        return self._sets[self._current]
 
     def _look_for_damage(self) -> None:
         with on_call(self.calls):

@@ -17,7 +17,7 @@ from deepgen.run.measure.base import MANY_CALLS, SEVERAL_THREADS, SINGLE, STRIDE
 from deepgen.run.measure.bench import Rejected
 from deepgen.run.measure.channel import DOING, WorkerStage
 from deepgen.run.measure.endurance import WORN_SHARE, exit_handlers, repeated
-from deepgen.run.measure.entrant import Entrant
+from deepgen.run.measure.entrant import ROUGH, Entrant
 from deepgen.run.measure.guarded import Placement
 from deepgen.run.measure.race import enough, interleaved, race
 from deepgen.vocabulary import DeepgenError, JsonObject, Measurement, Verdict
@@ -205,7 +205,7 @@ class Referee(ABC, Generic[E]):
             self.inspect(entrant)
 
         entries = enumerate(request["contenders"])
-        return [self._attempted(self.entrant(self._usual(request), who, None), entry, work) for who, entry in entries]
+        return [self._attempted(self._entered(request, who), entry, work) for who, entry in entries]
 
     def compare(self, request: Mapping[str, Any]) -> list[Measurement]:
         """All contenders in an order drawn again for each round. One that fails drops out; the others continue."""
@@ -230,7 +230,7 @@ class Referee(ABC, Generic[E]):
             return seconds[0] if who in racing else None
 
         for who in range(len(entries)):
-            racing[who] = self.entrant(self._usual(request), who, None)
+            racing[who] = self._entered(request, who)
             attempt(who, partial(self.load, entry=entries[who]))
         with self.limited():
             for who in list(racing):
@@ -248,6 +248,12 @@ class Referee(ABC, Generic[E]):
             out[who] = self._right(entrant, samples[who])
             entrant.close()
         return [out[who] for who in range(len(entries))]
+
+    def _entered(self, request: Mapping[str, Any], who: int) -> E:
+        """A contender of a race. A baseline that is less accurate is timed all the same."""
+        entrant = self.entrant(self._usual(request), who, None)
+        entrant.leeway = 1.0 if request["contenders"][who].get("kernel") else ROUGH
+        return entrant
 
     def _usual(self, request: Mapping[str, Any]) -> Inputs:
         """The task's own inputs, at the shape that the request names."""

@@ -63,7 +63,8 @@ def run_race(
                 lost[name] = measured
                 continue
             timed[name] = measured.samples
-            conditions.append({"name": name, "rounds_from": start, **measured.conditions})
+            rough = {"error": measured.error} if measured.error is not None and measured.error > 1.0 else {}
+            conditions.append({"name": name, "rounds_from": start, **measured.conditions, **rough})
         return timed
 
     so_far: list[RaceResult[str]] = []
@@ -152,7 +153,8 @@ def raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: Burst
     seconds = {OURS: median(race.samples[winner]), name: median(samples)}
     noisy = noise(task, name, seconds, bursts, [row for row in race.conditions if row["name"] in (winner, name)])
     times = (name, seconds[name], ratio.estimate, (ratio.low, ratio.high), tuple(samples))
-    return RacedBaseline(*times, bursts.beside(name), noisy)
+    errors = [float(row["error"]) for row in race.conditions if row["name"] == name and "error" in row]
+    return RacedBaseline(*times, bursts.beside(name), noisy, max(errors, default=None))
 
 
 def by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:

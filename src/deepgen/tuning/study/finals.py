@@ -76,6 +76,7 @@ class RacedBaseline:
     samples: tuple[float, ...] = ()
     bursts: Bursts | None = field(default=None, metadata=coded(omit=True))
     noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio says nothing
+    error: float | None = field(default=None, metadata=coded(omit=True))  # times the tolerance, where it is above it
 
     def compared(self) -> tuple[float, tuple[float, float]] | None:
         """The ratio that counts and its interval, that of bursts where there are some; None where it says nothing."""
@@ -89,7 +90,8 @@ class RacedBaseline:
         """Without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]
         row: JsonObject = {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
-        return {**row, "bursts": None if self.bursts is None else self.bursts.to_json(), "noisy": self.noisy}
+        bursts = None if self.bursts is None else self.bursts.to_json()
+        return {**row, "bursts": bursts, "noisy": self.noisy, "error": self.error}
 
 
 @dataclass(frozen=True)

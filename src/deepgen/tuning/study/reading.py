@@ -79,8 +79,12 @@ class Reading:
         }
 
     def _faster_baseline(self, finals: Finals) -> JsonObject | None:
-        """The fastest of the baselines that the winner is surely slower than, with what would help, if there is one."""
-        rows = [(*beside, row.name) for row in finals.baselines if (beside := row.compared()) is not None]
+        """The fastest of the baselines that the winner is surely slower than, with what would help, if there is one.
+
+        One that is less accurate is no match for it.
+        """
+        able = (row for row in finals.baselines if row.error is None)
+        rows = [(*beside, row.name) for row in able if (beside := row.compared()) is not None]
         surely = [(ratio, interval, name) for ratio, interval, name in rows if interval[1] < 1.0]
         if not surely:
             return None
