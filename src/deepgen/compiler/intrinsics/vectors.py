@@ -80,7 +80,7 @@ def _alternate(head: str, vector: str, lanes: int) -> str:
     chosen = ", ".join(str(2 * n + (n >= lanes // 2)) for n in range(lanes))
     each = ", ".join(f"from[{2 * n}]" for n in range(lanes))
     with_shuffles = f"    return __builtin_shufflevector(at_{vector}(from), at_{vector}(from + {lanes - 1}), {chosen});"
-    return _either(head, [with_shuffles], f"    return ({vector}){{{each}}};")
+    return either(head, [with_shuffles], f"    return ({vector}){{{each}}};")
 
 
 def _interleave(head: str, vector: str, lanes: int, count: int) -> str:
@@ -102,12 +102,15 @@ def _interleave(head: str, vector: str, lanes: int, count: int) -> str:
     last = interleaved([f"x{n}" for n in range(count)])
     lines += [f"    put_{vector}(to + {n * lanes}, {name});" for n, name in enumerate(last)]
     each = ", ".join(f"to[{count} * n + {n}] = x{n}[n]" for n in range(count))
-    return _either(head, lines, f"    for (int n = 0; n < {lanes}; n++) {each};")
+    return either(head, lines, f"    for (int n = 0; n < {lanes}; n++) {each};")
 
 
-def _either(head: str, with_shuffles: Sequence[str], without: str) -> str:
-    test = "#if defined(__clang__) || __GNUC__ >= 12"
-    return "\n".join([head, test, *with_shuffles, "#else", without, "#endif", "}", ""])
+_SHUFFLES = "defined(__clang__) || __GNUC__ >= 12"
+
+
+def either(head: str, with_shuffles: Sequence[str], without: str, end: str = "}\n", test: str = _SHUFFLES) -> str:
+    """A function that is written with the compiler's shuffles of vectors, and without."""
+    return "\n".join([head, f"#if {test}", *with_shuffles, "#else", without, "#endif", end])
 
 
 _NAME = "transpose"
@@ -140,28 +143,19 @@ class Square:
         rows = [f"x{n}" for n in range(side)]
         shuffles = _Shuffles(side, _LANE // self.unit, [])
         columns = shuffles.transposed(rows)
-        return "\n".join(
-            [
-                f"static inline void {self.name}({parameters}) {{",
-                # On RISC-V every such shuffle is a gather with indices from memory.
-                "#if (defined(__clang__) || __GNUC__ >= 12) && !defined(__riscv)",
-                f"    typedef {row};",
-                *(
-                    f"    const row {x} = *(const row *)((const char *)from + {n} * from_step);"
-                    for n, x in enumerate(rows)
-                ),
-                *shuffles.lines,
-                *(f"    *(row *)((char *)to + {n} * to_step) = {y};" for n, y in enumerate(columns)),
-                "#else",
-                f"    for (int i = 0; i < {side}; i++)",
-                f"        for (int j = 0; j < {side}; j++)",
-                f"            memcpy((char *)to + i * to_step + j * {self.unit},",
-                f"                   (const char *)from + j * from_step + i * {self.unit}, {self.unit});",
-                "#endif",
-                "}",
-                "",
-            ]
-        )
+        lines = [f"    typedef {row};"]
+        lines += [
+            f"    const row {x} = *(const row *)((const char *)from + {n} * from_step);" for n, x in enumerate(rows)
+        ]
+        lines += shuffles.lines
+        lines += [f"    *(row *)((char *)to + {n} * to_step) = {y};" for n, y in enumerate(columns)]
+        without = f"""    for (int i = 0; i < {side}; i++)
+        for (int j = 0; j < {side}; j++)
+            memcpy((char *)to + i * to_step + j * {self.unit},
+                   (const char *)from + j * from_step + i * {self.unit}, {self.unit});"""
+        # On RISC-V every such shuffle is a gather with indices from memory.
+        test = f"({_SHUFFLES}) && !defined(__riscv)"
+        return either(f"static inline void {self.name}({parameters}) {{", lines, without, test=test)
 
 
 def square_of(name: str) -> Square | None:

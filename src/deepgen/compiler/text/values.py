@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from deepgen.compiler.intrinsics.vectors import ALTERNATE, conversion
+from deepgen.compiler.intrinsics.vectors import ALTERNATE, conversion, either
 from deepgen.compiler.passes.ir import Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import STORED, C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
-from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
 from deepgen.operators.expr.nodes import (
     BOOL,
     Binary,
@@ -119,9 +119,13 @@ class Scope:
     def along(self, offset: Index) -> int | None:
         """By how much an offset grows from lane to lane; None if that is not always the same."""
         assert self.vector is not None
-        times = dict(offset.terms).get(Iter(self.vector.variable), 0)
-        rest = offset - iterator(self.vector.variable) * times
-        return None if self.vector.variable in rest.iterators else times
+        variable, grows = self.vector.variable, 0
+        for atom, times in offset.terms:
+            if isinstance(atom, Iter):
+                grows = times if atom.name == variable else grows
+            elif variable in atom.of.iterators:
+                return None
+        return grows
 
     def lane(self, of: Index, lane: int) -> Index:
         assert self.vector is not None
@@ -211,9 +215,7 @@ class Scope:
             sides = (small[0], small[1]) if {side.dtype for side in small} == {"i32"} else sides
         left, right = self._alike(*map(self.value, sides))
         if isinstance(value, Binary):
-            infix = value.op in _INFIX and not dtype(left.type).integer
-            called = f"{value.op}_{left.name}({left.text}, {right.text})"
-            return replace(left, text=f"({left.text} {_INFIX[value.op]} {right.text})" if infix else called)
+            return replace(left, text=joined(value.op, left, right))
         if left.lanes == 1:
             op = {"and": "&&", "or": "||"}.get(value.op) or _INFIX[value.op]
             return Text(f"({left.text} {op} {right.text})", BOOL)
@@ -245,9 +247,11 @@ class Scope:
             text = f"({self.index(value.index)})"
             return Text(text if kind == "i64" else f"(({kind}){text})", kind)
         lanes = range(self.vector.extent)
-        self.need(kind, len(lanes))
-        numbers = ", ".join(f"({kind})({self.index(self.lane(value.index, n))})" for n in lanes)
-        return Text(f"(({kind}x{len(lanes)}){{{numbers}}})", kind, len(lanes))
+        return self._listed(kind, [f"({kind})({self.index(self.lane(value.index, n))})" for n in lanes])
+
+    def _listed(self, kind: str, numbers: Sequence[str]) -> Text:
+        self.need(kind, len(numbers))
+        return Text(f"(({kind}x{len(numbers)}){{{', '.join(numbers)}}})", kind, len(numbers))
 
     def _in_32_bits(self, value: Value) -> Value:
         """Places in vectors, where they fit: twice as many in a vector as in 64 bits."""
@@ -267,18 +271,15 @@ class Scope:
         kind = arithmetic(buffer.dtype)
         if self.vector is None or self.vector.variable not in offset.iterators:
             return Text(self.number(buffer, offset), kind)
-        lanes = self.vector.extent
-        self.need(kind, lanes)
-        along = self.along(offset)
+        lanes, along = self.vector.extent, self.along(offset)
         if along == 1 and buffer.lanes:
             return Text(self.vector_at(buffer, offset), kind, lanes)
-        if along in (1, 2) and not buffer.lanes:
-            load = "at_" if along == 1 else ALTERNATE
-            if along == 2:
-                self.used.add((f"{ALTERNATE}{stored(buffer)}", lanes))
-            return Text(widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
-        numbers = ", ".join(self.number(buffer, self.lane(offset, n)) for n in range(lanes))
-        return Text(f"(({kind}x{lanes}){{{numbers}}})", kind, lanes)
+        if along not in (1, 2) or buffer.lanes:
+            return self._listed(kind, [self.number(buffer, self.lane(offset, n)) for n in range(lanes)])
+        load = "at_" if along == 1 else ALTERNATE
+        if along == 2:
+            self.used.add((f"{ALTERNATE}{stored(buffer)}", lanes))
+        return Text(widened(buffer.dtype, f"{load}{self.vector_at(buffer, offset)})", lanes), kind, lanes)
 
     def _cast(self, text: Text, kind: str) -> Text:
         if text.type == kind:
@@ -332,7 +333,7 @@ def nothing(op: str, kind: str) -> Const:
 
 def joined(op: str, left: Text, right: Text) -> str:
     """Two numbers or vectors as one."""
-    if op in ("add", "mul") and not dtype(left.type).integer:
+    if op in _INFIX and not dtype(left.type).integer:
         return f"({left.text} {_INFIX[op]} {right.text})"
     return f"{op}_{left.name}({left.text}, {right.text})"
 
@@ -346,17 +347,6 @@ def scan_function(op: str, kind: str, lanes: int) -> str:
         before = Text(f"__builtin_shufflevector(none, x, {moved})", kind, lanes)
         steps.append(f"    x = {joined(op, before, Text('x', kind, lanes))};")
     one = joined(op, Text("x[n - 1]", kind), Text("x[n]", kind))
-    return "\n".join(
-        [
-            f"static inline {name} scan_{op}_{name}({name} x) {{",
-            "#if defined(__clang__) || __GNUC__ >= 12",
-            f"    const {name} none = all_{name}({constant(nothing(op, kind))});",
-            *steps,
-            "#else",
-            f"    for (int n = 1; n < {lanes}; n++) x[n] = {one};",
-            "#endif",
-            "    return x;",
-            "}",
-            "",
-        ]
-    )
+    steps.insert(0, f"    const {name} none = all_{name}({constant(nothing(op, kind))});")
+    head = f"static inline {name} scan_{op}_{name}({name} x) {{"
+    return either(head, steps, f"    for (int n = 1; n < {lanes}; n++) x[n] = {one};", "    return x;\n}\n")

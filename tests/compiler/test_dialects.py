@@ -1,0 +1,64 @@
+"""One emitter for C, CUDA and HIP: what each writes in its own way, and what is the same."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+
+from deepgen import targets
+from deepgen.compiler.family import Rules
+from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, Fence, For, Function, If, Seq, Store
+from deepgen.compiler.schedule.steps import SERIAL, UNROLL
+from deepgen.compiler.text import c
+from deepgen.compiler.text.dialect import CUDA, HIP, C, Dialect, Names
+from deepgen.compiler.text.values import Scope
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import Const, Read
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.vocabulary import BadInput
+
+ROW, COLUMN = iterator("i"), iterator("j")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "texts"),
+    [
+        (C, ("((i) / 3) - v_j * 2 - 5", "quotient(-v_j, 3)", "-v_j", "0")),
+        (CUDA, ("(int)((u32)(i_) / 3u) + j_ * -2 - 5", "quotient(j_ * -1, 3)", "j_ * -1", "0")),
+    ],
+)
+def test_indices(dialect: Dialect, texts: tuple[str, ...]) -> None:
+    scope = Scope(Names(), {}, {"i": (0, 9), "j": (0, 3)}, dialect=dialect)
+    assert tuple(map(scope.index, (ROW // 3 - COLUMN * 2 - 5, (COLUMN * -1) // 3, -COLUMN, ROW * 0))) == texts
+
+
+def buffer(name: str, scope: str = "parameter", **words: int) -> Buffer:
+    return Buffer(name, "f32", (8,), (1,), scope, **words)
+
+
+def test_statements_of_c() -> None:
+    one = Store("y", (ROW,), Const(1.0, "f32"))
+    guarded = If((ROW - 2,), one, Store("t", (ROW,), Read("x", (ROW,), "f32"), reduce="sum"))
+    loop = For("i", 8, SERIAL, Seq((Fence(), guarded)), limits=(COLUMN + 4,))
+    body = For("j", 3, SERIAL, Alloc(buffer("t", "stack"), loop))
+    text = c.emit(Function("f", (buffer("x"),), (buffer("y"),), body), "f")
+    lines = [line.strip() for line in text.partition("(void)threads;")[2].splitlines()]
+    assert lines[1:] == [
+        "for (i64 v_j = 0; v_j < 3; v_j++) {", "{", "_Alignas(64) f32 t[8];",
+        "for (i64 i = 0; i < least(8, v_j + 4); i++) {", '__asm__ volatile("" ::: "memory");',
+        "if (i - 2 >= 0) {", "y[i] = 1.0f;", "} else {", "t[i] = (t[i] + x[i]);", "}", "}", "}", "}", "}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [Barrier(), For("i", 4, UNROLL, Call("f"))])
+def test_what_only_gpus_have_is_refused_in_c(other: Barrier | For) -> None:
+    with pytest.raises(BadInput, match="cannot be written in C"):
+        c.emit(Function("f", (), (), other), "f")
+
+
+def test_cuda_and_hip_have_one_text() -> None:
+    chips = [targets.resolve(name) for name in ("cuda:sm_80", "hip:gfx1100")]
+    operator, family = ExpressionOperator(cases.gemm(32, 32, 32, "f32", transposed=True)), Rules()
+    config = family.default(operator, chips[0])
+    first, second = (family.emit(operator, chip, config).sources[0] for chip in chips)
+    assert (first.name, second.name) == (CUDA.file, HIP.file) and first.text == second.text
