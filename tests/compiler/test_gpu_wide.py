@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from deepgen import targets
 from deepgen.compiler.family import Rules
-from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import Alloc, Program, walk
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
+from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.text import gpu
 from deepgen.operators import gemm
 from deepgen.operators.expr.index import Index, iterator

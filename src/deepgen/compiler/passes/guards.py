@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import Alloc, Around, Buffer, For, If, Stmt, Store, with_children
+from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.matrix import wide_product
-from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import OWNED, Builder, buffer_of, parameters
 from deepgen.compiler.passes.ir import (
     Alloc,
@@ -31,6 +30,7 @@ from deepgen.compiler.passes.ir import (
 )
 from deepgen.compiler.passes.lanes import is_by_lanes
 from deepgen.compiler.passes.simplify import all_of
+from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop, Planned, State
 from deepgen.compiler.schedule.steps import BLOCKS, BOUND, LANES, THREADS
 from deepgen.operators.expr.index import Index, iterator

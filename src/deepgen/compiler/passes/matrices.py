@@ -22,7 +22,6 @@ from deepgen.compiler.intrinsics.matrix import (
     WideProduct,
     wide_product,
 )
-from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.build import STARTED
 from deepgen.compiler.passes.ir import (
     Alloc,
@@ -43,6 +42,7 @@ from deepgen.compiler.passes.ir import (
     with_accesses,
     with_children,
 )
+from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, Iter, iterator

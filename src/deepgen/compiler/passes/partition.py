@@ -12,7 +12,6 @@ from math import gcd
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.build import STARTED
 from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import (
@@ -33,7 +32,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.compiler.passes.simplify import simplified
-from deepgen.compiler.schedule.state import low_and_span
+from deepgen.compiler.schedule.bounds import IndexBounds, conditions, low_and_span
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter
 from deepgen.operators.expr.nodes import Select, reads

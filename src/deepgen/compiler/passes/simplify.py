@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -19,6 +18,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
+from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import BOUND
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from deepgen.compiler.intrinsics.vectors import Square
-from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import Alloc, Around, Buffer, Call, For, If, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
-from deepgen.compiler.schedule.state import low_and_span
+from deepgen.compiler.schedule.bounds import IndexBounds, low_and_span
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator
 from deepgen.operators.expr.nodes import Read

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from deepgen.compiler.passes.bounds import IndexBounds
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
@@ -22,6 +21,7 @@ from deepgen.compiler.passes.ir import (
     with_indices_in,
 )
 from deepgen.compiler.passes.simplify import simplified
+from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL
 from deepgen.operators.expr.nodes import reads
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.bounds import IndexBounds, conditions
 from deepgen.compiler.passes.guards import limit_of
 from deepgen.compiler.passes.ir import (
     Alloc,
@@ -25,6 +24,7 @@ from deepgen.compiler.passes.ir import (
 )
 from deepgen.compiler.passes.simplify import all_of, simplified
 from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
 from deepgen.operators.expr.index import Index, Iter, iterator

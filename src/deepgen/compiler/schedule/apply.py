@@ -10,7 +10,8 @@ from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
 from deepgen.compiler.intrinsics.tiles import DOUBLE_BUFFER, GROUPS, MOST_ROWS, REGISTERS, TILES
 from deepgen.compiler.schedule import loops, stages
-from deepgen.compiler.schedule.state import Loop, Planned, State, region, unplanned
+from deepgen.compiler.schedule.bounds import region
+from deepgen.compiler.schedule.state import Loop, Planned, State, unplanned
 from deepgen.compiler.schedule.steps import (
     LANES,
     SCOPES,

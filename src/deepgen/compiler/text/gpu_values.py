@@ -6,9 +6,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from math import gcd
 
-from deepgen.compiler.passes import bounds
 from deepgen.compiler.passes.ir import Buffer, For, If, Stmt, Store
 from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
