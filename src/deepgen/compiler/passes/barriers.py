@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
     Barrier,
-    Call,
     For,
     If,
     Seq,
     Stmt,
     Store,
-    children,
     held_in,
+    read_in,
     sequence,
     walk,
 )
-from deepgen.operators.expr.nodes import reads
 
 
 def barriers(body: Stmt, _: Around) -> Stmt:
@@ -55,10 +52,10 @@ def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stm
         # What an iteration leaves behind is there when the next one begins.
         _, after = _placed(statement.body, since, shared)
         body, after = _placed(statement.body, since | after, shared)
-        return For(statement.variable, statement.extent, statement.kind, body, statement.limits), since | after
+        return replace(statement, body=body), since | after
     assert isinstance(statement, Alloc)
     body, since = _placed(statement.body, since, shared)
-    return Alloc(statement.buffer, body), since
+    return replace(statement, body=body), since
 
 
 def _composite(statement: Stmt) -> bool:
@@ -72,14 +69,5 @@ def _composite(statement: Stmt) -> bool:
 
 
 def _done(statement: Stmt, shared: frozenset[str]) -> _Since:
-    written = {s.buffer for s in walk(statement) if isinstance(s, Store) and not s.ahead}
-    return _Since(frozenset(written) & shared, frozenset(_read(statement)) & shared)
-
-
-def _read(statement: Stmt) -> Iterator[str]:
-    if isinstance(statement, Store):
-        yield from (read.tensor for read in reads(statement.value))
-    if isinstance(statement, Call):
-        yield from (read.tensor for read in statement.places)
-    for child in children(statement):
-        yield from _read(child)
+    stored = {s.buffer for s in walk(statement) if isinstance(s, Store) and not s.ahead}
+    return _Since(shared & stored, shared & read_in(statement))

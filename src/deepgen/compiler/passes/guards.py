@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.ir import Alloc, Around, Buffer, For, If, Stmt, Store, with_children
+from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, with_children
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
 from deepgen.vocabulary import dtype
 
@@ -48,31 +47,21 @@ def _out_of_loop(loop: For, guard: If) -> Stmt:
 
 def limit_of(loop: For, condition: Index) -> Index | None:
     """Below which the loop's variable keeps to a condition."""
-    times = dict(condition.terms).get(Iter(loop.variable), 0)
-    rest = condition - iterator(loop.variable) * times
-    if loop.kind not in (SERIAL, PARALLEL) or times >= 0 or loop.variable in rest.iterators:
+    times = condition.step(loop.variable)
+    if loop.kind not in (SERIAL, PARALLEL) or times is None or times >= 0:
         return None
-    return rest // -times + 1
+    return (condition - iterator(loop.variable) * times) // -times + 1
 
 
 def pads(body: Stmt, around: Around) -> Stmt:
-    return _Pads(around.whole.buffers, IndexBounds()).of(body)
+    return _Pads(around.whole.buffers).of(body)
 
 
-@dataclass(frozen=True)
-class _Pads:
-    buffers: Mapping[str, Buffer]
-    bounds: IndexBounds
-
+class _Pads(Inside):
     def of(self, statement: Stmt) -> Stmt:
-        inner = self
-        if isinstance(statement, Alloc):
-            inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
-        if isinstance(statement, For):
-            inner = replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
             return self._guarded(statement, statement.then)
-        return with_children(statement, inner.of)
+        return with_children(statement, self.inside(statement).of)
 
     def _guarded(self, guard: If, store: Store) -> Stmt:
         if self.buffers[store.buffer].scope != "register":

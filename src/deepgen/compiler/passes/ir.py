@@ -7,13 +7,17 @@ buffer. Vector loops hold one store each once they are lowered: all their iterat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
+from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop
 from deepgen.compiler.schedule.steps import BLOCKS, THREADS, UNROLL
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Read, Value, reads, with_indices, with_reads
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -275,6 +279,33 @@ def accesses(statement: Stmt) -> tuple[Read, ...]:
 def used(statement: Stmt) -> set[str]:
     """The buffers that are read or written in a statement."""
     return {read.tensor for s in walk(statement) for read in accesses(s)}
+
+
+def written_in(statement: Stmt) -> set[str]:
+    """The buffers that are written in a statement: by stores, and by calls at their first place."""
+    own = (s.buffer if isinstance(s, Store) else s.places[0].tensor for s in walk(statement) if accesses(s))
+    return set(own)
+
+
+def read_in(statement: Stmt) -> set[str]:
+    """The buffers that are read in a statement, other than at the first places of calls."""
+    parts = ((accesses(s)[:-1] if isinstance(s, Store) else accesses(s)[1:]) for s in walk(statement))
+    return {read.tensor for part in parts for read in part}
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What lies around a statement: buffers, and the ranges of loops."""
+
+    buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    bounds: IndexBounds = field(default_factory=IndexBounds)
+
+    def inside(self, statement: Stmt) -> Self:
+        if isinstance(statement, Alloc):
+            return replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
+        if isinstance(statement, For):
+            return replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
+        return self
 
 
 def at(read: Read, by: Mapping[str, Index | int]) -> Read:

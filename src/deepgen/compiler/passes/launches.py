@@ -24,9 +24,11 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    used,
     walk,
     with_children,
     with_indices_in,
+    written_in,
 )
 from deepgen.compiler.passes.lanes import is_by_lanes
 from deepgen.compiler.passes.simplify import all_of
@@ -214,10 +216,8 @@ def _apart(one: Launch, other: Launch) -> bool:
 
 def _used(launch: Launch) -> tuple[set[str], set[str]]:
     """The buffers that other launches know too: all that are used, and those that are written."""
-    inside = list(walk(launch.body))
-    own = {s.buffer.name for s in inside if isinstance(s, Alloc)}
-    written = {s.buffer for s in inside if isinstance(s, Store)} - own
-    return written | {r.tensor for s in inside if isinstance(s, Store) for r in reads(s.value)} - own, written
+    own = {s.buffer.name for s in walk(launch.body) if isinstance(s, Alloc)}
+    return used(launch.body) - own, written_in(launch.body) - own
 
 
 def overlaps(program: Program, n: int) -> bool:

@@ -13,16 +13,15 @@ from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
     Buffer,
-    Call,
     Function,
     Lowered,
     Machine,
     Program,
     Seq,
     Stmt,
-    Store,
+    read_in,
     sequence,
-    walk,
+    written_in,
 )
 from deepgen.compiler.passes.lanes import lanes
 from deepgen.compiler.passes.launches import bind, build, together
@@ -37,7 +36,7 @@ from deepgen.compiler.passes.unroll import unroll, unroll_registers
 from deepgen.compiler.passes.vectorize import vectorize, vectorize_stores
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Schedule
-from deepgen.operators.expr.nodes import Expression, reads
+from deepgen.operators.expr.nodes import Expression
 
 Work: TypeAlias = "Callable[[Lowered, Machine], Lowered]"
 
@@ -121,7 +120,7 @@ def split_ahead(function: Function, constant: Set[str]) -> tuple[Function | None
     if not copies:
         return None, function
     parameters = tuple(replace(buffer, scope="parameter") for buffer in copies)
-    read = {name for part in parts for name in _read(part)}
+    read = {name for part in parts for name in read_in(part)}
     inputs = tuple(buffer for buffer in function.inputs if buffer.name in read)
     before = Function(f"{function.name}_ahead", inputs, parameters, sequence(*parts))
     return before, replace(function, inputs=(*function.inputs, *parameters), body=body)
@@ -132,24 +131,11 @@ def _rest(statement: Stmt, constant: set[str], copies: list[Buffer], parts: list
     if not isinstance(statement, Alloc):
         return statement
     body = statement.body.body if isinstance(statement.body, Seq) else (statement.body,)
-    own = [part for part in body if _written(part) == {statement.buffer.name}]
+    own = [part for part in body if written_in(part) == {statement.buffer.name}]
     rest = sequence(*body[len(own) :]) if len(own) < len(body) else EMPTY
-    if statement.buffer.scope != "global" or not own or any(not set(_read(part)) <= constant for part in own):
+    if statement.buffer.scope != "global" or not own or any(not read_in(part) <= constant for part in own):
         inner = _rest(rest, constant, copies, parts)
         return replace(statement, body=sequence(*body[: len(own)], inner))
     copies.append(statement.buffer)
     parts += own
     return _rest(rest, constant | {statement.buffer.name}, copies, parts)
-
-
-def _written(statement: Stmt) -> set[str]:
-    stored = {s.buffer for s in walk(statement) if isinstance(s, Store)}
-    return stored | {s.places[0].tensor for s in walk(statement) if isinstance(s, Call) and s.places}
-
-
-def _read(statement: Stmt) -> Iterator[str]:
-    for s in walk(statement):
-        if isinstance(s, Store):
-            yield from (read.tensor for read in reads(s.value))
-        if isinstance(s, Call):
-            yield from (place.tensor for place in s.places[1:])

@@ -45,7 +45,7 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.steps import BOUND, LANES, THREADS, UNROLL
 from deepgen.operators.expr.contraction import factors
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Cast, Const, Read
 from deepgen.vocabulary import BadInput, dtype
 
@@ -378,7 +378,7 @@ class _Side:
         moved = bounds.simple(flat.substitute({variable: iterator(part) * run + iterator(inside)}))
         rest = moved - iterator(inside)
         steps = gcd(rest.constant, *(times for _, times in rest.terms))
-        return dict(moved.terms).get(Iter(inside)) == 1 and inside not in rest.iterators and steps % run == 0
+        return moved.step(inside) == 1 and steps % run == 0
 
 
 def _operands(store: Store, intrinsic: MatrixProduct, rows: str, columns: str) -> tuple[Read, Read]:

@@ -30,7 +30,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
 )
 from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary import dtype
 
@@ -82,8 +82,7 @@ def _access(offset: Index, vector: For | None) -> tuple[int | None, int]:
     if vector is None or vector.variable not in offset.iterators:
         return (None, 1) if offset.terms else (offset.constant, 1)
     rest = offset - iterator(vector.variable)
-    along = dict(offset.terms).get(Iter(vector.variable)) == 1
-    return (rest.constant, vector.extent) if along and not rest.terms else (None, vector.extent)
+    return None if rest.terms else rest.constant, vector.extent
 
 
 ALIGN = 64  # bytes

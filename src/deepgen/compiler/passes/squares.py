@@ -7,15 +7,15 @@ that lie a power of two apart would push each other out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from deepgen.compiler.intrinsics.vectors import Square
-from deepgen.compiler.passes.ir import Alloc, Around, Buffer, Call, For, If, Stmt, Store, with_children
+from deepgen.compiler.passes.ir import Around, Call, For, If, Inside, Stmt, Store, with_children
 from deepgen.compiler.passes.partition import edges
-from deepgen.compiler.schedule.bounds import IndexBounds, low_and_span
+from deepgen.compiler.schedule.bounds import low_and_span
 from deepgen.compiler.schedule.steps import SERIAL, UNROLL, VECTOR
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import dtype
 
@@ -35,23 +35,10 @@ class _Nest:
     store: Store
 
 
-@dataclass(frozen=True)
-class _Squares:
-    """What lies around a statement."""
-
-    buffers: Mapping[str, Buffer]
-    bounds: IndexBounds = field(default_factory=IndexBounds)
-
+class _Squares(Inside):
     def of(self, statement: Stmt) -> Stmt:
         square = self.square_of(statement) if isinstance(statement, For) else None
-        if square is not None:
-            return square
-        inner = self
-        if isinstance(statement, Alloc):
-            inner = replace(self, buffers={**self.buffers, statement.buffer.name: statement.buffer})
-        if isinstance(statement, For):
-            inner = replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
-        return with_children(statement, inner.of)
+        return with_children(statement, self.inside(statement).of) if square is None else square
 
     def square_of(self, loop: For) -> Stmt | None:
         """A call for a whole square, and the loops where only a part of it is there; None for other loops."""
@@ -75,11 +62,12 @@ class _Squares:
             return None
         along, over, *within = nest.loops
         size, count = dtype(to.dtype).bytes, within[0].extent if within else 1
-        steps = [_steps(index, nest.loops) for index in (store.indices[0], read.indices[0])]
         square = Square(along.extent, count * size)
-        if along.extent != over.extent or not square.there or None in steps:
+        (to_along, to_over, *to_within), (from_along, from_over, *from_within) = (
+            [index.step(loop.variable) for loop in nest.loops] for index in (store.indices[0], read.indices[0])
+        )
+        if along.extent != over.extent or not square.there or to_along is None or from_over is None:
             return None
-        (to_along, to_over, *to_within), (from_along, from_over, *from_within) = (step or () for step in steps)
         if to_over != count or from_along != count or any(step != 1 for step in (*to_within, *from_within)):
             return None
         start = {one.variable: Index() for one in nest.loops}
@@ -108,12 +96,3 @@ def _nest(loop: For) -> _Nest | None:
 def _below(loop: For) -> Iterator[Index]:
     for limit in loop.limits:
         yield limit - 1 - iterator(loop.variable)
-
-
-def _steps(index: Index, loops: tuple[For, ...]) -> tuple[int, ...] | None:
-    """By how much an index grows with each loop; None where that is not always the same."""
-    steps = tuple(dict(index.terms).get(Iter(loop.variable), 0) for loop in loops)
-    rest = index
-    for loop, step in zip(loops, steps, strict=True):
-        rest = rest - iterator(loop.variable) * step
-    return None if rest.iterators & {loop.variable for loop in loops} else steps

@@ -21,7 +21,7 @@ from deepgen.compiler.passes.ir import (
 )
 from deepgen.compiler.schedule.steps import SERIAL
 from deepgen.operators.expr.contraction import factors
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Cast, Read, Value
 from deepgen.vocabulary import BadInput, dtype
 
@@ -104,13 +104,14 @@ def _read_apart(
 
 def _apart(offset: Index, nest: Sequence[For], wanted: Sequence[int | None]) -> tuple[Index, list[int]] | None:
     """An offset without these loops, and by how much it grows with each; None where that is not as wanted."""
-    steps, apart = dict(offset.terms), []
-    for loop, step in zip(nest, wanted, strict=True):
-        apart.append(steps.get(Iter(loop.variable), 0))
-        if step is not None and apart[-1] != step and loop.extent > 1:
+    apart: list[int] = []
+    for loop, wanted_step in zip(nest, wanted, strict=True):
+        step = offset.step(loop.variable)
+        if step is None or (wanted_step not in (None, step) and loop.extent > 1):
             return None
-        offset = offset - iterator(loop.variable) * apart[-1]
-    return None if offset.iterators & {loop.variable for loop in nest} else (offset, apart)
+        apart.append(step)
+        offset = offset - iterator(loop.variable) * step
+    return offset, apart
 
 
 def _tensorized(statement: Stmt) -> Stmt:
@@ -140,31 +141,13 @@ def _matched(dot: Dot, lanes: For, depth: For, store: Store) -> Operands | None:
         return None
     if (lanes.extent, depth.extent) != (dot.lanes, dot.depth) or lanes.limits or depth.limits:
         return None
-    sums = _start(store.indices[0], lanes, 1, depth, 0)
+    sums = _apart(store.indices[0], (lanes, depth), (1, 0))
     for one, other in (sides, sides[::-1]):
-        left = _read(one, dot.left, lanes, dot.depth if dot.each else 0, depth)
-        right = _read(other, dot.right, lanes, dot.depth, depth)
+        left = _read_apart(one, dot.left, (lanes, depth), (dot.depth if dot.each else 0, 1))
+        right = _read_apart(other, dot.right, (lanes, depth), (dot.depth, 1))
         if sums is not None and left is not None and right is not None:
-            return Operands(sums, left, right)
+            return Operands(sums[0], left[0], right[0])
     return None
-
-
-def _read(value: Value, dtype: str, lanes: For, step: int, depth: For) -> Read | None:
-    read = value.value if isinstance(value, Cast) else value
-    if not isinstance(read, Read) or read.dtype != dtype:
-        return None
-    start = _start(read.indices[0], lanes, step, depth, 1)
-    return None if start is None else replace(read, indices=(start,))
-
-
-def _start(offset: Index, lanes: For, along_lanes: int, depth: For, along_depth: int) -> Index | None:
-    """An offset without the two loops, if it grows with them by these steps."""
-    steps = dict(offset.terms)
-    for loop, step in ((lanes, along_lanes), (depth, along_depth)):
-        if steps.get(Iter(loop.variable), 0) != step:
-            return None
-        offset = offset - iterator(loop.variable) * step
-    return None if offset.iterators & {lanes.variable, depth.variable} else offset
 
 
 def stores(body: Stmt, _: Around) -> Stmt:
@@ -193,7 +176,7 @@ def _rows(copied: Stmt, sums: Alloc, block: TileBlock) -> tuple[Read, int] | Non
     if not isinstance(copied, Store) or copied.reduce is not None or not isinstance(copied.value, Read):
         return None
     (here,), (there,) = copied.value.indices, copied.indices
-    from_steps, to_steps = ({name: dict(i.terms).get(Iter(name), 0) for name in extents} for i in (here, there))
+    from_steps, to_steps = ({name: i.step(name) or 0 for name in extents} for i in (here, there))
     wide = block.across * block.tile.lanes
     rows = {to_steps[name] * wide // step for name, step in from_steps.items() if step >= wide}
     places = _places(from_steps, extents)

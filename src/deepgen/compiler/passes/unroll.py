@@ -8,11 +8,11 @@ from dataclasses import replace
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
-    Call,
     Fence,
     For,
     Stmt,
     Store,
+    accesses,
     children,
     held_in,
     sequence,
@@ -88,15 +88,9 @@ def _choosing(statement: Stmt, held: frozenset[str]) -> Iterator[str]:
     """The variables of loops that choose among registers."""
     if isinstance(statement, Alloc) and statement.buffer.scope in HELD and statement.buffer.elements <= _MOST_HELD:
         held |= {statement.buffer.name}
-    if isinstance(statement, Store):
-        places = [*reads(statement.value)]
-        chosen = [i for read in places if read.tensor in held for i in read.indices]
-        for i in (*chosen, *(statement.indices if statement.buffer in held else ())):
-            yield from i.iterators
-    if isinstance(statement, Call):
-        for read in statement.places:
-            if read.tensor in held:
-                yield from (name for i in read.indices for name in i.iterators)
+    for read in accesses(statement):
+        if read.tensor in held:
+            yield from (name for i in read.indices for name in i.iterators)
     for child in children(statement):
         yield from _choosing(child, held)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.passes.guards import limit_of
 from deepgen.compiler.passes.ir import (
-    Alloc,
     Around,
     For,
     If,
+    Inside,
     Seq,
     Stmt,
     Store,
@@ -41,25 +41,12 @@ _INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
 
 
 def vectorize(body: Stmt, around: Around) -> Stmt:
-    sizes = {name: buffer.elements for name, buffer in around.whole.buffers.items()}
-    return _Vectors(around.machine.vector_bytes, sizes).of(body)
+    return _Vectors(around.whole.buffers, bytes=around.machine.vector_bytes).of(body)
 
 
 @dataclass(frozen=True)
-class _Vectors:
-    """What lies around a statement."""
-
-    bytes: int  # of the hardware's vectors
-    elements: Mapping[str, int]  # of each buffer
-    bounds: IndexBounds = field(default_factory=IndexBounds)
-
-    def inside(self, statement: Stmt) -> _Vectors:
-        if isinstance(statement, Alloc):
-            sizes = {**self.elements, statement.buffer.name: statement.buffer.elements}
-            return replace(self, elements=sizes)
-        if isinstance(statement, For):
-            return replace(self, bounds=self.bounds.inside(statement.variable, statement.extent))
-        return self
+class _Vectors(Inside):
+    bytes: int = 16  # of the hardware's vectors
 
     def of(self, statement: Stmt) -> Stmt:
         statement = with_children(statement, self.inside(statement).of)
@@ -102,7 +89,7 @@ class _Vectors:
 
     def pieces(self, loop: For, store: Store) -> Stmt:
         lanes = self.bytes // max(_bytes(store, loop.variable))
-        interleaved = dict(store.indices[0].terms).get(Iter(loop.variable)) in INTERLEAVED
+        interleaved = store.indices[0].step(loop.variable) in INTERLEAVED
         if interleaved:
             lanes = min(lanes, max(1, _INTERLEAVED_BYTES // dtype(store.value.dtype).bytes))
         borders = [] if loop.limits else _borders(loop, store)
@@ -146,11 +133,11 @@ class _Vectors:
             return False
         if variable not in offset.iterators:
             return store.reduce is not None
-        return Iter(variable) in dict(offset.terms)
+        return bool(offset.step(variable))
 
     def readable(self, value: Value) -> bool:
         """Whether a value can be computed wherever the loops around stand."""
-        offsets = [(read.indices[0], self.elements[read.tensor]) for read in reads(value)]
+        offsets = [(read.indices[0], self.buffers[read.tensor].elements) for read in reads(value)]
         inside = all(self.bounds.always(i) and self.bounds.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
 
@@ -189,7 +176,7 @@ def scan_of(variable: str, store: Store) -> VectorScan | None:
     before, value = chosen.otherwise.left, chosen.otherwise.right
     if not isinstance(before, Read) or before.tensor != store.buffer or before.indices[0] != offset - 1:
         return None
-    if value != chosen.then or dict(offset.terms).get(Iter(variable)) != 1:
+    if value != chosen.then or offset.step(variable) != 1:
         return None
     return VectorScan(chosen.otherwise.op, value, chosen.condition, before)
 
@@ -281,7 +268,7 @@ def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
         return None
     if body.joined or (body.reduce and body.buffer not in held):
         return None
-    if not body.reduce and not _along(body.indices[0], loop.variable):
+    if not body.reduce and body.indices[0].step(loop.variable) != 1:
         return None
     outside = [_for_all(c, loop) for c in asked]
     value = _with_one_choice(body.value, loop)
@@ -291,17 +278,13 @@ def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
     return If(tuple(c for c in outside if c is not None), vector) if outside else vector
 
 
-def _along(offset: Index, variable: str) -> bool:
-    return dict(offset.terms).get(Iter(variable)) == 1 and variable not in (offset - iterator(variable)).iterators
-
-
 def _for_all(condition: Index, loop: For) -> Index | None:
     """The condition that holds for all iterations of the loop or for none; None where there may be others."""
-    if loop.variable not in condition.iterators:
-        return condition
-    times = dict(condition.terms).get(Iter(loop.variable), 0)
+    times = condition.step(loop.variable)
+    if not times:
+        return condition if times == 0 else None
     rest = condition - iterator(loop.variable) * times
-    whole = all(c % loop.extent == 0 for _, c in rest.terms) and loop.variable not in rest.iterators
+    whole = all(c % loop.extent == 0 for _, c in rest.terms)
     if times == 1 and whole and rest.constant % loop.extent == 0:
         return rest
     if times == -1 and whole and (rest.constant + 1) % loop.extent == 0:

@@ -23,13 +23,7 @@ def reads_of(stage: Stage, name: str) -> tuple[Read, ...]:
 
 def coefficient(index: Index, axis: str) -> int | None:
     """By how much one step along the axis moves the index; None where that is not always the same."""
-    total = 0
-    for atom, count in index.terms:
-        if isinstance(atom, Iter):
-            total += count if atom.name == axis else 0
-        elif axis in atom.of.iterators:
-            return None
-    return total
+    return index.step(axis)
 
 
 def stride(expression: Expression, read: Read, axis: str) -> int | None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
 
+from deepgen.operators.expr.facts import as_index
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index
-from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Value
+from deepgen.operators.expr.nodes import Compare, Logic, Value
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,10 @@ class IndexBounds:
 
     def _joined(self, total: Index) -> Index:
         """An equal index in which parts of one index are that index again."""
+        if (whole := _joined(total)) != total:
+            return self.simple(whole)
         merged = dict(total.terms)
         for atom, times in total.terms:
-            # The quotient and the remainder of one index are that index again.
-            if isinstance(atom, Remainder) and merged.get(Quotient(atom.of, atom.by)) == times * atom.by:
-                whole = Index(((atom, times), (Quotient(atom.of, atom.by), times * atom.by)))
-                return self.simple(total - whole + atom.of * times)
             inner = _quotient(atom)
             # x // 4 % 3 * 4 + x % 4 is x % 12.
             low = Remainder(inner.of, inner.by) if isinstance(atom, Remainder) and inner else None
@@ -107,17 +106,11 @@ def conditions(value: Value) -> tuple[Index, ...] | None:
         left, right = conditions(value.left), conditions(value.right)
         return None if left is None or right is None else (*left, *right)
     if isinstance(value, Compare) and value.op in ("lt", "le", "eq"):
-        left_side, right_side = _as_index(value.left), _as_index(value.right)
+        left_side, right_side = as_index(value.left), as_index(value.right)
         if left_side is not None and right_side is not None:
             above = right_side - left_side
             return {"lt": (above - 1,), "le": (above,), "eq": (above, above * -1)}[value.op]
     return None
-
-
-def _as_index(value: Value) -> Index | None:
-    if isinstance(value, Place):
-        return value.index
-    return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None
 
 
 def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple[Index, int]:

@@ -139,11 +139,11 @@ def _difference(condition: Value) -> Index | None:
     """left - right of a comparison of indices."""
     if not isinstance(condition, Compare):
         return None
-    left, right = _as_index(condition.left), _as_index(condition.right)
+    left, right = as_index(condition.left), as_index(condition.right)
     return None if left is None or right is None else left - right
 
 
-def _as_index(value: Value) -> Index | None:
+def as_index(value: Value) -> Index | None:
     if isinstance(value, Place):
         return value.index
     return Index((), value.value) if isinstance(value, Const) and isinstance(value.value, int) else None

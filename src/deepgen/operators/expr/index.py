@@ -108,6 +108,12 @@ class Index:
     def iterators(self) -> frozenset[str]:
         return frozenset(name for atom, _ in self.terms for name in _iterators(atom))
 
+    def step(self, name: str) -> int | None:
+        """By how much it grows with an iterator; None where that is not always the same."""
+        if any(name in atom.of.iterators for atom, _ in self.terms if not isinstance(atom, Iter)):
+            return None
+        return next((times for atom, times in self.terms if atom == Iter(name)), 0)
+
     def substitute(self, by: Mapping[str, Index | int]) -> Index:
         """With other indices in place of iterators."""
         terms: list[tuple[Atom, int]] = []
