@@ -186,7 +186,8 @@ class GpuEntrant(Entrant):
     def _kept(self, error: float) -> DeviceSet:
         if self._current not in self._answers:
             self.bench.keep()
-        return self._sets[self._current]
+        chosen: DeviceSet = self._sets[self._current]
+        return chosen
 
     def _look_for_damage(self) -> None:
         with on_call(self.calls):
