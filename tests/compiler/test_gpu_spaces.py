@@ -214,7 +214,7 @@ def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config(
     for sketch in found:
         launches = 1 + sketch.name.count("packed")
         for config in space_of(sketch.name, [sketch]).sample(SAMPLES or 4, seed=1):
-            assert len(lower(sketch.expression, sketch.schedule(config), H200.warp).launches) == launches
+            assert len(lower(sketch.expression, sketch.schedule(config), warp=H200.warp).launches) == launches
 
 
 @emulated

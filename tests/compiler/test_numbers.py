@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from compiled import COMPILERS, NO_COMPILER
 
-from deepgen.compiler.text import c
+from deepgen.compiler import text
+from deepgen.compiler.intrinsics.vectors import vector_types
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 pytestmark = pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
-EMIT = Path(c.__file__).parent
+EMIT = Path(text.__file__).parent
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "exp": np.exp,
     "log": np.log,
@@ -38,7 +39,7 @@ LARGEST = np.finfo(np.float32).max
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     each = "for (i64 n = 0; n < count; n += 4)"
-    lines = ['#include "numbers.h"', *c.vector_types(frozenset({("f32", 4), ("u16", 4)}))]
+    lines = ['#include "numbers.h"', *vector_types(frozenset({("f32", 4), ("u16", 4)}))]
     for name in FUNCTIONS:
         head = f"void v_{name}(f32 *x, f32 *y, i64 count)"
         lines.append(f"{head} {{ {each} *(f32x4_at *)&y[n] = {name}_f32x4(*(f32x4_at *)&x[n]); }}")

@@ -1,4 +1,4 @@
-"""Functions of C on whole vectors, by their formats and lanes, which compilers make too little of on their own.
+"""Types of vectors in C and functions on whole ones, which compilers make too little of on their own.
 
 Vectors of whole numbers become vectors of wider or narrower ones. clang makes the best of __builtin_convertvector. gcc
 makes several instructions of it where a processor has one, or goes lane by lane, so that it is told otherwise where
@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+PRODUCTS = "products"  # beside the types of vectors: the function that adds products to them
+_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
+_MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
+_WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
 _LETTERS = {"i8": "b", "u8": "b", "i16": "w", "u16": "w", "i32": "d"}
 _BYTES = {"b": 1, "w": 2, "d": 4}
 _PAIRS = (("i8", "i16"), ("u8", "i16"), ("i8", "i32"), ("u8", "i32"), ("i16", "i32"), ("u16", "i32"), ("i32", "u16"))
@@ -111,6 +115,35 @@ _SHUFFLES = "defined(__clang__) || __GNUC__ >= 12"
 def either(head: str, with_shuffles: Sequence[str], without: str, end: str = "}\n", test: str = _SHUFFLES) -> str:
     """A function that is written with the compiler's shuffles of vectors, and without."""
     return "\n".join([head, f"#if {test}", *with_shuffles, "#else", without, "#endif", end])
+
+
+def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
+    """The lines that define the vector types which a text uses, and functions of them."""
+    stored = sorted(lanes for kind, lanes in used if kind == "u16")
+    products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
+    called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
+    called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
+    conversions = sorted(called)
+    shuffled = sorted(one for one in used if is_shuffle(one[0]))
+    wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
+    wanted |= {("f32", lanes) for lanes in stored}
+    for function, lanes in conversions:
+        of, to = formats(function) or ("", "")
+        wanted |= {(of, lanes), (to, lanes), ("i16", lanes)}
+    lines = []
+    for kind, lanes in sorted(wanted):
+        if kind in ("f32", "f64"):
+            lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
+            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
+        elif kind == "u16":
+            lines.append(f"U16_VECTOR({lanes})")
+        else:
+            lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
+    lines += [conversion_function(kind, lanes) for kind, lanes in conversions]
+    lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
+    lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
+    lines += [shuffle_function(name, lanes) for name, lanes in shuffled]
+    return [*lines, ""] if lines else []
 
 
 _NAME = "transpose"

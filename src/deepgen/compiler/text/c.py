@@ -1,24 +1,44 @@
-"""Functions as kernels in C: files with what they include, and the types and functions of vectors that they use."""
+"""Functions as kernels in C: files, functions for the threads of a pool, the compiler's own vectors, instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
-from deepgen.compiler.intrinsics import vectors
+from deepgen.compiler.intrinsics.dots import DOTS, functions_with_excess, include
+from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.intrinsics.vectors import conversion_function, formats
-from deepgen.compiler.passes.ir import Buffer, For, Function, walk
-from deepgen.compiler.schedule.steps import PARALLEL
-from deepgen.compiler.text.c_statements import DOT, TILE, Definitions, definitions
-from deepgen.compiler.text.dialect import C, Names
-from deepgen.compiler.text.values import PRODUCTS
+from deepgen.compiler.intrinsics.tiles import include as include_tiles
+from deepgen.compiler.intrinsics.vectors import INTERLEAVE, square_of, vector_types
+from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Function, Seq, Stmt, Store, children, walk
+from deepgen.compiler.passes.tensorize import operands, tile_operands
+from deepgen.compiler.passes.vectorize import VectorScan, scan_of
+from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
+from deepgen.compiler.text.c_patterns import Excess, Together, excess, together
+from deepgen.compiler.text.dialect import C, Names, arithmetic, narrowed, stored
+from deepgen.compiler.text.statements import Statements, result
+from deepgen.compiler.text.values import Scope, Text, joined, nothing, scan_function
 from deepgen.kernels.shared import sources
-from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
+from deepgen.operators.expr.nodes import Read, Select, substituted
+from deepgen.vocabulary import (
+    Arg,
+    BadInput,
+    Kernel,
+    LaunchPlan,
+    ScalarArg,
+    Source,
+    Step,
+    TensorArg,
+    WorkspaceArg,
+    dtype,
+)
 
-_MATH = '#define LANES {lanes}\n#include "vector_math.h"\n#undef LANES'
-_MASKS = {"f32": "i32", "f64": "i64", "u8": "i8"}
-_WRAPS = {"i8": "u8", "u8": "u8", "i16": "u16", "i32": "u32", "i64": "u64"}
+_Key: TypeAlias = "tuple[int, str, int]"  # the kind of a function, its name, its lanes
+_DOT, _TILE, _SCAN, _SQUARE, _OVER = range(5)  # in the order of a file
+_REDUCED = {"sum": "sum", "prod": "prod", "max": "most", "min": "least"}
 _HEADERS = ("numbers.h", "vector_math.h")
 
 
@@ -77,37 +97,275 @@ def file_text(parts: Sequence[Definitions], parallel: bool) -> str:
     types = frozenset[tuple[str, int]]().union(*(part.vectors for part in parts))
     functions = {key: text for part in parts for key, text in part.functions.items()}
     included = sorted({one for part in parts for one in part.included.items()})
-    dots, tiles = (dict.fromkeys(text for key, text in included if key[0] == kind) for kind in (DOT, TILE))
+    dots, tiles = (dict.fromkeys(text for key, text in included if key[0] == kind) for kind in (_DOT, _TILE))
     lines = [*dots, '#include "numbers.h"', *tiles]
     lines += ['#include "cpu_pool.h"', '#include "parts.h"'] if parallel else []
     called = [functions[key]() for key in sorted(functions)]
     return "\n".join([*lines, "", *vector_types(types), *called, *(part.text for part in parts)])
 
 
-def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
-    """The lines that define the vector types which a text uses, and functions of them."""
-    stored = sorted(lanes for kind, lanes in used if kind == "u16")
-    products = sorted(lanes for kind, lanes in used if kind == PRODUCTS)
-    called = {(kind, lanes) for lanes in stored for kind in ("i32_of_u16", "u16_of_i32")}
-    called |= {("i32_of_i16", lanes) for lanes in products} | {one for one in used if formats(one[0]) is not None}
-    conversions = sorted(called)
-    shuffled = sorted(one for one in used if vectors.is_shuffle(one[0]))
-    wanted = {one for one in used.difference(shuffled) if one[0] not in ("u16", PRODUCTS) and formats(one[0]) is None}
-    wanted |= {("f32", lanes) for lanes in stored}
-    for function, lanes in conversions:
-        of, to = formats(function) or ("", "")
-        wanted |= {(of, lanes), (to, lanes), ("i16", lanes)}
-    lines = []
-    for kind, lanes in sorted(wanted):
-        if kind in ("f32", "f64"):
-            lines.append(f"FLOAT_VECTOR({kind}, {_MASKS[kind]}, {lanes})")
-            lines += [f"LANE_MATH(f64, {lanes})"] if kind == "f64" else _MATH.format(lanes=lanes).splitlines()
-        elif kind == "u16":
-            lines.append(f"U16_VECTOR({lanes})")
+@dataclass(frozen=True)
+class Definitions:
+    """The functions of a file, without what it includes: several may share a file."""
+
+    text: str
+    vectors: Set[tuple[str, int]]
+    functions: Mapping[_Key, Callable[[], str]]  # the texts of instructions, scans and squares
+    included: Mapping[_Key, str]  # what instructions need
+
+
+def definitions(function: Function, entry: str) -> Definitions:
+    return _Emitter(function, entry).definitions()
+
+
+def _tiled(statement: Stmt) -> Iterator[For]:
+    """The loops that blocks of tiles do in one thread."""
+    if isinstance(statement, For) and statement.kind in TILES:
+        yield statement
+    elif not isinstance(statement, For) or statement.kind != PARALLEL:
+        for child in children(statement):
+            yield from _tiled(child)
+
+
+@dataclass
+class _Emitter(Statements[Scope]):
+    function: Function
+    entry: str
+    names: Names = field(default_factory=Names)
+    parts: list[str] = field(default_factory=list)  # functions for parallel loops
+    vectors: set[tuple[str, int]] = field(default_factory=set)
+    functions: dict[_Key, Callable[[], str]] = field(default_factory=dict)
+    included: dict[_Key, str] = field(default_factory=dict)
+    excess: dict[str, Excess] = field(default_factory=dict)  # of the buffers around
+    in_thread: bool = False
+
+    def definitions(self) -> Definitions:
+        parameters = {buffer.name: buffer for buffer in self.function.parameters}
+        for buffer in parameters:
+            self.names.of(buffer)
+        body = self.statement(self.function.body, Scope(self.names, parameters, {}, used=self.vectors), 1)
+        body = self.configured(self.function.body, body, "    ")
+        declared = [self.pointer(buffer) for buffer in self.function.parameters]
+        head = f"void {self.entry}({', '.join([*declared, 'void *workspace', 'i32 threads'])}) {{"
+        unused = "    (void)workspace, (void)threads;"
+        text = "\n".join([*self.parts, head, unused, *body, "}", ""])
+        return Definitions(text, self.vectors, self.functions, self.included)
+
+    def pointer(self, buffer: Buffer) -> str:
+        const = "const " if buffer in self.function.inputs else ""
+        return const + C.pointer.format(buffer.dtype, self.names.of(buffer.name))
+
+    def own(self, statement: Stmt, scope: Scope, depth: int) -> list[str] | None:
+        indent, lines = "    " * depth, list[str]()
+        if isinstance(statement, Seq):
+            groups = together(statement.body, scope.buffers)
+            if groups is not None:
+                return [indent + self.interleaved(group, scope) for group in groups]
+            for s in statement.body:
+                lines += self.statement(s, scope, depth)
+                complete = [of for of in self.excess.values() if of.summed is s]
+                lines += [indent + line for of in complete for line in self.without_excess(of, scope)]
+            return lines
+        if isinstance(statement, Call) and (square := square_of(statement.name)):
+            self.functions[_SQUARE, square.name, 0] = square.function
+        if not isinstance(statement, (For, Barrier)):
+            return None
+        if isinstance(statement, For) and statement.kind == VECTOR:
+            assert isinstance(statement.body, Store), "vector loops hold one store"
+            lines = self.vector_store(statement.body, scope.by_lanes(statement))
+        elif isinstance(statement, For) and statement.kind in DOTS:
+            lines = self.dot(statement, scope)
+        elif isinstance(statement, For) and statement.kind in TILES:
+            lines = [self.tiles(statement, scope)]
+        elif isinstance(statement, For) and statement.kind == PARALLEL:
+            lines = self.parallel(statement, scope)
+        elif isinstance(statement, For) and statement.kind == SERIAL:
+            return None
         else:
-            lines.append(f"WHOLE_VECTOR({kind}, {_MASKS.get(kind, kind)}, {_WRAPS[kind]}, {lanes})")
-    lines += [conversion_function(kind, lanes) for kind, lanes in conversions]
-    lines += [f"STORED_VECTOR({lanes})" for lanes in stored]
-    lines += [f"ADD_PRODUCTS({lanes})" for lanes in products]
-    lines += [vectors.shuffle_function(name, lanes) for name, lanes in shuffled]
-    return [*lines, ""] if lines else []
+            raise BadInput(f"{statement} cannot be written in C", allowed="loops of processors")
+        return [indent + line for line in lines]
+
+    def argument(self, read: Read, scope: Scope) -> str:
+        return f"&{scope.address(read.tensor, read.indices[0])}"
+
+    def declared(self, alloc: Alloc, scope: Scope) -> str:
+        buffer, name = alloc.buffer, scope.name(alloc.buffer.name)
+        if buffer.lanes:
+            kind = Text("", arithmetic(buffer.dtype), buffer.lanes)
+            scope.need(kind.type, buffer.lanes)
+            count = -(-buffer.elements // buffer.lanes)
+            declared = f"{kind.name} {', '.join(scope.variable(buffer, n) for n in range(count))};"
+        elif buffer.offset is None:
+            declared = f"_Alignas(64) {buffer.dtype} {name}[{buffer.elements}];"
+        else:
+            start = "own" if self.in_thread else "(char *)workspace"
+            declared = f"{C.pointer.format(buffer.dtype, name)} = ({buffer.dtype} *)({start} + {buffer.offset});"
+        self.excess.pop(buffer.name, None)
+        if (more := excess(alloc)) is not None:
+            self.excess[buffer.name] = more
+            self.functions[_OVER, more.dot.name, 0] = partial(functions_with_excess, more.dot)
+            vectors = sorted(set(more.of_sums.values()))
+            declared += "".join(f" {more.dot.vector} {self.excess_name(more, n)} = {{0}};" for n in vectors)
+        return declared
+
+    def excess_name(self, of: Excess, number: int) -> str:
+        return self.names.of(f"{of.buffer.name} excess {number}")
+
+    def without_excess(self, of: Excess, scope: Scope) -> list[str]:
+        """Sums as they are without what their products added too much."""
+        names = {scope.variable(of.buffer, at): self.excess_name(of, n) for at, n in of.of_sums.items()}
+        return [f"{sums} = sub_{of.dot.vector}({sums}, {taken});" for sums, taken in names.items()]
+
+    def store(self, store: Store, scope: Scope) -> list[str]:
+        buffer, (offset,), value = scope.buffers[store.buffer], store.indices, result(store)
+        copied = scope.copied(value, buffer)
+        text = copied or scope.value(value).text
+        stored = text if buffer.lanes or copied else narrowed(buffer.dtype, text)
+        return [f"{scope.element(buffer, offset)} = {stored};"]
+
+    def vector_store(self, store: Store, scope: Scope) -> list[str]:
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        along = scope.along(offset)
+        if along == 0:
+            return self.horizontal(store, scope)
+        assert scope.vector is not None
+        scan = scan_of(scope.vector.variable, store)
+        if scan is not None:
+            return [self.scanned(scan, store, scope)]
+        value = result(store)
+        if along == 1 and not buffer.lanes:
+            return [f"put_{scope.vector_at(buffer, offset)}, {scope.as_stored(value, buffer)});"]
+        text = scope.whole(value)
+        if along == 1:
+            return [f"{scope.vector_at(buffer, offset)} = {text.text};"]
+        elements = [scope.element(buffer, scope.lane(offset, n)) for n in range(text.lanes)]
+        each = [f"{to} = {narrowed(buffer.dtype, f'lanes[{n}]')};" for n, to in enumerate(elements)]
+        return ["{", f"    {text.name} lanes = {text.text};", *(f"    {line}" for line in each), "}"]
+
+    def interleaved(self, group: Together, scope: Scope) -> str:
+        """Stores of several vectors whose elements lie between each other."""
+        buffer, lanes = scope.buffers[group.stores[0].buffer], group.loops[0].extent
+        scopes = [scope.by_lanes(loop) for loop in group.loops]
+        values = [scope.as_stored(store.value, buffer) for scope, store in zip(scopes, group.stores, strict=True)]
+        name = f"{INTERLEAVE}{len(values)}_{stored(buffer)}"
+        scopes[0].vector_at(buffer, group.stores[0].indices[0])
+        self.vectors.add((name, lanes))
+        return f"{name}x{lanes}(&{scopes[0].address(buffer.name, group.start)}, {', '.join(values)});"
+
+    def scanned(self, scan: VectorScan, store: Store, scope: Scope) -> str:
+        """A vector of results: each lane with all before it, and with the element before the first."""
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        assert scope.vector is not None
+        whole = scope.whole(scan.value)
+        function = partial(scan_function, scan.op, whole.type, whole.lanes)
+        self.functions[_SCAN, f"{scan.op} {whole.type}", whole.lanes] = function
+        start = {scope.vector.variable: 0}
+        first, before = substituted(scan.first, start), substituted(scan.before, start)
+        carried = scope.whole(Select(first, nothing(scan.op, scan.value.dtype), before))
+        text = joined(scan.op, carried, replace(whole, text=f"scan_{scan.op}_{whole.name}({whole.text})"))
+        return f"put_{scope.vector_at(buffer, offset)}, {narrowed(buffer.dtype, text, whole.lanes)});"
+
+    def horizontal(self, store: Store, scope: Scope) -> list[str]:
+        """A reduction of all lanes."""
+        assert store.reduce, "an element is written once"
+        buffer, (offset,) = scope.buffers[store.buffer], store.indices
+        whole = scope.whole(store.value)
+        alone = replace(scope, vector=None)
+        before = alone.value(Read(store.buffer, store.indices, store.value.dtype)).text
+        lanes = f"{_REDUCED[store.reduce]}_{whole.name}({whole.text})"
+        kind = whole.type
+        if store.reduce in ("max", "min"):
+            text = f"{store.reduce}_{kind}({before}, {lanes})"
+        else:
+            text = f"({kind})({before} {'+' if store.reduce == 'sum' else '*'} {lanes})"
+        stored = text if buffer.lanes else narrowed(buffer.dtype, text)
+        return [f"{alone.element(buffer, offset)} = {stored};"]
+
+    def dot(self, loop: For, scope: Scope) -> list[str]:
+        """Loops that one instruction does."""
+        assert isinstance(loop.body, For) and isinstance(loop.body.body, Store)
+        dot, matched = DOTS[loop.kind], operands(loop)
+        buffer = scope.buffers[loop.body.body.buffer]
+        key = (_DOT, dot.name, 0)
+        self.functions[key], self.included[key] = partial(dot_function, dot), include(dot)
+        scope.need(dot.result, dot.lanes)
+        factors = ", ".join(self.argument(read, scope) for read in (matched.left, matched.right))
+        if buffer.lanes:
+            sums = scope.variable(buffer, matched.sums.constant // dot.lanes)
+            more = self.excess.get(buffer.name)
+            if more is None:
+                return [f"{sums} = {dot.name}({sums}, {factors});"]
+            lines = [f"{sums} = {dot.name}_over({sums}, {factors});"]
+            if loop in more.counted:
+                taken, other = self.excess_name(more, more.counted[loop]), factors.partition(", ")[2]
+                lines.append(f"{taken} = {dot.name}_excess({taken}, {other});")
+            return lines
+        at = f"&{scope.address(buffer.name, matched.sums)}"
+        return [f"put_{dot.vector}({at}, {dot.name}(at_{dot.vector}({at}), {factors}));"]
+
+    def tiles(self, loop: For, scope: Scope) -> str:
+        """Loops that a block of tiles does, in bytes."""
+        matched = tile_operands(loop)
+        block, key = matched.block, (_TILE, matched.block.name, 0)
+        self.functions[key], self.included[key] = block.functions, include_tiles(block.tile)
+        left, right = (self.argument(read, scope) for read in (matched.left, matched.right))
+        size = 4 // block.tile.depth
+        row, below, following = (step * size for step in (matched.row, matched.below, matched.next))
+        return f"{block.name}({left}, {row}, {below}, {right}, {following});"
+
+    def configured(self, statement: Stmt, lines: Sequence[str], indent: str) -> list[str]:
+        """The lines of a thread, between the instructions that tiles need before and after."""
+        blocks = {tile_operands(loop).block for loop in _tiled(statement)}
+        if len(blocks) > 1:
+            raise BadInput(
+                "sums in tiles of several shapes cannot share a loop", allowed="one shape in a parallel loop"
+            )
+        before = [f"{indent}{block.name}_begin();" for block in blocks]
+        return [*before, *lines, *(f"{indent}tile_release();" for _ in blocks)]
+
+    def parallel(self, loop: For, scope: Scope) -> list[str]:
+        """A function for the threads of a loop, and what starts it."""
+        number, name, counter = len(self.parts), f"{self.entry}_part{len(self.parts)}", scope.name(loop.variable)
+        self.parts.append("")
+        kept = [scope.name(variable) for variable in scope.ranges]
+        self.in_thread = True
+        body = self.statement(loop.body, scope.inside(loop), 4)
+        self.in_thread = False
+        pointers = {scope.name(b.name): self.pointer(b) for b in scope.buffers.values()}
+        fields = [*(of.replace("restrict ", "") for of in pointers.values()), *(f"i64 {one}" for one in kept)]
+        taken = [f"{of} = j->{one};" for one, of in pointers.items()] + [f"const i64 {one} = j->{one};" for one in kept]
+        iterations = f"""\
+    for (int nth = 0; nth < j->threads; nth++) {{
+        loop_part *part = &j->parts[(thread + nth) % j->threads];
+        for (i64 from; (from = atomic_fetch_add(&part->next, j->together)) < part->end;) {{
+            const i64 to = least(part->end, from + j->together);
+            for (i64 {counter} = from; {counter} < to; {counter}++) {{"""
+        lines = [*iterations.splitlines(), *body, "            }", "        }", "    }"]
+        self.parts[number] = "\n".join(
+            [
+                "typedef struct {",
+                *(f"    {field};" for field in fields),
+                f"    char *own;\n    loop_part *parts;\n    i64 threads, together;\n}} {name}_job;\n",
+                f"static void {name}(void *given, int thread) {{\n    {name}_job *j = given;",
+                *(f"    {one}" for one in taken),
+                f"    char *own = j->own + thread * (i64){self.function.thread_bytes};\n    (void)own;",
+                *self.configured(loop.body, lines, "    "),
+                "}\n",
+            ]
+        )
+        arguments = ", ".join(
+            [
+                *(f".{one} = {one}" for one in (*pointers, *kept)),
+                f".own = (char *)workspace + {self.function.shared_bytes}",
+                ".parts = parts, .threads = threads, .together = turns / (threads * 8) + (turns < threads * 8)",
+            ]
+        )
+        return [
+            "{",
+            f"    const i64 turns = {self.end(loop, scope)};",
+            "    loop_part parts[threads];",
+            "    loop_parts(parts, threads, turns);",
+            f"    {name}_job job = {{{arguments}}};",
+            f"    pool_run(threads, {name}, &job);",
+            "}",
+        ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from deepgen.compiler.intrinsics.vectors import ALTERNATE, conversion, either
+from deepgen.compiler.intrinsics.vectors import ALTERNATE, PRODUCTS, conversion, either
 from deepgen.compiler.passes.ir import Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import STORED, C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
@@ -28,7 +28,6 @@ from deepgen.operators.expr.nodes import (
 from deepgen.vocabulary import BadInput, dtype
 
 S = TypeVar("S", bound="Scope")
-PRODUCTS = "products"  # beside the types of vectors: the function that adds products to them
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&",
     "or": "|",
