@@ -15,6 +15,7 @@ products are waited for and what they must be fenced by. Passes and rules ask fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from deepgen.operators.expr.index import Index
@@ -41,6 +42,35 @@ class Alone:
 
     def waits(self, pending: int = 0) -> str:
         return self.wait.format(pending=pending)
+
+
+@dataclass(frozen=True)
+class MatrixLoad:
+    """What lanes load together. `source` is where a byte of a lane comes from: the number of the place that is asked
+    for, the lane that asks for it, and the byte there."""
+
+    lanes: int
+    words: int
+    source: Callable[[int, int], tuple[int, int, int]]
+
+
+_BY_WARPS = {
+    LOAD: MatrixLoad(32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane // 4, lane % 4 * 4 + byte % 4)),
+    LOAD_TRANSPOSED: MatrixLoad(
+        32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane % 4 * 2 + byte % 4 // 2, lane // 4 * 2 + byte % 2)
+    ),
+}
+
+
+def matrix_load(name: str, places: int) -> MatrixLoad | None:
+    """The load that a call of that name is, from so many places."""
+    start, _, of = name.rstrip(">").partition("<")
+    if start == LOAD_OWN:
+        return MatrixLoad(1, int(of), lambda lane, byte: (0, lane, byte))
+    if start == LOAD_EACH:
+        size = dtype(of).bytes
+        return MatrixLoad(1, places * size // 4, lambda lane, byte: (byte // size, lane, byte % size))
+    return _BY_WARPS.get(name)
 
 
 @dataclass(frozen=True)
@@ -134,6 +164,20 @@ class MatrixProduct:
     def transposes(self) -> bool:
         """Whether operands may lie along rows or columns: elements are then transposed while they are loaded."""
         return dtype(self.operand).bytes == 2 or self.run == 1
+
+    def operand_at(self, row: int, step: int, *, is_first: bool) -> tuple[int, int]:
+        """Which lane has an element of an operand, and which of that lane's elements it is."""
+        if self.own:
+            return step // self.run * (self.m if is_first else self.n) + row, step % self.run
+        each = 4 // dtype(self.operand).bytes
+        word = step // each
+        number = row // 8 + word // 4 * 2 if is_first else word // 4
+        return row % 8 * 4 + word % 4, number * each + step % each
+
+    def sum_at(self, row: int, column: int) -> tuple[int, int]:
+        """The same of the sums."""
+        number, lane = self.fragment.held(Index((), row * self.n + column))
+        return lane.constant, number.constant
 
     def share_of_peak(self, arch: str, late: bool) -> float:
         """What it comes to of the matrix units' rate."""

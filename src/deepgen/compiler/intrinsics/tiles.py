@@ -115,6 +115,16 @@ def block_of(name: str, extents: Sequence[int]) -> TileBlock:
     return TileBlock(TILES[name], down, across, rows)
 
 
+def tile_call(name: str) -> tuple[TileBlock, str] | None:
+    """The block of a call of that name, and what is done with it."""
+    start, _, what = name.rpartition("_")
+    of, _, sizes = start.rpartition("_")
+    if of not in TILES:
+        return None
+    down, across, rows = map(int, sizes.split("x"))
+    return TileBlock(TILES[of], down, across, rows), what
+
+
 def include(tile: TileProduct) -> str:
     """What a file with this instruction begins with: one of them for a file."""
     macros = "\n".join(f"#define {name} {value}" for name, value in tile.macros)

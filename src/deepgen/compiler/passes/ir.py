@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop
 from deepgen.compiler.schedule.steps import BLOCKS, THREADS, UNROLL
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Read, Value, reads, with_indices, with_reads
+from deepgen.vocabulary import dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +42,26 @@ class Buffer:
     @property
     def elements(self) -> int:
         return 1 + sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Its bytes in the workspace, or in shared memory."""
+        assert self.offset is not None
+        return self.offset, self.offset + self.elements * dtype(self.dtype).bytes
+
+    @property
+    def row_bits(self) -> int:
+        """From which bit of a place in bytes on rows are told apart; those of less than all banks count together."""
+        row = self.sizes[-1] if len(self.strides) < 2 else self.strides[-2]
+        return max(7, (row * dtype(self.dtype).bytes).bit_length() - 1)
+
+    def swizzled(self, offset: Any) -> Any:
+        """Where an element, or each of an array of them, lies in shared memory."""
+        if not self.swizzle:
+            return offset
+        size = dtype(self.dtype).bytes
+        at = offset * size
+        return (at ^ ((at >> self.row_bits & (1 << self.swizzle) - 1) << 4)) // size
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import PRODUCTS
 from deepgen.compiler.intrinsics.tiles import DOUBLE_BUFFER, GROUPS, MOST_ROWS, REGISTERS, TILES
-from deepgen.compiler.schedule import loops, stages
+from deepgen.compiler.schedule import stages
 from deepgen.compiler.schedule.bounds import region
 from deepgen.compiler.schedule.state import Loop, Planned, State, unplanned
 from deepgen.compiler.schedule.steps import (
@@ -68,7 +68,7 @@ def _compute_at(step: ComputeAt, state: State) -> State:
     if step.stage not in state.stages or step.consumer not in state.stages or step.stage == step.consumer:
         raise refused(step, "there are no two such stages", ", ".join(state.stages))
     planned, consumer = state.stages[step.stage], state.stages[step.consumer]
-    loops.find(step, consumer, step.loop)
+    stages.find(step, consumer, step.loop)
     if planned.touched or planned.at:
         raise refused(step, f"the loops of stage {step.stage} are arranged already", "place it first")
     if step.stage in state.expression.outputs:
@@ -166,7 +166,7 @@ def _swizzle(step: Swizzle, planned: Planned) -> Planned:
 
 
 def _tensorize(step: Tensorize, planned: Planned) -> Planned:
-    first, dot = loops.find(step, planned, step.loop), DOTS.get(step.intrinsic)
+    first, dot = stages.find(step, planned, step.loop), DOTS.get(step.intrinsic)
     if step.intrinsic in PRODUCTS:
         return replace(planned, tensorized=(step.loop, step.intrinsic))
     inner = planned.loops[planned.loops.index(first) :]
@@ -214,11 +214,11 @@ def _layout(step: Layout, planned: Planned) -> Planned:
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {
-    Split: loops.split,
-    Reorder: loops.reorder,
-    Fuse: loops.fuse,
-    Annotate: loops.annotate,
-    Unroll: loops.unroll,
+    Split: stages.split,
+    Reorder: stages.reorder,
+    Fuse: stages.fuse,
+    Annotate: stages.annotate,
+    Unroll: stages.unroll,
     SetScope: _set_scope,
     StorageAlign: _storage_align,
     Layout: _layout,

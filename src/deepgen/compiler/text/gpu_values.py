@@ -35,7 +35,7 @@ class GpuScope(Scope):
         size = dtype(buffer.dtype).bytes
         text = f"({self.index(offset)}) * {size}"
         if buffer.swizzle:
-            text = f"swizzled<{buffer.swizzle}, {row_bits(buffer)}>({text})"
+            text = f"swizzled<{buffer.swizzle}, {buffer.row_bits}>({text})"
         return f"{self.name(buffer.name)} + {text}"
 
     def at(self, buffer: Buffer, offset: Index) -> str:
@@ -72,12 +72,6 @@ def moved_from(value: Value) -> tuple[Read, tuple[Value, ...]] | None:
     while isinstance(value, Select) and value.otherwise == Const(0, value.dtype):
         asked, value = (*asked, value.condition), value.then
     return (value, asked) if isinstance(value, Read) else None
-
-
-def row_bits(buffer: Buffer) -> int:
-    """From which bit of a place on rows are told apart; those of less than all banks count together."""
-    row = buffer.sizes[-1] if len(buffer.strides) < 2 else buffer.strides[-2]
-    return max(7, (row * dtype(buffer.dtype).bytes).bit_length() - 1)
 
 
 CALL = "gathered<"

@@ -63,7 +63,7 @@ def unary(op: str, x: Numbers, name: str) -> Numbers:
     if op == "floor":
         below, above = np.floor(x.values - x.error), np.floor(x.values + x.error)
         return Numbers(np.floor(x.values), above - below)
-    values = _FUNCTIONS[op](x.values)
+    values = FUNCTIONS[op](x.values)
     if x.exact:
         return rounded(values, NONE, name, _SOME)
     return rounded(values, _SLOPES[op](x.values, values, x.error), name, _SOME)
@@ -161,7 +161,7 @@ def _ending(op: str, near: Callable[[Array, Array, Array], Array]) -> Callable[[
         by_slope, small = near(x, v, e), (e < _NEAR) & np.isfinite(v)
         if small.all():
             return by_slope
-        ends = np.maximum(_apart(_FUNCTIONS[op](x + e), v), _apart(v, _FUNCTIONS[op](x - e)))
+        ends = np.maximum(_apart(FUNCTIONS[op](x + e), v), _apart(v, FUNCTIONS[op](x - e)))
         return np.where(small, by_slope, ends)
 
     return error
@@ -175,7 +175,7 @@ _WHOLE: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
     "div": lambda a, b: np.floor_divide(a, np.where(b == 0, 1, b)),
 }  # fmt: skip
-_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp,
     "log": np.log,
     "sqrt": np.sqrt,
