@@ -21,7 +21,9 @@ from deepgen.compiler.passes.ir import (
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import BOUND
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, Value
+from deepgen.operators.expr.nodes import Compare, Const, Logic, Place, Read, Select, Value
+from deepgen.operators.expr.nodes import children as operands
+from deepgen.operators.expr.nodes import with_children as with_operands
 
 
 def simplify(body: Stmt, around: Around) -> Stmt:
@@ -94,20 +96,9 @@ def _value(value: Value, bounds: IndexBounds) -> Value:
         return replace(value, index=bounds.simple(value.index))
     if isinstance(value, Read):
         return replace(value, indices=tuple(bounds.simple(i) for i in value.indices))
-    if isinstance(value, Const):
-        return value
-    if isinstance(value, (Cast, Unary)):
-        return replace(value, value=_value(value.value, bounds))
-    if isinstance(value, (Binary, Compare, Logic)):
-        return replace(value, left=_value(value.left, bounds), right=_value(value.right, bounds))
-    return _select(value, bounds)
-
-
-def _select(value: Select, bounds: IndexBounds) -> Value:
-    asked = conditions(value.condition)
-    if asked is None:
-        parts = (value.condition, value.then, value.otherwise)
-        return Select(*(_value(part, bounds) for part in parts))
+    asked = conditions(value.condition) if isinstance(value, Select) else None
+    if not isinstance(value, Select) or asked is None:
+        return with_operands(value, [_value(part, bounds) for part in operands(value)])
     if any(bounds.never(c) for c in asked):
         return _value(value.otherwise, bounds)
     left = [bounds.simple(c) for c in dict.fromkeys(asked) if not bounds.always(c)]

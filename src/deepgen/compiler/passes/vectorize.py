@@ -243,10 +243,7 @@ def _with_vectors(statement: Stmt, held: frozenset[str]) -> Stmt:
 
 def _apart(loop: For) -> list[For]:
     """A loop for each store of the body, where none needs what a later one writes; none where that cannot be."""
-    asked: tuple[Index, ...] = ()
-    body = loop.body
-    if isinstance(body, If) and body.otherwise is None:
-        asked, body = body.conditions, body.then
+    asked, body = _unguarded(loop.body)
     if not isinstance(body, Seq):
         return []
     stores = [s for s in body.body if isinstance(s, Store) and not s.joined and not s.reduce]
@@ -259,11 +256,12 @@ def _apart(loop: For) -> list[For]:
     return [replace(loop, body=If(asked, store) if asked else store) for store in stores]
 
 
+def _unguarded(body: Stmt) -> tuple[tuple[Index, ...], Stmt]:
+    return (body.conditions, body.then) if isinstance(body, If) and body.otherwise is None else ((), body)
+
+
 def _vector(loop: For, held: frozenset[str]) -> Stmt | None:
-    asked: tuple[Index, ...] = ()
-    body = loop.body
-    if isinstance(body, If) and body.otherwise is None:
-        asked, body = body.conditions, body.then
+    asked, body = _unguarded(loop.body)
     if loop.limits or loop.extent > _MOST or loop.extent & (loop.extent - 1) or not isinstance(body, Store):
         return None
     if body.joined or (body.reduce and body.buffer not in held):
@@ -297,18 +295,12 @@ def _with_one_choice(value: Value, loop: For) -> Value | None:
     if isinstance(value, Select):
         asked = conditions(value.condition)
         if asked is None:
-            return value if not _varies(value.condition, loop) else None
+            varies = _depends(value.condition, loop.variable) or reads(value.condition)
+            return None if varies else value
         same = [_for_all(c, loop) for c in asked]
         then, otherwise = (_with_one_choice(v, loop) for v in (value.then, value.otherwise))
         if then is None or otherwise is None or any(c is None for c in same):
             return None
         return Select(all_of([c for c in same if c is not None]), then, otherwise)
-    parts = [_with_one_choice(child, loop) for child in children(value)]
-    if any(child is None for child in parts):
-        return None
-    return with_operands(value, [child for child in parts if child is not None])
-
-
-def _varies(value: Value, loop: For) -> bool:
-    indices = [i for v in walk(value) for i in ((v.index,) if isinstance(v, Place) else getattr(v, "indices", ()))]
-    return any(loop.variable in i.iterators for i in indices) or any(isinstance(v, Read) for v in walk(value))
+    parts = [part for child in children(value) if (part := _with_one_choice(child, loop)) is not None]
+    return with_operands(value, parts) if len(parts) == len(children(value)) else None

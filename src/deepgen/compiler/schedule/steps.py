@@ -8,7 +8,7 @@ such texts is a template, and a config makes it whole. A loop is named by its st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 Number: TypeAlias = "int | str"
 
@@ -25,6 +25,7 @@ LANES = "thread.x"  # along which threads can join what they reduced
 class Split:
     """loop -> loop.0 ... loop.n; `factors` are the extents of all but the outermost, which covers the rest."""
 
+    phrase: ClassVar[str] = "{stage}: {loop} by {factors}"
     stage: str
     loop: str
     factors: tuple[Number, ...]
@@ -34,6 +35,7 @@ class Split:
 class Reorder:
     """The named loops in this order, in the places that they hold together."""
 
+    phrase: ClassVar[str] = "{stage}: {loops}"
     stage: str
     loops: tuple[str, ...]
 
@@ -42,6 +44,7 @@ class Reorder:
 class Fuse:
     """Adjacent loops as one, named by joining theirs with '+'."""
 
+    phrase: ClassVar[str] = "{stage}: {loops}"
     stage: str
     loops: tuple[str, ...]
 
@@ -50,6 +53,7 @@ class Fuse:
 class Annotate:
     """What a loop is: serial, parallel (our thread pool), unroll, vector, scan, or bound to a GPU's index."""
 
+    phrase: ClassVar[str] = "{stage}: {loop} is {kind}"
     stage: str
     loop: str
     kind: str
@@ -59,6 +63,7 @@ class Annotate:
 class Unroll:
     """Unroll inner loops of a stage while their bodies together stay within so many copies."""
 
+    phrase: ClassVar[str] = "{stage}: up to {most} copies"
     stage: str
     most: Number
 
@@ -67,6 +72,7 @@ class Unroll:
 class ComputeAt:
     """Compute what one iteration of a consumer's loop needs of a stage, inside that loop."""
 
+    phrase: ClassVar[str] = "{stage}: in {consumer}, loop {loop}"
     stage: str
     consumer: str
     loop: str
@@ -76,6 +82,7 @@ class ComputeAt:
 class Inline:
     """Put a stage without reduction into whatever reads it."""
 
+    phrase: ClassVar[str] = "{stage}"
     stage: str
 
 
@@ -87,6 +94,7 @@ class CacheRead:
     once, however often it is read.
     """
 
+    phrase: ClassVar[str] = "{tensor}: as {name} in {scope}, read by {readers}"
     tensor: str
     name: str
     scope: str
@@ -98,6 +106,7 @@ class CacheRead:
 class CacheWrite:
     """Compute a stage in a buffer of another scope, a stage of its own called `name`; the stage itself then copies."""
 
+    phrase: ClassVar[str] = "{stage}: as {name} in {scope}"
     stage: str
     name: str
     scope: str
@@ -105,6 +114,7 @@ class CacheWrite:
 
 @dataclass(frozen=True)
 class SetScope:
+    phrase: ClassVar[str] = "{stage}: {scope}"
     stage: str
     scope: str
 
@@ -113,6 +123,7 @@ class SetScope:
 class StorageAlign:
     """Pad a dimension of a stage's buffer so that its stride is `offset` modulo `factor`."""
 
+    phrase: ClassVar[str] = "{stage}: dimension {dimension} to {offset} modulo {factor}"
     stage: str
     dimension: int
     factor: Number
@@ -123,6 +134,7 @@ class StorageAlign:
 class Layout:
     """How a stage's buffer is laid out: dimensions split and reordered, such as ("1/8", "0", "1%8") for panels of 8."""
 
+    phrase: ClassVar[str] = "{stage}: {order}"
     stage: str
     order: tuple[str, ...]
 
@@ -131,6 +143,7 @@ class Layout:
 class RFactor:
     """Split a reduction: partial results along one of its loops in a stage `name`, which the stage then reduces."""
 
+    phrase: ClassVar[str] = "{stage}: {loop} as {name}"
     stage: str
     loop: str
     name: str
@@ -140,6 +153,7 @@ class RFactor:
 class Pipeline:
     """Keep `depth` buffers of a stage and fill them ahead."""
 
+    phrase: ClassVar[str] = "{stage}: {depth} buffers"
     stage: str
     depth: Number
 
@@ -148,6 +162,7 @@ class Pipeline:
 class Swizzle:
     """Permute the places within rows of a stage's buffer so that reads of a column meet different banks."""
 
+    phrase: ClassVar[str] = "{stage}: {mode}"
     stage: str
     mode: Number
 
@@ -156,6 +171,7 @@ class Swizzle:
 class Tensorize:
     """Have the loops from this one inwards done by an intrinsic, by its name."""
 
+    phrase: ClassVar[str] = "{stage}: {loop} by {intrinsic}"
     stage: str
     loop: str
     intrinsic: str

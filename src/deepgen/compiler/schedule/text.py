@@ -5,42 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from deepgen.compiler.schedule import steps
 from deepgen.compiler.schedule.steps import (
     Layout,
     Number,
-    Pipeline,
     Schedule,
-    Split,
     Step,
-    StorageAlign,
-    Swizzle,
-    Unroll,
 )
 from deepgen.space import parse
 from deepgen.space.evaluate import evaluate_strictly
 from deepgen.vocabulary import BadInput, JsonObject
 
 _KINDS: Mapping[str, type[Any]] = {
-    "split": steps.Split,
-    "reorder": steps.Reorder,
-    "fuse": steps.Fuse,
-    "annotate": steps.Annotate,
-    "unroll": steps.Unroll,
-    "compute_at": steps.ComputeAt,
-    "inline": steps.Inline,
-    "cache_read": steps.CacheRead,
-    "cache_write": steps.CacheWrite,
-    "set_scope": steps.SetScope,
-    "storage_align": steps.StorageAlign,
-    "layout": steps.Layout,
-    "rfactor": steps.RFactor,
-    "pipeline": steps.Pipeline,
-    "swizzle": steps.Swizzle,
-    "tensorize": steps.Tensorize,
+    re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in get_args(Step)
 }
+_NUMBERS = {kind: [f.name for f in fields(kind) if "Number" in str(f.type)] for kind in get_args(Step)}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _LONGEST = 200  # letters of a name or an expression over knobs
 _MOST = 10_000  # steps, and parts of a step
@@ -55,27 +36,7 @@ def step_text(step: Step) -> str:
     """Such as `split C: i by 4, 8`."""
     words = {field.name: _words(getattr(step, field.name)) for field in fields(step)}
     cast = f", cast to {step.dtype}" if isinstance(step, steps.CacheRead) and step.dtype else ""
-    return f"{_NAMES[type(step)]} {_PHRASES[type(step)].format(**words)}{cast}"
-
-
-_PHRASES: Mapping[type[Any], str] = {
-    steps.Split: "{stage}: {loop} by {factors}",
-    steps.Reorder: "{stage}: {loops}",
-    steps.Fuse: "{stage}: {loops}",
-    steps.Annotate: "{stage}: {loop} is {kind}",
-    steps.Unroll: "{stage}: up to {most} copies",
-    steps.ComputeAt: "{stage}: in {consumer}, loop {loop}",
-    steps.Inline: "{stage}",
-    steps.CacheRead: "{tensor}: as {name} in {scope}, read by {readers}",
-    steps.CacheWrite: "{stage}: as {name} in {scope}",
-    steps.SetScope: "{stage}: {scope}",
-    steps.StorageAlign: "{stage}: dimension {dimension} to {offset} modulo {factor}",
-    steps.Layout: "{stage}: {order}",
-    steps.RFactor: "{stage}: {loop} as {name}",
-    steps.Pipeline: "{stage}: {depth} buffers",
-    steps.Swizzle: "{stage}: {mode}",
-    steps.Tensorize: "{stage}: {loop} by {intrinsic}",
-}
+    return f"{_NAMES[type(step)]} {step.phrase.format(**words)}{cast}"
 
 
 def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
@@ -143,14 +104,6 @@ def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# The fields of steps that are numbers or texts over knobs.
-NUMBERS: Mapping[type[Any], tuple[str, ...]] = {
-    Split: ("factors",),
-    Unroll: ("most",),
-    StorageAlign: ("factor", "offset"),
-    Pipeline: ("depth",),
-    Swizzle: ("mode",),
-}
 _PART = re.compile(r"([/%])([^/%]+)")
 _PLACE = re.compile(r"\s*(\d+)\s*((?:[/%][^/%]+)*)")
 
@@ -185,7 +138,7 @@ def _concrete_step(step: Any, config: Mapping[str, Any]) -> Step:
     if isinstance(step, Layout):
         return replace(step, order=tuple(_concrete_place(step, text, config) for text in step.order))
     changed: dict[str, Any] = {}
-    for name in NUMBERS.get(type(step), ()):
+    for name in _NUMBERS[type(step)]:
         value = getattr(step, name)
         many = isinstance(value, tuple)
         changed[name] = tuple(_value(step, v, config) for v in value) if many else _value(step, value, config)
