@@ -60,18 +60,13 @@ class TransposeTiles:
         blocks, inside = [*others, split[rows][0], split[columns][0]], [split[rows][1], split[columns][1]]
         way.reorder(stage.name, [*blocks, *inside])
         block = way.fuse(stage.name, blocks)
-        _, by_thread, vector = way.split(stage.name, way.fuse(stage.name, inside), (threads, run))
         way.annotate(stage.name, "block.x", block)
-        way.annotate(stage.name, "thread.x", by_thread)
-        way.annotate(stage.name, "vector", vector)
+        way.deal(stage.name, inside, ("thread.x", threads), ("vector", run))
 
         # What is copied: the same square, along the rows of the tensor. They lie an odd number of words apart, so that
         # threads that read across them meet different banks.
         way.compute_at(tile, stage.name, block)
-        axes = [axis.name for axis in way.stage(tile).axes]
-        _, by_thread, vector = way.split(tile, way.fuse(tile, axes), (threads, run))
-        way.annotate(tile, "thread.x", by_thread)
-        way.annotate(tile, "vector", vector)
+        way.deal(tile, [axis.name for axis in way.stage(tile).axes], ("thread.x", threads), ("vector", run))
         words = max(1, BANKS // size)
         way.step(steps.StorageAlign(tile, places.index(columns), 2 * words, words))
         way.finish(stage.name)

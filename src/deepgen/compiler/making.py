@@ -91,7 +91,7 @@ class Making:
                 taking = [sketch.name for sketch in sketches if (stage, rule) in sketch.by]
                 # It may have been asked several times: of an expression in other forms, or after another rule.
                 whys = dict.fromkeys(one.why for one in sorted(own, key=lambda one: not one.asked) if one.why)
-                why = None if taking else next(iter(whys), "rules before it serve it better")
+                why = None if taking else next(iter(whys), "other rules serve it")
                 asked = any(one.asked for one in own)
                 row: JsonObject = {"asked": asked, "sketches": [*taking], "chosen": (stage, rule) in chosen, "why": why}
                 rows.append({"stage": stage, "rule": rule, **row})

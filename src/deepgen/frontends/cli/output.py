@@ -70,6 +70,18 @@ def table(title: str | None, names: Sequence[str], rows: Sequence[Sequence[str]]
     console(widest=columns()).print(out)
 
 
+def print_rules(of: str, answers: Sequence[Mapping[str, Any]]) -> None:
+    """What each schedule rule answered about each stage, in the order in which they are asked."""
+    rows = []
+    for answer in answers:
+        if answer["sketches"]:
+            text = f"{'chosen' if answer['chosen'] else 'takes part'}: {', '.join(answer['sketches'])}"
+        else:
+            text = f"{'declines' if answer['asked'] else 'not asked'}: {answer['why']}"
+        rows.append((answer["stage"], answer["rule"], text))
+    table(f"Schedule rules for {of}", ("stage", "rule", "answer"), rows)
+
+
 def _print_lists(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     indent = max(map(len, names)) + 2
     for row in rows:

@@ -11,7 +11,16 @@ import typer
 
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
-from deepgen.frontends.cli.output import config_text, facts_text, labelled, print_json, shown, table, write_text
+from deepgen.frontends.cli.output import (
+    config_text,
+    facts_text,
+    labelled,
+    print_json,
+    print_rules,
+    shown,
+    table,
+    write_text,
+)
 from deepgen.kernels.base import AsksRules, Scheduled
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
@@ -94,24 +103,12 @@ def show(
         print_json({**_facts(opened, chosen), **texts, **more_facts})
         return
     if rules:
-        _print_rules(chosen, answers)
+        print_rules(f"trial {chosen.id}", answers)
     if texts:
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
     elif not rules:
         _print_trial(_facts(opened, chosen))
-
-
-def _print_rules(trial: Trial, answers: list[dict[str, Any]]) -> None:
-    """What each rule answered about each stage, in the order in which they are asked."""
-    rows = []
-    for answer in answers:
-        if answer["sketches"]:
-            text = f"{'chosen' if answer['chosen'] else 'takes part'}: {', '.join(answer['sketches'])}"
-        else:
-            text = f"{'declines' if answer['asked'] else 'not asked'}: {answer['why']}"
-        rows.append((answer["stage"], answer["rule"], text))
-    table(f"schedule rules, and those that trial {trial.id} was chosen from", ("stage", "rule", "answer"), rows)
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:

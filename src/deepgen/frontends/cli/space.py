@@ -34,7 +34,14 @@ SpaceStrategy = Annotated[
     int,
     typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
 ]
-Why = Annotated[bool, typer.Option("--why", help="Show which families support the operator, and why others do not.")]
+Why = Annotated[
+    bool,
+    typer.Option(
+        "--why",
+        help="Show which families support the operator, and why others do not. With --family rules: what each schedule "
+        "rule answers.",
+    ),
+]
 Removed = Annotated[
     bool,
     typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),
@@ -78,13 +85,21 @@ def space(
 
 
 def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Every family, and why it does not serve the operator there."""
+    """Every family, and why it does not serve the operator there; of one that asks rules, what these answer."""
     from deepgen import generators, settings, targets
     from deepgen.frontends.cli import words as operator_words
-    from deepgen.frontends.cli.output import print_json, table
+    from deepgen.frontends.cli.output import print_json, print_rules, table
+    from deepgen.kernels.base import AsksRules
 
     operator, _ = operator_words.parse(words, **options.of_operator(values))
     where = targets.resolve(values["target"] or settings.load().target)
+    if values["family"] in generators.RULED:
+        asked = generators.find(operator, where, values["family"])
+        assert isinstance(asked, AsksRules)
+        rules = asked.answers(operator, where, asked.default(operator, where))
+        about = {"operator": operator.to_json(), "target": where.name, "rules": rules}
+        print_json(about) if as_json else print_rules(f"{operator.describe()} on {where.name}", rules)
+        return
     answers = {family.name: family.refuses(operator, where) for family in generators.families()}
     if as_json:
         print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})

@@ -41,10 +41,6 @@ class StageGroup:
         return self.last if self.last.reduce is not None and not self.last.scan else None
 
     @property
-    def scans_sums(self) -> bool:
-        return any(one.scan for one in self.sums)
-
-    @property
     def scan(self) -> Stage | None:
         """The scan that it stores, as it is or changed place by place."""
         return self.sums[0] if self.sums and self.sums[0].scan else self.last if self.last.scan else None

@@ -9,7 +9,8 @@ from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, by_four_warps, contraction
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers
+from deepgen.compiler.rules.template import times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, Value, reads, substituted, with_reads
@@ -68,24 +69,18 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
             inner.insert(0, own)
     plan.step(s.Reorder(name, (*blocks, *inner, runs)))
     block = plan.fuse(name, blocks)
-    _, by_thread, run = plan.split(name, plan.fuse(name, [*inner, runs]), (threads, width))
     plan.annotate(name, "block.x", block)
-    plan.annotate(name, "thread.x", by_thread)
-    plan.annotate(name, "vector", run)
+    plan.deal(name, [*inner, runs], ("thread.x", threads), ("vector", width))
     copy = source.name
     side_by_side = channels.extent * between if odd else source.axes[-1].extent
     plan.step(s.ComputeAt(copy, name, block))
-    own = plan.fuse(copy, [axis.name for axis in source.axes])
-    _, by_thread, run = plan.split(copy, own, (threads, min(width, side_by_side & -side_by_side)))
-    plan.annotate(copy, "thread.x", by_thread)
-    plan.annotate(copy, "vector", run)
+    run = min(width, side_by_side & -side_by_side)
+    plan.deal(copy, [axis.name for axis in source.axes], ("thread.x", threads), ("vector", run))
     if not odd:
         # Rows an odd number of words apart lie on different banks.
         words = max(1, 4 // size)
         plan.step(s.StorageAlign(copy, along, 2 * words, words))
-    plan.require(
-        product_of(deep, places, 2, size) <= plan.target.shared_per_block, f"a part of {name} in shared memory"
-    )
+    plan.require(times([deep, places, 2, size]) <= plan.target.shared_per_block, f"a part of {name} in shared memory")
 
 
 def _part(extent: int, places: int) -> int:
@@ -140,8 +135,10 @@ def flattened(plain: Expression, gpu: Gpu) -> Flat | str:
     if len(contractions) != 1:
         return "it has not one sum of products that four warps do together"
     (c,) = contractions
-    if c.both or len(c.rows) < 2 or c.along.extent % c.intrinsic.line:
-        return f"its rows are one axis, or it does not sum over a multiple of {c.intrinsic.line}"
+    if c.both or len(c.rows) < 2:
+        return "its rows are one axis already" if len(c.rows) < 2 else "it multiplies several pairs of matrices"
+    if c.along.extent % c.intrinsic.line:
+        return f"it does not sum over a multiple of {c.intrinsic.line}"
     out = c.stage if c.stage.name in plain.outputs else facts.fusible_consumer(plain, c.stage)
     operand = _operand(plain, c)
     if out is None or operand is None or {s.name for s in plain.stages} - {c.left.tensor} != {c.stage.name, out.name}:

@@ -11,9 +11,8 @@ from deepgen.compiler.rules.draft import Tuned, Useless, unused
 from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.gpu.groups import StageGroup, changed
 from deepgen.compiler.rules.sketch import Sketch
-from deepgen.compiler.rules.template import Extent, Template, plus, span, text, times
+from deepgen.compiler.rules.template import Extent, Template, text
 from deepgen.compiler.schedule import steps as s
-from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.space import Expr, Requirement, Value
 from deepgen.space.expr import knob_ref
@@ -165,6 +164,13 @@ class Plan:
         """Loops that are bound to `block.x`, `thread.x` and so on, unrolled, or vectors."""
         self.step(*(s.Annotate(stage, loop, kind) for loop in loops))
 
+    def deal(self, stage: str, loops: Sequence[str], *parts: tuple[str, Extent]) -> list[str]:
+        """Loops, as one, divided among threads, vectors and so on: what each part is, and how long."""
+        outer, *names = self.split(stage, self.fuse(stage, loops), [factor for _, factor in parts])
+        for name, (kind, _) in zip(names, parts, strict=True):
+            self.annotate(stage, kind, name)
+        return [outer, *names]
+
     def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "") -> None:
         self.step(*([s.SetScope(stage, scope)] if scope else []), s.ComputeAt(stage, consumer, loop))
 
@@ -216,19 +222,6 @@ def _renamed(step: s.Step, names: Mapping[str, str]) -> s.Step:
         return names.get(value, value) if isinstance(value, str) else value
 
     return replace(step, **{one.name: renamed(getattr(step, one.name)) for one in fields(step)}) if names else step
-
-
-def reach(index: Index, extents: Mapping[str, Extent]) -> Extent:
-    """How many places an index meets while iterators run over these extents."""
-    return span(index, dict(extents))
-
-
-def product_of(*factors: Extent) -> Extent:
-    return times(factors)
-
-
-def total_of(*terms: Extent) -> Extent:
-    return plus(terms)
 
 
 def powers(most: int, least: int = 1) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows
-from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers, product_of, total_of
+from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import shareable
-from deepgen.compiler.rules.template import Extent, covered, text
+from deepgen.compiler.rules.template import Extent, covered, plus, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Read, Stage, reads
 from deepgen.targets import Gpu
@@ -93,8 +93,8 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
     team = plan.knob("team", powers(min(_MOST_THREADS, longest), 2), _usual_team(longest))
     beside = plan.knob("rows", [n for n in (1, 2, 4, 8, 16) if n <= _rows(out, group)], 1)
     each = plan.knob("each", (1, 2, 4, 8), max(1, WIDEST // max(dtype(out.dtype).bytes, 2)))
-    plan.require(product_of(team, beside) <= plan.target.threads_per_block, "threads of a block")
-    plan.derive("threads", product_of(team, beside))
+    plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")
+    plan.derive("threads", times([team, beside]))
     own = [a.name for a in out.axes]
     rows = own if not group.rows else own[: len(group.sums[0].axes)]
     if not rows:
@@ -102,14 +102,10 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
             _shared_out(plan, out, team, each)
         return
     columns = own[len(rows) :]
-    whole = plan.fuse(out.name, rows)
-    block, by_y = plan.split(out.name, whole, (beside,))
+    block, by_y = plan.deal(out.name, rows, ("thread.y", beside))
     plan.annotate(out.name, "block.x", block)
-    plan.annotate(out.name, "thread.y", by_y)
     if columns:
-        _, by_x, run = plan.split(out.name, plan.fuse(out.name, columns), (team, each))
-        plan.annotate(out.name, "thread.x", by_x)
-        plan.annotate(out.name, "vector", run)
+        plan.deal(out.name, columns, ("thread.x", team), ("vector", each))
     if out.reduce is not None:
         _shared_out(plan, out, team, each)
     for stage in reversed(group.sums):
@@ -119,10 +115,7 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
     """The loops of a reduction: each thread takes neighbours, then all take the next ones."""
-    whole = plan.fuse(stage.name, [a.name for a in stage.reduced])
-    _, by_x, run = plan.split(stage.name, whole, (team, each))
-    plan.annotate(stage.name, "thread.x", by_x)
-    plan.annotate(stage.name, "vector", run)
+    plan.deal(stage.name, [a.name for a in stage.reduced], ("thread.x", team), ("vector", each))
 
 
 def _extent(stage: Stage) -> int:
@@ -164,26 +157,20 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
     several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
     iterations = plan.knob("turns", several, 1)
-    held = product_of(iterations, covered(length, product_of(team, each)), each)
+    held = times([iterations, covered(length, times([team, each])), each])
     plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
-    plan.require(product_of(team, rows) <= plan.target.threads_per_block, "threads of a block")
-    plan.derive("threads", product_of(team, rows))
+    plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
+    plan.derive("threads", times([team, rows]))
     loops = [axis.name for axis in out.axes]
-    block, by_y, iteration = plan.split(out.name, plan.fuse(out.name, loops[:-1]), (rows, iterations))
-    _, by_x, run = plan.split(out.name, loops[-1], (team, each))
+    block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
     plan.annotate(out.name, "block.x", block)
-    plan.annotate(out.name, "thread.y", by_y)
-    plan.annotate(out.name, "unroll", iteration)
-    plan.annotate(out.name, "thread.x", by_x)
-    plan.annotate(out.name, "vector", run)
+    plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
     own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
     own_places = [f"{last}%{text(each)}"] if widths != [1] else []
-    places = (f"{last}/{text(product_of(team, each))}", *own_places, f"{last}/{text(each)}%{text(team)}")
+    places = (f"{last}/{text(times([team, each]))}", *own_places, f"{last}/{text(each)}%{text(team)}")
     plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, (*map(str, range(last)), *places)))
     plan.step(s.ComputeAt(scan.name, out.name, by_y))
-    _, lanes, one = plan.split(scan.name, own[-1], (team, each))
-    plan.annotate(scan.name, "thread.x", lanes)
-    plan.annotate(scan.name, "unroll", one)
+    _, lanes, _ = plan.deal(scan.name, own[-1:], ("thread.x", team), ("unroll", each))
     for read in operands:
         plan.step(s.ComputeAt(_run(read), scan.name, lanes))
         plan.annotate(_run(read), "vector", f"a{last}")
@@ -215,39 +202,33 @@ def by_rows_of_scans(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, 
     held: Extent = rows
     if count >= _MANY:
         # Turns that reach beyond the rows of a block would count some of all rows as its own.
-        whole, iteration = product_of(rows, length), product_of(threads, width)
+        whole, iteration = times([rows, length]), times([threads, width])
         plan.require(whole % iteration == 0, "threads divide the rows of a block evenly")
     else:
         held = count
-    _, by_thread, run = plan.split(out.name, plan.fuse(out.name, [row, loops[-1]]), (threads, width))
     plan.annotate(out.name, "block.x", block)
-    plan.annotate(out.name, "thread.x", by_thread)
-    plan.annotate(out.name, "vector", run)
+    plan.deal(out.name, [row, loops[-1]], ("thread.x", threads), ("vector", width))
     plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
     own = [axis.name for axis in scan.axes]
     plan.annotate(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
     in_order = [read for read in operands if in_runs(scan, read)]
     if in_order:
         narrowest = max(WIDEST // dtype(read.dtype).bytes for read in in_order)
-        step, each = plan.split(scan.name, own[-1], (narrowest,))
-        plan.annotate(scan.name, "unroll", each)
+        step, _ = plan.deal(scan.name, own[-1:], ("unroll", narrowest))
     for read in in_order:
         plan.step(s.ComputeAt(_run(read), scan.name, step))
         plan.annotate(_run(read), "vector", f"a{len(own) - 1}")
-    bytes_ = [product_of(held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes)]
+    bytes_ = [times([held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes])]
     _aligned(plan, scan.name, len(own), scan.dtype, 4)
     for read in operands:
         name, size = _copy(read), dtype(read.dtype).bytes
         plan.step(s.ComputeAt(name, out.name, block))
-        axes = plan.fuse(name, [f"a{n}" for n in range(len(own))])
-        _, by_thread, run = plan.split(name, axes, (threads, WIDEST // size))
-        plan.annotate(name, "thread.x", by_thread)
-        plan.annotate(name, "vector", run)
+        plan.deal(name, [f"a{n}" for n in range(len(own))], ("thread.x", threads), ("vector", WIDEST // size))
         unit = WIDEST if in_runs(scan, read) else 4
         _aligned(plan, name, len(own), read.dtype, unit)
-        bytes_.append(product_of(held, _padded(read.dtype, length, unit), size))
-    plan.require(total_of(*bytes_) <= plan.target.shared_per_block - 1024, "rows fit in shared memory")
-    plan.derive("shared_bytes", total_of(*bytes_))
+        bytes_.append(times([held, _padded(read.dtype, length, unit), size]))
+    plan.require(plus(bytes_) <= plan.target.shared_per_block - 1024, "rows fit in shared memory")
+    plan.derive("shared_bytes", plus(bytes_))
 
 
 def _copy(read: Read) -> str:

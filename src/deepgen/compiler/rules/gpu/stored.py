@@ -9,8 +9,8 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction
 from deepgen.compiler.rules.gpu.groups import place_in
 from deepgen.compiler.rules.gpu.operands import Flat
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of
-from deepgen.compiler.rules.template import Extent
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
+from deepgen.compiler.rules.template import Extent, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Stage, reads
 from deepgen.space import divides
@@ -44,7 +44,7 @@ def in_runs(
     apart = {axis for axis, _, residue in placed if residue}
     last = out.axes[-1]
     width = min(WIDEST // dtype(out.dtype).bytes, last.extent & -last.extent)
-    run = product_of(part_of.get(last.name, 1), stride_of[last.name])
+    run = times([part_of.get(last.name, 1), stride_of[last.name]])
     plan.require(divides(width, run) if not isinstance(run, int) else run % width == 0,
                  f"rows of {name} in shared memory are whole runs")  # fmt: skip
     level: dict[str, list[str]] = {}
@@ -88,11 +88,8 @@ def _bound(
 ) -> None:
     """What is stored by blocks and threads, and where the stage in shared memory is computed."""
     whole = plan.fuse(name, blocks)
-    _, by_y, by_x, by_run = plan.split(name, plan.fuse(name, inner), (threads_y, lanes, width))
     plan.annotate(name, "block.x", whole)
-    plan.annotate(name, "thread.y", by_y)
-    plan.annotate(name, "thread.x", by_x)
-    plan.annotate(name, "vector", by_run)
+    plan.deal(name, inner, ("thread.y", threads_y), ("thread.x", lanes), ("vector", width))
     plan.step(s.ComputeAt(staged.name, name, whole))
 
 
@@ -104,5 +101,5 @@ def _placed(plan: Plan, staged: Stage, column: int, dimensions: int, block: dict
     else:
         plan.step(s.StorageAlign(staged.name, column, LINE_BYTES // 2 // size, _BANKS // size))
     # With what the alignment adds, at most half of a short line.
-    bytes_ = product_of(size, *block.values(), 3)
+    bytes_ = times([size, *block.values(), 3])
     plan.require(bytes_ <= 2 * (plan.target.shared_per_block - SPARE), f"{staged.name} fits in shared memory")

@@ -15,10 +15,10 @@ from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import operands, tensor_tiles
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, along_columns, along_of, order, packed_name
 from deepgen.compiler.rules.gpu.operands import Flat
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, reach, total_of
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
 from deepgen.compiler.rules.gpu.stored import axes_of, flat_in_runs, in_runs
 from deepgen.compiler.rules.gpu.tensor_tiles import tiling
-from deepgen.compiler.rules.template import Extent, covered, least, text
+from deepgen.compiler.rules.template import Extent, covered, least, plus, span, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Read, Stage
 from deepgen.space import divides
@@ -55,8 +55,8 @@ def by_matrices(
     chunks = [n for n in _chunks(c, flat is not None) if c.along.extent % (n * mma.k) == 0]
     chunk = plan.knob("chunk", chunks, 64 // mma.step_bytes)
     depth = plan.knob("depth", _WIDE_DEPTHS if wide else _DEPTHS, 4 if wide else 3)
-    block = {name: product_of(warps[name], tiles[name], inner[name]) for name in inner}
-    threads_y = product_of(*warps.values())
+    block = {name: times([warps[name], tiles[name], inner[name]]) for name in inner}
+    threads_y = times(warps.values())
     if staged and flat:
         flat_in_runs(plan, c, out, staged, block, threads_y, flat)
     elif staged:
@@ -66,21 +66,21 @@ def by_matrices(
     plan.step(s.SetScope(sums, "warp"), s.ComputeAt(sums, host.name, plan.lanes))
     step_loop = _sums(plan, c, inner, chunk, all_taps)
     shared: list[Extent] = []
-    extents: dict[str, Extent] = {**block, c.along.name: product_of(chunk, mma.k)}
+    extents: dict[str, Extent] = {**block, c.along.name: times([chunk, mma.k])}
     if all_taps:
         extents |= {tap.name: tap.extent for tap in c.taps}
     for read in (c.left, c.right):
         transposes_it = read.tensor == transposed_in_block
         shared.append(_copied(plan, c, read, extents, step_loop, threads_y, depth, flat is not None, transposes_it))
-    iterations = covered(c.along.extent, product_of(chunk, mma.k))
+    iterations = covered(c.along.extent, times([chunk, mma.k]))
     if not all_taps:
-        iterations = product_of(iterations, *(tap.extent for tap in c.taps))
-    held = product_of(least(depth, iterations), total_of(*shared))
+        iterations = times([iterations, *(tap.extent for tap in c.taps)])
+    held = times([least(depth, iterations), plus(shared)])
     tensor_tiles.limits(plan, c, tiles, threads_y, held)
     beside = 1 if flat else tensor_tiles.beside(out, c, (block if staged else inner))
-    stored, late = product_of(2, *block.values(), beside), tensor_tiles.late(c, tiles, chunk, all_taps)
+    stored, late = times([2, *block.values(), beside]), tensor_tiles.late(c, tiles, chunk, all_taps)
     counts = tensor_tiles.counts(
-        plan.target, c, inner, tiles, threads_y, block, depth, iterations, total_of(*shared), held, stored, late
+        plan.target, c, inner, tiles, threads_y, block, depth, iterations, plus(shared), held, stored, late
     )
     packs = [r for r in (c.left, c.right) if order(r, c) is not None and r.tensor != transposed_in_block]
     packed = sum(dtype(r.dtype).bytes * prod(plan.base.shape_of(r.tensor)) for r in packs)
@@ -88,7 +88,7 @@ def by_matrices(
         packed += dtype(c.left.dtype).bytes * prod(plan.base.shape_of(flat.source))
     moved = [covered(part, dtype(c.left.dtype).bytes) for part, r in zip(shared, (c.left, c.right), strict=True)
              if r.tensor == transposed_in_block]  # fmt: skip
-    plan.counts = replace(counts, packed=packed, transposed=total_of(*moved))
+    plan.counts = replace(counts, packed=packed, transposed=plus(moved))
 
 
 def _chunks(c: MatrixContraction, flat: bool) -> Sequence[int]:
@@ -176,11 +176,11 @@ def _copied(
     own = tensor in stages and (places is None or transposes_it)
     name = tensor if own else f"{tensor}.shared"
     shape = plan.base.shape_of(tensor)
-    sizes = [reach(i, extents) for i in read.indices]
+    sizes = [span(i, extents) for i in read.indices]
     taps: dict[str, Extent] = {**extents, **{tap.name: tap.extent for tap in c.taps}}
     for size, i, whole in zip(sizes, read.indices, shape, strict=True):
         # A part as large as the whole begins where that begins, whichever tap is at work.
-        fits = reach(i, taps) <= whole
+        fits = span(i, taps) <= whole
         plan.require(size <= whole, f"a block's part of {tensor} is not larger than all of it")
         if not isinstance(fits, bool) or not fits:
             plan.require((size < whole) | fits, f"a block's part of {tensor} has room for all taps")
@@ -198,21 +198,20 @@ def _copied(
     if places is not None:
         for copy in (name,) if transposes_it else (packed_name(tensor, set(stages)), name):
             plan.step(s.Layout(copy, tuple(map(str, places))))
+    by_threads = (("thread.y", threads_y), ("thread.x", c.intrinsic.lanes))
     if transposes_it:
         # Lanes have neighbours in memory, and each of them a run of what is summed over.
         summed = axes[along_of(read, c)]
         groups, run = plan.split(name, summed, (width,))
         others = [axis for axis in axes if axis != summed]
         plan.step(s.Reorder(name, (groups, *others, run)))
-        _, by_y, by_x = plan.split(name, plan.fuse(name, [groups, *others]), (threads_y, c.intrinsic.lanes))
+        plan.deal(name, [groups, *others], *by_threads)
+        plan.annotate(name, "vector", run)
     else:
         if places is not None:
             axes = [axes[n] for n in places]
             plan.step(s.Reorder(name, tuple(axes)))
-        _, by_y, by_x, run = plan.split(name, plan.fuse(name, axes), (threads_y, c.intrinsic.lanes, width))
-    plan.annotate(name, "thread.y", by_y)
-    plan.annotate(name, "thread.x", by_x)
-    plan.annotate(name, "vector", run)
+        plan.deal(name, axes, *by_threads, ("vector", width))
     lines = c.intrinsic.warps > 1 and read == c.right
     if lines and along_columns(c):
         along = along_of(read, c)
@@ -222,7 +221,7 @@ def _copied(
         plan.step(s.Layout(name, (*rest, f"{column}/{line}", str(along), f"{column}%{line}")))
     swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
-    return product_of(bytes_each, *sizes)
+    return times([bytes_each, *sizes])
 
 
 def copies(

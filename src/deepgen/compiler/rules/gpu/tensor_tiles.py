@@ -8,9 +8,9 @@ from math import prod
 from deepgen.compiler.intrinsics.matrix import MatrixProduct
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, transposed_along
 from deepgen.compiler.rules.gpu.counts import Counts
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, product_of, total_of
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
 from deepgen.compiler.rules.gpu.stored import SPARE
-from deepgen.compiler.rules.template import Extent, covered
+from deepgen.compiler.rules.template import Extent, covered, plus, times
 from deepgen.operators.expr.nodes import Axis, Stage
 from deepgen.space import divides
 from deepgen.targets import Gpu
@@ -52,18 +52,18 @@ def tiling(plan: Plan, c: MatrixContraction, flat: bool) -> Tiling:
                 teams = _LONE if last else _LONE[:3]
             tiles[axis.name] = plan.knob(f"{axis.name}_tiles", counts, few.tiles)
             warps[axis.name] = plan.knob(f"{axis.name}_warps", teams, few.warps)
-            own = product_of(tiles[axis.name], inner[axis.name])
+            own = times([tiles[axis.name], inner[axis.name]])
             # A warp's part as large as the whole begins where that begins.
-            fits = (own < axis.extent) | (product_of(own, warps[axis.name]) <= axis.extent)
+            fits = (own < axis.extent) | (times([own, warps[axis.name]]) <= axis.extent)
             plan.require(fits, f"a warp's part of {axis.name} is not larger than all of it")
-        plan.require(product_of(*(inner[a.name] for a in side)) == size, f"{size} {words} of a product")
+        plan.require(times(inner[a.name] for a in side) == size, f"{size} {words} of a product")
     for read in (c.left, c.right):
         if not mma.own and (axis_of_runs := transposed_along(read, c)) is not None:
             run = inner[axis_of_runs]
             whole = divides(_TRANSPOSED, run) if not isinstance(run, int) else run % _TRANSPOSED == 0
             plan.require(whole, f"rows of matrices of {read.tensor} are {WIDEST} bytes of it")
     if wide:
-        team = product_of(*(warps[a.name] for a in c.rows))
+        team = times(warps[a.name] for a in c.rows)
         plan.require(divides(4, team) if not isinstance(team, int) else team % 4 == 0, "four warps along rows")
     return Tiling(inner, tiles, warps)
 
@@ -114,17 +114,17 @@ _RESERVED = 48  # registers for addresses and the like
 
 def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Extent, shared: Extent) -> None:
     gpu = plan.target
-    rows = product_of(*(tiles[a.name] for a in c.rows))
-    columns = product_of(*(tiles[a.name] for a in c.columns))
+    rows = times(tiles[a.name] for a in c.rows)
+    columns = times(tiles[a.name] for a in c.columns)
     if c.columns and not c.intrinsic.own:
         plan.require(divides(2, tiles[c.columns[-1].name]), "an even number of products along columns")
     registers = _registers(c.intrinsic, rows, columns)
     plan.require(registers <= min(gpu.registers_per_thread, 255), "a thread's sums and operands fit in its registers")
-    threads = product_of(warps, c.intrinsic.lanes)
+    threads = times([warps, c.intrinsic.lanes])
     plan.require(threads <= gpu.threads_per_block, "threads of a block")
     if c.intrinsic.lanes < gpu.warp:
         plan.require(divides(gpu.warp, threads), "whole warps")
-    plan.require(product_of(threads, registers) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
+    plan.require(times([threads, registers]) <= gpu.registers_per_sm, "a block's registers fit in a multiprocessor")
     plan.require(
         shared <= gpu.shared_per_block - (SPARE if c.intrinsic.warps > 1 else 1024), "copies fit in shared memory"
     )
@@ -136,7 +136,7 @@ def limits(plan: Plan, c: MatrixContraction, tiles: dict[str, Extent], warps: Ex
 def beside(out: Stage, c: MatrixContraction, runs: dict[str, Extent]) -> Extent:
     """How many elements are written for each result: those between results, and those of the same sectors."""
     between = covered(prod(out.shape), prod(c.stage.shape))
-    return product_of(between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1)))
+    return times([between, covered(_SECTOR // 2, runs.get(c.stage.axes[-1].name, 1))])
 
 
 def counts(
@@ -155,22 +155,24 @@ def counts(
 ) -> Counts:
     """What a block does, for an estimate of its time."""
     mma, places = c.intrinsic, (*c.rows, *c.columns)
-    rows, columns = (product_of(*(tiles[a.name] for a in side)) for side in (c.rows, c.columns))
+    rows, columns = (times(tiles[a.name] for a in side) for side in (c.rows, c.columns))
     steps = prod((c.along.extent // mma.k, *(tap.extent for tap in c.taps)))
     peak = (gpu.peak(mma.operand) or 1.0) * 1e9
     return Counts(
-        blocks=product_of(*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)),
-        threads=product_of(warps, mma.lanes),
+        blocks=times([*(a.extent for a in c.both), *(covered(a.extent, block[a.name]) for a in places)]),
+        threads=times([warps, mma.lanes]),
         registers=_registers(mma, rows, columns),
         shared_bytes=held,
-        operations=product_of(2 * mma.m * mma.n * mma.k * steps, rows, columns, warps),
+        operations=times([2 * mma.m * mma.n * mma.k * steps, rows, columns, warps]),
         # Rows of a matrix that do not follow each other in memory may lie on the same banks.
-        loads=product_of(
-            steps,
-            warps,
-            total_of(
-                product_of(rows, 3 + covered(8, inner[c.rows[-1].name])), 0 if mma.warps > 1 else product_of(columns, 2)
-            ),
+        loads=times(
+            [
+                steps,
+                warps,
+                plus(
+                    [times([rows, 3 + covered(8, inner[c.rows[-1].name])]), 0 if mma.warps > 1 else times([columns, 2])]
+                ),
+            ],
         ),
         iterations=iterations,
         copied=copied,
@@ -193,10 +195,10 @@ def late(c: MatrixContraction, tiles: dict[str, Extent], chunk: Extent, all_taps
         or (all_taps and any(tap.extent > 1 for tap in c.taps))
     ):
         return 0
-    return (tiles[c.rows[0].name] == 1) & (product_of(chunk, c.intrinsic.k) == c.intrinsic.line)
+    return (tiles[c.rows[0].name] == 1) & (times([chunk, c.intrinsic.k]) == c.intrinsic.line)
 
 
 def _registers(mma: MatrixProduct, rows: Extent, columns: Extent) -> Extent:
     """Of a thread: its sums, operands, addresses and the like."""
-    operands = product_of(rows, mma.words(mma.m)), product_of(columns, mma.words(mma.n))
-    return total_of(product_of(rows, columns, mma.fragment.sums), *operands, _RESERVED)
+    operands = times([rows, mma.words(mma.m)]), times([columns, mma.words(mma.n)])
+    return plus([times([rows, columns, mma.fragment.sums]), *operands, _RESERVED])

@@ -7,8 +7,8 @@ from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.groups import with_operands
-from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers, product_of, reach, total_of
-from deepgen.compiler.rules.template import Extent
+from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
+from deepgen.compiler.rules.template import Extent, plus, span, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
 from deepgen.targets import Gpu
@@ -45,7 +45,7 @@ class ByThreads:
             return BORDER
         if plan.part.rows:
             return "its rows need reductions, which threads of a block share"
-        return "it is scanned along rows, by the lanes of a warp or by a thread each" if plan.part.scans_sums else None
+        return "lanes of a warp scan its rows, or a thread each" if plan.part.sums and plan.part.scan else None
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         return plan.tried(lambda way: _added_up(way, shared=False))
@@ -75,12 +75,12 @@ def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> N
         return
     threads, inner = _sizes(plan, out, sums)
     loops = result(plan, out, threads, inner)
-    whole = product_of(*threads.values())
+    whole = times(threads.values())
     plan.require(whole <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
     if sums is None:
         return
-    held = product_of(*inner.values())
+    held = times(inner.values())
     plan.require(held <= _MOST_HELD, "what a thread adds up fits in its registers")
     plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loops))
     same = facts.same_places(out, sums)
@@ -98,13 +98,13 @@ def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> N
     plan.step(s.Reorder(sums.name, (outer, *rest, steps, *own)))
     few = _few([a for a in sums.reduced if a != along])
     plan.annotate(sums.name, "unroll", *few, *([steps] if along.extent <= _MOST_TAPS else []), *own)
-    tile = {a.name: product_of(threads[o], inner[o]) for a, o in zip(sums.axes, same, strict=True)}
+    tile = {a.name: times([threads[o], inner[o]]) for a, o in zip(sums.axes, same, strict=True)}
     extents: dict[str, Extent] = {**tile, along.name: chunk, **{a.name: a.extent for a in sums.reduced if a != along}}
     total: list[Extent] = []
     for read in operands(sums):
         total.append(_copied(plan, sums, read, extents, outer, whole))
-    plan.require(total_of(*total) <= plan.target.shared_per_block - 1024, "copies fit in shared memory")
-    plan.derive("shared_bytes", total_of(*total))
+    plan.require(plus(total) <= plan.target.shared_per_block - 1024, "copies fit in shared memory")
+    plan.derive("shared_bytes", plus(total))
 
 
 def _few(axes: list[Axis]) -> list[str]:
@@ -125,10 +125,8 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
     run = WIDEST // dtype(out.dtype).bytes
     each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
-    blocks, by_thread, own = plan.split(out.name, plan.fuse(out.name, [a.name for a in out.axes]), (threads, each))
+    blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
-    plan.annotate(out.name, "thread.x", by_thread)
-    plan.annotate(out.name, "vector", own)
 
 
 def operands(sums: Stage) -> list[Read]:
@@ -205,17 +203,14 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     if read.tensor in plan.form.kept:
         name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
         plan.step(s.SetScope(name, "shared"))
-    sizes = [reach(i, extents) for i in read.indices]
+    sizes = [span(i, extents) for i in read.indices]
     size = dtype(read.dtype).bytes
     plan.step(s.ComputeAt(name, sums.name, loop))
-    whole = plan.fuse(name, axes)
     # Where taps move the innermost dimension, runs begin anywhere: neighbours then had better load neighbours.
     usual = WIDEST // size if facts.plain(read.indices[-1]) else 1
     width = plan.knob(f"run_{read.tensor}", powers(WIDEST // size), usual)
-    _, by_thread, run = plan.split(name, whole, (threads, width))
-    plan.annotate(name, "thread.x", by_thread)
-    plan.annotate(name, "vector", run)
-    return product_of(size, *sizes)
+    plan.deal(name, axes, ("thread.x", threads), ("vector", width))
+    return times([size, *sizes])
 
 
 __all__ = ["ByThreads", "SharedTiles", "by_threads", "operands", "result", "shareable"]

@@ -14,8 +14,8 @@ from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu import threads
 from deepgen.compiler.rules.gpu.groups import with_operands
-from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers, product_of, reach, total_of
-from deepgen.compiler.rules.template import Extent
+from deepgen.compiler.rules.gpu.plan import WIDEST, Plan, powers
+from deepgen.compiler.rules.template import Extent, plus, span, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.index import Index, Quotient, Remainder, iterator
 from deepgen.operators.expr.nodes import Axis, Expression, Logic, Read, Select, Stage, substituted, with_reads
@@ -123,7 +123,7 @@ def by_window(plan: Plan) -> None:
     moved = {axis_of[a.name] for a in sums.axes if any(len(i.iterators) > 1 and a.name in i.iterators
              for read in threads.operands(sums) for i in read.indices)}  # fmt: skip
     by_threads, inner = _sizes(plan, out, moved)
-    whole = product_of(*by_threads.values())
+    whole = times(by_threads.values())
     plan.require(whole <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", whole)
     loop = threads.result(plan, out, by_threads, inner)
@@ -134,7 +134,7 @@ def by_window(plan: Plan) -> None:
     plan.annotate(sums.name, "vector", own[-1])
     extents: dict[str, Extent] = {a.name: inner[axis_of[a.name]] for a in sums.axes}
     extents |= {a.name: a.extent for a in sums.reduced}
-    held: list[Extent] = [product_of(*inner.values())]
+    held: list[Extent] = [times(inner.values())]
     for read in threads.operands(sums):
         if read.tensor in kept:
             name, axes = read.tensor, [a.name for a in plan.base.stage(read.tensor).axes]
@@ -144,9 +144,9 @@ def by_window(plan: Plan) -> None:
         plan.step(s.ComputeAt(name, out.name, loop))
         plan.annotate(name, "unroll", *axes[:-1])
         plan.annotate(name, "vector", axes[-1])
-        held.append(product_of(*(reach(i, extents) for i in _undivided(read))))
-    plan.require(total_of(*held) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
-    plan.derive("held", total_of(*held))
+        held.append(times(span(i, extents) for i in _undivided(read)))
+    plan.require(plus(held) <= _MOST_HELD, "windows, filters and sums fit in a thread's registers")
+    plan.derive("held", plus(held))
 
 
 def _undivided(read: Read) -> Iterator[Index]:
