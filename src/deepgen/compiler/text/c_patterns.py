@@ -14,7 +14,7 @@ from deepgen.compiler.passes.ir import Alloc, Buffer, For, Seq, Stmt, Store, chi
 from deepgen.compiler.passes.tensorize import operands
 from deepgen.compiler.passes.vectorize import INTERLEAVED
 from deepgen.compiler.schedule.steps import VECTOR
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Read, reads
 
 
@@ -131,10 +131,9 @@ def _apart(statement: Stmt, buffers: Mapping[str, Buffer]) -> _Apart | None:
     if not isinstance(statement, For) or statement.kind != VECTOR or not isinstance(statement.body, Store):
         return None
     store, (offset,), variable = statement.body, statement.body.indices, statement.variable
-    apart = dict(offset.terms).get(Iter(variable), 0)
-    start = offset - iterator(variable) * apart
-    if apart not in INTERLEAVED or variable in start.iterators or store.reduce is not None:
+    apart = offset.step(variable)
+    if apart is None or apart not in INTERLEAVED or store.reduce is not None:
         return None
     if buffers[store.buffer].lanes or store.buffer in {read.tensor for read in reads(store.value)}:
         return None
-    return _Apart(statement, store, start, apart)
+    return _Apart(statement, store, offset.substitute({variable: 0}), apart)

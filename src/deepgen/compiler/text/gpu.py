@@ -9,7 +9,21 @@ from math import prod
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import called_product
-from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, If, Launch, Program, Seq, Stmt, Store, walk
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Call,
+    For,
+    If,
+    Launch,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    used,
+    walk,
+)
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.stages import combined
@@ -20,7 +34,7 @@ from deepgen.compiler.text.gpu_values import WIDEST, GpuScope, moved_from
 from deepgen.compiler.text.statements import Statements, result
 from deepgen.kernels.shared import dialect_sources, sources
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children, reads
+from deepgen.operators.expr.nodes import Binary, Expression, Read, Select, Unary, Value, children
 from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.vocabulary import Kernel, LaunchPlan, Source, Step, TensorArg, WorkspaceArg, dtype
 
@@ -65,7 +79,7 @@ def _step(program: Program, n: int) -> Step:
     launch, scratch = program.launches[n], {buffer.name for buffer in program.scratch}
     args = tuple(
         WorkspaceArg(b.name, b.elements * dtype(b.dtype).bytes) if b.name in scratch else TensorArg(b.name)
-        for b in used(program, launch)
+        for b in _parameters(program, launch)
     )
     blocks, shared = sum(prod(p.blocks) for p in launch.parts), max(p.shared_bytes for p in launch.parts)
     threads = (prod(launch.threads), 1, 1)
@@ -76,10 +90,9 @@ def entry(program: Program, n: int) -> str:
     return f"deepgen_{Names().of(program.name)}_{n}"
 
 
-def used(program: Program, launch: Launch) -> list[Buffer]:
-    """The buffers that a launch reads or writes: its parameters, in their order."""
-    stores = [s for part in launch.parts for s in walk(part.body) if isinstance(s, Store)]
-    names = {name for s in stores for name in (s.buffer, *(read.tensor for read in reads(s.value)))}
+def _parameters(program: Program, launch: Launch) -> list[Buffer]:
+    """The buffers that a launch reads or writes, in their order."""
+    names = {name for part in launch.parts for name in used(part.body)}
     return [buffer for buffer in program.buffers.values() if buffer.name in names]
 
 
@@ -107,7 +120,7 @@ class LaunchEmitter(Statements[GpuScope]):
         scope = self.scope(launch)
         parameters = ", ".join(
             ("" if b.name in self.written else "const ") + scope.dialect.pointer.format(b.dtype, scope.name(b.name))
-            for b in used(self.program, launch)
+            for b in _parameters(self.program, launch)
         )
         self.waits = overlaps(self.program, self.number)
         lines = [
@@ -295,7 +308,7 @@ class LaunchEmitter(Statements[GpuScope]):
         real = scope.all_hold(asked)
         source, zero = scope.buffers[value.tensor], {loop.variable: 0}
         first, last = value.indices[0].substitute(zero), store.indices[0].substitute(zero)
-        if value.indices[0] - first != iterator(loop.variable):
+        if value.indices[0].step(loop.variable) != 1:
             return []
         width = min(scope.together(source, first, loop.extent), scope.together(to, last, loop.extent))
         size = width * dtype(to.dtype).bytes

@@ -12,7 +12,7 @@ from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened
 from deepgen.compiler.text.values import Scope, Text
-from deepgen.operators.expr.index import Index, Iter, iterator
+from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Const, Read, Select, Value
 from deepgen.vocabulary import dtype
 
@@ -123,9 +123,9 @@ def gather(loop: For, scope: GpuScope, written: Set[str]) -> Gather | None:
         return None
     read, conditions = moved
     source, zero = buffers[read.tensor], {variable: 0}
-    apart = dict(read.indices[0].terms).get(Iter(variable), 0)
+    apart = read.indices[0].step(variable)
     first, last = read.indices[0].substitute(zero), store.indices[0].substitute(zero)
-    if apart < 2 or read.indices[0] - first != iterator(variable) * apart or source.scope != "parameter":
+    if apart is None or apart < 2 or source.scope != "parameter":
         return None
     if source.dtype != to.dtype or dtype(to.dtype).bytes != _BYTES or to.scope != "shared":
         return None

@@ -57,12 +57,11 @@ class Statements(ABC, Generic[S]):
                 lines += [f"{indent}}} else {{", *self.statement(statement.otherwise, scope, depth + 1)]
             return [*lines, f"{indent}}}"]
         if isinstance(statement, (For, Alloc)):
-            inner = scope.having(statement.buffer) if isinstance(statement, Alloc) else scope.inside(statement)
-            if isinstance(statement, Alloc):
-                lines = [f"{indent}{{", f"{indent}    {self.declared(statement, scope)}"]
-            else:
+            if isinstance(statement, For):
                 lines = [indent + self.head(statement, scope)]
-            return [*lines, *self.statement(statement.body, inner, depth + 1), f"{indent}}}"]
+            else:
+                lines = [f"{indent}{{", f"{indent}    {self.declared(statement, scope)}"]
+            return [*lines, *self.statement(statement.body, scope.inside(statement), depth + 1), f"{indent}}}"]
         if isinstance(statement, Call):
             arguments = [*(self.argument(read, scope) for read in statement.places), *map(str, statement.numbers)]
             return [f"{indent}{statement.name}({', '.join(arguments)});"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from deepgen.compiler.intrinsics.vectors import ALTERNATE, PRODUCTS, conversion, either
-from deepgen.compiler.passes.ir import Buffer, For
+from deepgen.compiler.passes.ir import Alloc, Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import STORED, C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
@@ -58,16 +58,15 @@ class Scope:
     used: set[tuple[str, int]] = field(default_factory=set)  # of vectors: types, and functions of them
     dialect: Dialect = C
 
-    def inside(self: S, loop: For) -> S:
-        """Where the body of a loop stands."""
-        return replace(self, ranges={**self.ranges, loop.variable: (0, loop.extent - 1)})
+    def inside(self: S, around: For | Alloc) -> S:
+        """Where the body of a statement stands."""
+        if isinstance(around, Alloc):
+            return replace(self, buffers={**self.buffers, around.buffer.name: around.buffer})
+        return replace(self, ranges={**self.ranges, around.variable: (0, around.extent - 1)})
 
     def by_lanes(self: S, loop: For) -> S:
         """The same of a vector loop, whose iterations are lanes."""
         return replace(self.inside(loop), vector=loop)
-
-    def having(self: S, buffer: Buffer) -> S:
-        return replace(self, buffers={**self.buffers, buffer.name: buffer})
 
     def name(self, of: str) -> str:
         return self.names.of(of + self.dialect.own)
@@ -118,13 +117,7 @@ class Scope:
     def along(self, offset: Index) -> int | None:
         """By how much an offset grows from lane to lane; None if that is not always the same."""
         assert self.vector is not None
-        variable, grows = self.vector.variable, 0
-        for atom, times in offset.terms:
-            if isinstance(atom, Iter):
-                grows = times if atom.name == variable else grows
-            elif variable in atom.of.iterators:
-                return None
-        return grows
+        return offset.step(self.vector.variable)
 
     def lane(self, of: Index, lane: int) -> Index:
         assert self.vector is not None
