@@ -199,8 +199,9 @@ class CpuEntrant(Entrant):
         yield
         self.around.pulse.enter(WorkerStage.CHECK, self.around.own_seconds, self.who)
 
-    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
-        self.bench.reset()
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False, reset: bool = True) -> None:
+        if reset:
+            self.bench.reset()
         with self._stage(stage):
             if prepare and self._prepare is not None:
                 self._prepare()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from deepgen.operators.signature import INOUT
 from deepgen.run.call import plans
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
@@ -77,7 +78,7 @@ class Entrant(ABC):
         """Code of the contender runs: it must end in time, that of one run by default."""
 
     @abstractmethod
-    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False, reset: bool = True) -> None:
         """Spoil the outputs and run to the end, after the preparation where that is asked for."""
 
     @abstractmethod
@@ -128,7 +129,8 @@ class Entrant(ABC):
     def wear(self, calls: int, seconds: float) -> str | None:
         """Run it so often, or for so long, and look at nothing but what grows."""
         self._next_inputs()
-        return repeated(lambda: self._run_once(WorkerStage.TIME), seconds, calls)
+        reset = any(tensor.role == INOUT for tensor in self.bench.operator.tensors())  # or its results would grow
+        return repeated(lambda: self._run_once(WorkerStage.TIME, reset=reset), seconds, calls)
 
     def at_once(self) -> str | None:
         """Called from several threads on memory of its own each: what is wrong then. Raises Rejected where a device

@@ -161,9 +161,10 @@ class GpuEntrant(Entrant):
         self._workspaces.clear()
         self._kernel = None
 
-    def _run_once(self, stage: WorkerStage, *, prepare: bool = False) -> None:
+    def _run_once(self, stage: WorkerStage, *, prepare: bool = False, reset: bool = True) -> None:
         with self._stage(stage):
-            self.bench.reset()
+            if reset:
+                self.bench.reset()
             if prepare and self._prepare is not None:
                 self._prepare()
             self._run()
