@@ -151,6 +151,7 @@ class Bench:
         self._disturbed: list[tuple[str, Array, Array]] = []
         self._runs = 0
         self._contender: object = None
+        self._doubtful = False  # whether another contender has had the inputs
         self._rewriting: dict[tuple[int, int], Steps] = {}  # by the sets before and after, which live as long
         self._resetting: dict[tuple[int, int], tuple[Steps, Mapping[str, int]]] = {}
         signature = operator.signature()
@@ -207,13 +208,14 @@ class Bench:
     def use(self, chosen: InputSet) -> None:
         """Rewrite in place the inputs that are not of this set. Those that are read and written follow in `reset`."""
         present, self._present = self._present, chosen
-        if chosen is present:
+        key = (0 if self._doubtful else id(present), id(chosen))
+        if chosen is present and not self._doubtful:
             return
-        key = (id(present), id(chosen))
         if key not in self._rewriting:
-            other = [n for n, array in chosen.inputs.items() if array is not present.inputs[n]]
+            other = [n for n, array in chosen.inputs.items() if self._doubtful or array is not present.inputs[n]]
             self._rewriting[key] = self._writing([n for n in other if self.buffers[n].read_only], chosen)
         self._carry_out(self._rewriting[key])
+        self._doubtful = False
 
     def look_at_inputs(self) -> None:
         """They must be as they were: a kernel may write in spite of their protection, and its rivals read them next."""
@@ -247,9 +249,8 @@ class Bench:
         self._runs = 0
 
     def taken_by(self, contender: object) -> None:
-        """Give a contender inputs that nobody before it has left otherwise."""
-        if self._contender is not contender and self._contender is not None:
-            self._carry_out(self._writing(self._read_only, self._present))
+        """Have a contender find inputs that nobody before it has left otherwise, once it uses some."""
+        self._doubtful = self._doubtful or (self._contender is not contender and self._contender is not None)
         self._contender = contender
 
     def reset(self) -> None:

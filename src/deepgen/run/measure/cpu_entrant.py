@@ -28,7 +28,9 @@ from deepgen.run.measure.process_state import Threads, Waits
 from deepgen.vocabulary import BadInput, Kernel, Verdict, WorkspaceArg
 
 _AWAKE_SECONDS, _BURST_SECONDS, _MOST_RUNS = 2e-3, 5e-3, 20_000  # of a burst: before it is timed, and then
-_COMPARED_BYTES = 32 << 20  # of inputs that are compared after every run; larger ones are rewritten for each contender
+# Of inputs that are compared after every run, and after every timed one too: comparing takes as long as a quick kernel
+# does. Larger ones are rewritten for each contender.
+_COMPARED_BYTES, _COMPARED_IF_TIMED = 32 << 20, 1 << 20
 _LOADING = "deepgen.run.call.loaded"  # by its name: it does not travel in bundles, whose users call nothing
 _STAGES = 4  # runs as long as one may take that a burst has room for
 
@@ -223,11 +225,11 @@ class CpuEntrant(Entrant):
 
     def _look_after_run(self) -> None:
         self._look_for_damage()
-        if self.bench.input_bytes <= _COMPARED_BYTES:
+        if self.bench.input_bytes <= (_COMPARED_IF_TIMED if self._timing else _COMPARED_BYTES):
             self.bench.look_at_inputs()
 
     def _next_inputs(self) -> None:
-        if self.bench.input_bytes > _COMPARED_BYTES:
+        if self.bench.input_bytes > _COMPARED_IF_TIMED:
             self.bench.taken_by(self)
         super()._next_inputs()
 
