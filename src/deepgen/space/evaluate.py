@@ -9,10 +9,10 @@ or a missing table key makes what it touches undefined, and a requirement that c
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from deepgen.space.expr import Expr, Value
+from deepgen.space.expr import Expr, Value, key
 from deepgen.vocabulary import BadInput
 
 
@@ -83,6 +83,24 @@ def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> 
     `optional`: whether a sum may lack some of its terms.
     """
     op = expr.op
+    if op in STRICT:
+        operands = [
+            a.data
+            if a.op == "const"
+            else values.get(a.data, ABSENT)
+            if a.op == "knob"
+            else evaluate(a, values, optional)
+            for a in expr.args
+        ]
+        for operand in operands:  # nearly never is there a hole, and this is asked by the hundred thousand
+            if isinstance(operand, _Hole):
+                break
+        else:
+            return _strict(expr, operands)
+        if op in SUMS and optional and any(o is not ABSENT for o in operands):
+            operands = [0 if o is ABSENT else o for o in operands]
+        hole = _hole_among(operands)
+        return _strict(expr, operands) if hole is None else hole
     if op == "const":
         return expr.data
     if op == "knob":
@@ -91,11 +109,6 @@ def evaluate(expr: Expr, values: Mapping[str, Value], optional: bool = True) -> 
         return evaluate(expr.args[0], values, optional)
     if op == "present":
         return expr.data in values
-    if op in STRICT:
-        operands = [evaluate(a, values, optional) for a in expr.args]
-        if op in SUMS and optional and any(o is not ABSENT for o in operands):
-            operands = [0 if o is ABSENT else o for o in operands]
-        return _strict(expr, operands)
     if op in ("and", "or", "implies"):
         return _decide(expr, values, optional)
     if op == "not":
@@ -128,6 +141,47 @@ def evaluate_strictly(expr: Expr, values: Mapping[str, Value]) -> Value:
     return result  # type: ignore[no-any-return]
 
 
+def together(exprs: Sequence[Expr]) -> Callable[[Mapping[str, Value]], list[Any]]:
+    """What `evaluate_strictly` gives for each of several expressions; parts that they share are computed once."""
+    places: dict[Any, int] = {}
+    begun: list[Any] = []
+    knobs: list[tuple[int, str]] = []
+    steps: list[tuple[int, Callable[..., Any], list[int]]] = []
+
+    def place(expr: Expr) -> int:
+        form = key(expr)
+        if form not in places:
+            operands = [place(arg) for arg in expr.args] if expr.op in STRICT else []
+            at = places[form] = len(begun)
+            begun.append(expr.data if expr.op == "const" else None)
+            if expr.op == "knob":
+                knobs.append((at, expr.data))
+            elif expr.op in STRICT:
+                steps.append((at, STRICT[expr.op], operands))
+            elif expr.op != "const":
+                simple.append(expr)
+        return places[form]
+
+    simple: list[Expr] = []  # what only `evaluate` knows
+    results = [place(expr) for expr in exprs]
+
+    def computed(values: Mapping[str, Value]) -> list[Any]:
+        held = begun.copy()
+        try:
+            for at, name in knobs:
+                held[at] = values[name]
+            for at, function, operands in steps:
+                if len(operands) == 2:
+                    held[at] = function(held[operands[0]], held[operands[1]])
+                else:
+                    held[at] = function(*[held[operand] for operand in operands])
+        except (KeyError, ZeroDivisionError, IndexError, ValueError, TypeError):
+            return [evaluate_strictly(expr, values) for expr in exprs]  # which says what is wrong
+        return [held[at] for at in results]
+
+    return (lambda values: [evaluate_strictly(expr, values) for expr in exprs]) if simple else computed
+
+
 def holds(expr: Expr, values: Mapping[str, Value]) -> bool:
     """Whether a requirement is met: an absent one is, an undefined one is not."""
     result = evaluate(expr, values)
@@ -142,9 +196,6 @@ def _hole_among(operands: list[Any]) -> _Hole | None:
 
 
 def _strict(expr: Expr, operands: list[Any]) -> Any:
-    hole = _hole_among(operands)
-    if hole is not None:
-        return hole
     try:
         return STRICT[expr.op](*operands)
     except (ZeroDivisionError, IndexError, ValueError):

@@ -16,10 +16,10 @@ void deepgen_conv2d(const f32 *restrict x, const f32 *restrict w, f32 *restrict 
                 sums_2 = all_f32x4(0.0f);
                 sums_3 = all_f32x4(0.0f);
                 for (i64 sums_r0 = 0; sums_r0 < 3; sums_r0++) {
-                    if (sums_r0 + y_i0 - 1 >= 0) {
-                        if (6 - sums_r0 - y_i0 >= 0) {
+                    if (sums_r0 + y_i0 - 1 >= NOUGHT) {
+                        if (6 - sums_r0 - y_i0 >= NOUGHT) {
                             for (i64 sums_r1 = 0; sums_r1 < 3; sums_r1++) {
-                                if (sums_r1 + y_i1_0 * 2 - 1 >= 0 && 5 - sums_r1 - y_i1_0 * 2 >= 0) {
+                                if (sums_r1 + y_i1_0 * 2 - 1 >= NOUGHT && 5 - sums_r1 - y_i1_0 * 2 >= NOUGHT) {
                                     for (i64 sums_r2 = 0; sums_r2 < 3; sums_r2++) {
                                         sums_0 = (sums_0 + (all_f32x4(x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21]) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8])));
                                         sums_1 = (sums_1 + (all_f32x4(x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21]) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8 + 4])));
@@ -28,10 +28,10 @@ void deepgen_conv2d(const f32 *restrict x, const f32 *restrict w, f32 *restrict 
                                     }
                                 } else {
                                     for (i64 sums_r2 = 0; sums_r2 < 3; sums_r2++) {
-                                        sums_0 = (sums_0 + (all_f32x4(((0 <= (sums_r1 + y_i1_0 * 2 - 1)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8])));
-                                        sums_1 = (sums_1 + (all_f32x4(((0 <= (sums_r1 + y_i1_0 * 2 - 1)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8 + 4])));
-                                        sums_2 = (sums_2 + (all_f32x4(((0 <= (5 - sums_r1 - y_i1_0 * 2)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 18] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8])));
-                                        sums_3 = (sums_3 + (all_f32x4(((0 <= (5 - sums_r1 - y_i1_0 * 2)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 18] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8 + 4])));
+                                        sums_0 = (sums_0 + (all_f32x4(((NOUGHT <= (sums_r1 + y_i1_0 * 2 - 1)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8])));
+                                        sums_1 = (sums_1 + (all_f32x4(((NOUGHT <= (sums_r1 + y_i1_0 * 2 - 1)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 21] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8 + 4])));
+                                        sums_2 = (sums_2 + (all_f32x4(((NOUGHT <= (5 - sums_r1 - y_i1_0 * 2)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 18] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8])));
+                                        sums_3 = (sums_3 + (all_f32x4(((NOUGHT <= (5 - sums_r1 - y_i1_0 * 2)) ? x[sums_r0 * 18 + sums_r1 * 3 + sums_r2 + y_i0 * 18 + y_i1_0 * 6 - 18] : 0.0f)) * at_f32x4(&w[sums_r0 * 72 + sums_r1 * 24 + sums_r2 * 8 + 4])));
                                     }
                                 }
                             }

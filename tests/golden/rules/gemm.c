@@ -46,25 +46,25 @@ static void deepgen_gemm_part0(void *given, int thread) {
                                 sums_0 = (sums_0 + (all_f32x4(strip[sums_r0]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
                                 sums_1 = (sums_1 + (all_f32x4(strip[sums_r0 + 5]) * at_f32x4(&panels[C_i1_0 * 20 + sums_r0 * 4])));
                             }
-                            if (5 - C_i0_0 * 2 >= 0 && 6 - C_i1_0 * 4 >= 0) {
+                            if (5 - C_i0_0 * 2 >= NOUGHT && 6 - C_i1_0 * 4 >= NOUGHT) {
                                 put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4], sums_0);
                                 put_f32x4(&C[C_i0_0 * 20 + C_i1_0 * 4 + 10], sums_1);
                             } else {
                                 C[C_i0_0 * 20 + C_i1_0 * 4] = sums_0[0];
                                 C[C_i0_0 * 20 + C_i1_0 * 4 + 1] = sums_0[1];
-                                if (7 - C_i1_0 * 4 >= 0) {
+                                if (7 - C_i1_0 * 4 >= NOUGHT) {
                                     C[C_i0_0 * 20 + C_i1_0 * 4 + 2] = sums_0[2];
                                 }
-                                if (6 - C_i1_0 * 4 >= 0) {
+                                if (6 - C_i1_0 * 4 >= NOUGHT) {
                                     C[C_i0_0 * 20 + C_i1_0 * 4 + 3] = sums_0[3];
                                 }
-                                if (5 - C_i0_0 * 2 >= 0) {
+                                if (5 - C_i0_0 * 2 >= NOUGHT) {
                                     C[C_i0_0 * 20 + C_i1_0 * 4 + 10] = sums_1[0];
                                     C[C_i0_0 * 20 + C_i1_0 * 4 + 11] = sums_1[1];
-                                    if (7 - C_i1_0 * 4 >= 0) {
+                                    if (7 - C_i1_0 * 4 >= NOUGHT) {
                                         C[C_i0_0 * 20 + C_i1_0 * 4 + 12] = sums_1[2];
                                     }
-                                    if (6 - C_i1_0 * 4 >= 0) {
+                                    if (6 - C_i1_0 * 4 >= NOUGHT) {
                                         C[C_i0_0 * 20 + C_i1_0 * 4 + 13] = sums_1[3];
                                     }
                                 }

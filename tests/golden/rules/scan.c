@@ -24,8 +24,8 @@ static void deepgen_scan_part0(void *given, int thread) {
             const i64 to = least(part->end, from + j->together);
             for (i64 y_i1_0 = from; y_i1_0 < to; y_i1_0++) {
                 for (i64 y_i0 = 0; y_i0 < 6; y_i0++) {
-                    if (2 - y_i1_0 * 8 >= 0) {
-                        if (-y_i0 >= 0) {
+                    if (2 - y_i1_0 * 8 >= NOUGHT) {
+                        if (-y_i0 >= NOUGHT) {
                             put_i32x4(&y[y_i0 * 10 + y_i1_0 * 8], at_i32x4(&x[y_i0 * 10 + y_i1_0 * 8]));
                             put_i32x4(&y[y_i0 * 10 + y_i1_0 * 8 + 4], at_i32x4(&x[y_i0 * 10 + y_i1_0 * 8 + 4]));
                         } else {
@@ -34,7 +34,7 @@ static void deepgen_scan_part0(void *given, int thread) {
                         }
                     } else {
                         for (i64 y_i1_1 = 0; y_i1_1 < least(8, 10 - y_i1_0 * 8); y_i1_1++) {
-                            y[y_i0 * 10 + y_i1_0 * 8 + y_i1_1] = ((0 <= (-y_i0)) ? x[y_i0 * 10 + y_i1_0 * 8 + y_i1_1] : add_i32(y[y_i0 * 10 + y_i1_0 * 8 + y_i1_1 - 10], x[y_i0 * 10 + y_i1_0 * 8 + y_i1_1]));
+                            y[y_i0 * 10 + y_i1_0 * 8 + y_i1_1] = ((NOUGHT <= (-y_i0)) ? x[y_i0 * 10 + y_i1_0 * 8 + y_i1_1] : add_i32(y[y_i0 * 10 + y_i1_0 * 8 + y_i1_1 - 10], x[y_i0 * 10 + y_i1_0 * 8 + y_i1_1]));
                         }
                     }
                 }

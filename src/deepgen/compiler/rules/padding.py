@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
+from deepgen.operators.expr.check import check_stage
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -21,10 +22,12 @@ from deepgen.operators.expr.nodes import (
     Read,
     Select,
     Stage,
+    TensorSpec,
     Value,
     children,
     replaced,
 )
+from deepgen.vocabulary import BadInput
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def with_padding(expression: Expression, narrow: Set[str] = frozenset()) -> Expr
             else ()
         ):
             padding = _padding(stage, guarded, taken)
-            if padding is not None:
+            if padding is not None and _legal(padding.stage, expression):
                 taken.add(padding.stage.name)
                 stages.append(padding.stage)
                 value = replaced(value, guarded, padding.read)
@@ -102,6 +105,17 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
     if isinstance(guarded, Cast):
         value = Cast(value, guarded.dtype)
     return _Padding(Stage(name, tuple(axes), value), Read(name, tuple(places), value.dtype))
+
+
+def _legal(stage: Stage, expression: Expression) -> bool:
+    """Whether it reads nothing outside of a tensor: a choice around a guarded read may have kept it inside."""
+    defined: dict[str, TensorSpec | Stage] = {tensor.name: tensor for tensor in expression.tensors}
+    defined |= {before.name: before for before in expression.stages}
+    try:
+        check_stage(stage, defined)
+    except BadInput:
+        return False
+    return True
 
 
 def _core(index: Index) -> Index:

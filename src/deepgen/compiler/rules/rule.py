@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from deepgen.compiler.intrinsics.tiles import Instruction
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft, Useless
-from deepgen.operators.expr.nodes import Binary, Expression, Stage, Unary, walk
+from deepgen.operators.expr.nodes import Binary, Expression, Stage, Unary, reads, walk
 from deepgen.targets import Cpu, Target
 from deepgen.vocabulary import BadInput, DeepgenError
 from deepgen.vocabulary.registry import Registry
@@ -199,6 +199,8 @@ class AlwaysInline:
     def declines(self, draft: Draft, stage: Stage) -> str | None:
         if not inlinable(draft.expression, stage):
             return "it is a result, or made of many elements"
+        if any(draft.scopes.get(read.tensor) == "register" for read in reads(stage.value)):
+            return "it is the copy of sums that is to be tiled"  # Add-Cache-Stage would make another one, and so on
         return None if strictly_inlinable(draft.expression, stage) else "it is read several times, or at other places"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:

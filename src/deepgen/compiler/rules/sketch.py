@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -54,6 +55,11 @@ class Sketch:
         """What is lowered of a config after each pass, with the pass's name."""
         return passes(self.expression, self.schedule(config), machine)
 
+    @cached_property
+    def space(self) -> Space:
+        """Its configs alone: compiled once for all who ask."""
+        return _space(self.name, self)
+
     def usual(self) -> dict[str, Value]:
         """The config to take without a search; knobs that do not exist there are left out."""
         config: dict[str, Value] = {}
@@ -78,7 +84,7 @@ class Sketch:
         return config
 
     def _breaks(self, name: str, config: Mapping[str, Value]) -> bool:
-        return any(broken.name == name for broken in _space(self.name, self).explain(config))
+        return any(broken.name == name for broken in self.space.explain(config))
 
 
 def sketch_of(draft: Draft) -> Sketch:
@@ -102,7 +108,7 @@ def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
     """The configs of all sketches. Where there are several, the knob `sketch` tells them apart."""
     if len(sketches) == 1:
         return _space(name, sketches[0])
-    return Space.union(name, {sketch.name: _space(sketch.name, sketch) for sketch in sketches}, by=SKETCH)
+    return Space.union(name, {sketch.name: sketch.space for sketch in sketches}, by=SKETCH)
 
 
 def _space(name: str, sketch: Sketch) -> Space:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import gcd
 
 from deepgen.operators.expr.facts import as_index
-from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index
+from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, Remainder, index, summed
 from deepgen.operators.expr.nodes import Compare, Logic, Value
 
 
@@ -21,16 +21,21 @@ class IndexBounds:
 
     def between(self, variable: str, first: int, end: int) -> IndexBounds:
         """Among the iterations of a loop from the first one to that before the end."""
-        return replace(self, ranges={**self.ranges, variable: (first, end - 1)})
+        return IndexBounds({**self.ranges, variable: (first, end - 1)}, self.facts)
 
     def assuming(self, facts: Iterable[Index]) -> IndexBounds:
-        return replace(self, facts=(*self.facts, *facts))
+        return IndexBounds(self.ranges, (*self.facts, *facts))
 
     def always(self, condition: Index) -> bool:
         """Whether it is surely not negative."""
-        if condition.bounds(self.ranges)[0] >= 0:
-            return True
-        return any((condition - fact).bounds(self.ranges)[0] >= 0 for fact in self.facts)
+        low = condition.bounds(self.ranges)[0]
+        return low >= 0 or any(self._follows(condition, low, fact) for fact in self.facts)
+
+    def _follows(self, condition: Index, low: int, fact: Index) -> bool:
+        """Whether a condition that is at least `low` is never less than a fact."""
+        if condition.iterators.isdisjoint(fact.iterators):
+            return low >= fact.bounds(self.ranges)[1]
+        return (condition - fact).bounds(self.ranges)[0] >= 0
 
     def never(self, condition: Index) -> bool:
         """Whether it is surely negative."""
@@ -38,10 +43,13 @@ class IndexBounds:
 
     def simple(self, of: Index) -> Index:
         """An equal index without the quotients and remainders whose values the ranges tell."""
-        total = Index((), of.constant)
-        for atom, times in of.terms:
-            total = total + self._atom(atom) * times
-        return self._joined(total)
+        if all(isinstance(atom, Iter) and self._runs(atom) for atom, _ in of.terms):
+            return of
+        return self._joined(summed(((self._atom(atom), times) for atom, times in of.terms), of.constant))
+
+    def _runs(self, atom: Iter) -> bool:
+        low, high = self.ranges.get(atom.name, (0, 1))
+        return low != high
 
     def _joined(self, total: Index) -> Index:
         """An equal index in which parts of one index are that index again."""
@@ -66,10 +74,10 @@ class IndexBounds:
             return Index((), low) if low == high else Index(((atom, 1),))
         inner = self.simple(atom.of)
         simple = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
-        total = Index((), simple.constant)
-        for left, times in simple.terms:
-            total = total + (Index(((left, 1),)) if isinstance(left, Iter) else self._simple_index(left)) * times
-        return total
+        return summed(((self._part(left), times) for left, times in simple.terms), simple.constant)
+
+    def _part(self, atom: Iter | Quotient | Remainder) -> Index:
+        return Index(((atom, 1),)) if isinstance(atom, Iter) else self._simple_index(atom)
 
     def _simple_index(self, atom: Quotient | Remainder) -> Index:
         low, high = atom.of.bounds(self.ranges)

@@ -29,6 +29,7 @@ class Dialect:
     own: str = ""  # what a kernel's own names end with, and no name of the language's
     barrier: str = ""
     fence: str = ""  # that loads stay behind
+    zero: str = "0"  # in conditions on indices
 
 
 C = Dialect(
@@ -39,6 +40,7 @@ C = Dialect(
     quotient="(({}) {} {})",
     pointer="{} *restrict {}",
     fence='__asm__ volatile("" ::: "memory");',
+    zero="NOUGHT",
 )
 CUDA = Dialect(
     "cuda",

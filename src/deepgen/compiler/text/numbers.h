@@ -17,6 +17,15 @@ typedef int64_t i64;
 typedef u16 f16;   // as stored
 typedef u16 bf16;  // as stored
 
+// Zero, in conditions. Where gcc before 14 knows which lanes of a masked load are wanted, it loads all of them if vectors
+// have 16 or 32 bytes, also beyond the end of a tensor; so it must not know.
+#if defined(__AVX512VL__) && !defined(__clang__) && __GNUC__ < 14
+__attribute__((weak, visibility("hidden"))) i32 nought = 0;
+#define NOUGHT nought
+#else
+#define NOUGHT 0
+#endif
+
 static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 static inline i64 quotient(i64 a, i64 by) { return a / by - (a % by < 0); }
 static inline i64 remainder_of(i64 a, i64 by) { return a % by + (a % by < 0 ? by : 0); }

@@ -95,7 +95,7 @@ class Scope:
 
     def all_there(self, conditions: Sequence[Index]) -> str:
         """Whether none of these is negative."""
-        return " && ".join(f"{self.index(condition)} >= 0" for condition in conditions)
+        return " && ".join(f"{self.index(condition)} >= {self.dialect.zero}" for condition in conditions)
 
     # Reading and writing elements
 
@@ -202,12 +202,15 @@ class Scope:
         products = self._products(value)
         if products is not None:
             return products
-        if isinstance(value, Compare) and all(isinstance(side, (Place, Const)) for side in sides):
+        decided = isinstance(value, Compare) and all(isinstance(side, (Place, Const)) for side in sides)
+        if decided:
             small = [self._in_32_bits(side) for side in sides]
             sides = (small[0], small[1]) if {side.dtype for side in small} == {"i32"} else sides
         left, right = self._alike(*map(self.value, sides))
         if isinstance(value, Binary):
             return replace(left, text=joined(value.op, left, right))
+        if decided and left.lanes == 1 and (zero := self.dialect.zero) != "0":
+            left = replace(left, text=zero if left.text == "0" else f"{left.text} + {zero}")
         if left.lanes == 1:
             op = {"and": "&&", "or": "||"}.get(value.op) or _INFIX[value.op]
             return Text(f"({left.text} {op} {right.text})", BOOL)

@@ -7,7 +7,7 @@ from typing import Any
 from deepgen.operators.expr.elements import Element, ReduceAxis, binary, combined, pair, unary
 from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.lift import LiftedReduction
-from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, Value, walk
+from deepgen.operators.expr.nodes import BOOL, Place, Read, Select, children
 from deepgen.vocabulary.errors import BadInput
 
 
@@ -109,6 +109,8 @@ def _reduction(op: str, value: Any, axes: tuple[Any, ...]) -> Element:
     return combined(LiftedReduction(op, value.value, over), value)
 
 
-def _depends(condition: Value) -> bool:
-    """Whether a condition depends on anything."""
-    return any(isinstance(node, Read) or (isinstance(node, Place) and node.index.terms) for node in walk(condition))
+def _depends(condition: Any) -> bool:
+    """Whether a condition depends on anything: an axis, an element, a reduction."""
+    if isinstance(condition, Place):
+        return bool(condition.index.terms)
+    return isinstance(condition, (Read, LiftedReduction)) or any(map(_depends, children(condition)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from deepgen.vocabulary.errors import BadInput
 
@@ -19,30 +19,52 @@ class Iter:
 
     name: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
 
 @dataclass(frozen=True)
-class Quotient:
-    """Rounded down, as Python's // does."""
+class _Divided:
+    """What quotients and remainders share. Text and hash are asked for by the hundred thousand, and so are kept."""
 
     of: Index
     by: int
 
+    _sign: ClassVar[str] = ""
+
+    def __hash__(self) -> int:
+        kept = self.__dict__
+        if "hash" not in kept:
+            kept["hash"] = hash((self.of, self.by))
+        return kept["hash"]  # type: ignore[no-any-return]
+
     def __str__(self) -> str:
-        return f"(({self.of}) // {self.by})"
+        kept = self.__dict__
+        if "text" not in kept:
+            kept["text"] = f"(({self.of}) {self._sign} {self.by})"
+        return kept["text"]  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes of other processes are others
+        return type(self), (self.of, self.by)
 
 
 @dataclass(frozen=True)
-class Remainder:
+class Quotient(_Divided):
+    """Rounded down, as Python's // does."""
+
+    _sign = "//"
+    __hash__ = _Divided.__hash__
+
+
+@dataclass(frozen=True)
+class Remainder(_Divided):
     """Never negative, as Python's % by a positive number."""
 
-    of: Index
-    by: int
-
-    def __str__(self) -> str:
-        return f"(({self.of}) % {self.by})"
+    _sign = "%"
+    __hash__ = _Divided.__hash__
 
 
 Atom: TypeAlias = "Iter | Quotient | Remainder"
@@ -55,8 +77,21 @@ class Index:
     terms: tuple[tuple[Atom, int], ...] = ()
     constant: int = 0
 
+    def __hash__(self) -> int:
+        kept = self.__dict__  # as `cached_property` does, but without its lock
+        if "hash" not in kept:
+            kept["hash"] = hash((self.terms, self.constant))
+        return kept["hash"]  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # hashes of other processes are others
+        return Index, (self.terms, self.constant)
+
     def __add__(self, other: Index | int) -> Index:
         other = index(other)
+        if not other.terms:
+            return Index(self.terms, self.constant + other.constant) if other.constant else self
+        if not self.terms:
+            return Index(other.terms, self.constant + other.constant) if self.constant else other
         return _sum((*self.terms, *other.terms), self.constant + other.constant)
 
     __radd__ = __add__
@@ -68,6 +103,8 @@ class Index:
             )
         if not times:
             return Index()
+        if times == 1:
+            return self
         return Index(tuple((atom, c * times) for atom, c in self.terms), self.constant * times)
 
     __rmul__ = __mul__
@@ -106,7 +143,10 @@ class Index:
 
     @property
     def iterators(self) -> frozenset[str]:
-        return frozenset(name for atom, _ in self.terms for name in _iterators(atom))
+        kept = self.__dict__
+        if "iterators" not in kept:
+            kept["iterators"] = frozenset(name for atom, _ in self.terms for name in _iterators(atom))
+        return kept["iterators"]  # type: ignore[no-any-return]
 
     def step(self, name: str) -> int | None:
         """By how much it grows with an iterator; None where that is not always the same."""
@@ -116,20 +156,17 @@ class Index:
 
     def substitute(self, by: Mapping[str, Index | int]) -> Index:
         """With other indices in place of iterators."""
-        terms: list[tuple[Atom, int]] = []
-        constant = self.constant
-        for atom, times in self.terms:
-            inner_index = _substituted(atom, by)
-            terms += [(inner, c * times) for inner, c in inner_index.terms]
-            constant += inner_index.constant * times
-        return _sum(terms, constant)
+        if self.iterators.isdisjoint(by):
+            return self
+        return summed(((_substituted(atom, by), times) for atom, times in self.terms), self.constant)
 
     def bounds(self, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
         """The least and greatest value, for iterators between the given least and greatest values."""
         low = high = self.constant
         for atom, times in self.terms:
-            ends = [times * end for end in _bounds(atom, ranges)]
-            low, high = low + min(ends), high + max(ends)
+            least, most = ranges[atom.name] if isinstance(atom, Iter) else _bounds(atom, ranges)
+            low += times * (least if times > 0 else most)
+            high += times * (most if times > 0 else least)
         return low, high
 
     def span(self, extents: Mapping[str, Any], least: Callable[[Any, Any], Any] = min) -> Any:
@@ -161,6 +198,15 @@ def index(value: Index | int) -> Index:
     return Index((), value.__index__())
 
 
+def summed(parts: Iterable[tuple[Index, int]], constant: int = 0) -> Index:
+    """A sum of multiples of indices."""
+    terms: list[tuple[Atom, int]] = []
+    for part, times in parts:
+        terms += part.terms if times == 1 else [(atom, c * times) for atom, c in part.terms]
+        constant += part.constant * times
+    return _sum(terms, constant)
+
+
 def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:
     """The canonical form. Lowering adds indices by the hundred thousand."""
     merged: dict[Atom, int] = {}
@@ -168,8 +214,13 @@ def _sum(terms: Iterable[tuple[Atom, int]], constant: int) -> Index:
         merged[atom] = merged.get(atom, 0) + times
     kept = [term for term in merged.items() if term[1]]
     if len(kept) > 1:
-        kept.sort(key=lambda term: str(term[0]))
+        kept.sort(key=_name)
     return Index(tuple(kept), constant)
+
+
+def _name(term: tuple[Atom, int]) -> str:
+    atom = term[0]
+    return atom.name if isinstance(atom, Iter) else str(atom)
 
 
 def _divisor(of: Index, by: int) -> None:

@@ -6,11 +6,15 @@ multiprocessor does, in rounds of the blocks that are there at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 from deepgen.compiler.rules.template import Extent
 from deepgen.space import Value
+from deepgen.space.evaluate import together
+from deepgen.space.expr import lift
 from deepgen.targets import Gpu
 
 _CLOCK = 1.7e9
@@ -48,21 +52,20 @@ class Counts:
     rate_late: float  # the same where products of one iteration run into the next one
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
-        return {name: n if isinstance(n, int) else _whole(n.evaluate(config)) for name, n in self._numbers.items()}
+        return dict(zip(self._numbers, self._computed(config), strict=True))
+
+    @cached_property
+    def _computed(self) -> Callable[[Mapping[str, Value]], list[Any]]:
+        return together([lift(n) for n in self._numbers.values()])
 
     @property
     def knobs(self) -> frozenset[str]:
         """Those that the estimate depends on."""
         return frozenset(name for n in self._numbers.values() if not isinstance(n, int) for name in n.knobs())
 
-    @property
+    @cached_property
     def _numbers(self) -> dict[str, Extent]:
         return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("rate")}
-
-
-def _whole(value: Value) -> int:
-    assert isinstance(value, int)
-    return value
 
 
 def seconds(counts: Counts, config: Mapping[str, Value], gpu: Gpu) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import log2
 
 from deepgen.compiler.rules.draft import Tuned
 from deepgen.compiler.rules.gpu.counts import seconds
-from deepgen.compiler.rules.sketch import Sketch, space_of
+from deepgen.compiler.rules.sketch import Sketch
 from deepgen.space import Space, Value
 from deepgen.targets import Gpu
 
@@ -19,22 +18,30 @@ _SWEEPS = 6
 
 def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[str, Value]]]:
     """The configs of which most is expected, with the seconds of the estimate, the best first."""
-    space, usual = space_of(sketch.name, [sketch]), sketch.usual()
+    space, usual = sketch.space, sketch.usual()
     counts = sketch.counts
     drawn = [usual] if space.contains(usual) else []
     drawn += [dict(config) for config in space.sample(_LOOKED_AT, seed=0)]
     if counts is None:
         return [(_apart(config, usual), config) for config in sorted(drawn, key=lambda c: _apart(c, usual))[:count]]
-    ranked: dict[str, tuple[float, dict[str, Value]]] = {}
+    ranked: dict[object, tuple[float, dict[str, Value]]] = {}
     counted = counts.knobs
     changing = [knob for knob in sketch.knobs if knob.name in counted]
     waiting = [_with_usual(config, usual, counted, space) for config in drawn]
+    fresh = {_key(config): config for config in waiting}
+    refused: set[object] = set()
     for _ in range(_SWEEPS):
-        fresh = {key: config for config in waiting if (key := _key(config)) not in ranked}
         ranked |= {key: (seconds(counts, config, gpu), config) for key, config in fresh.items()}
         best = sorted(ranked.values(), key=lambda one: one[0])[: max(_KEPT, count)]
-        waiting = [near for _, config in best[:_KEPT] for near in _near(config, changing) if space.contains(near)]
-        if all(_key(config) in ranked for config in waiting):
+        fresh = {}
+        for near in (near for _, config in best[:_KEPT] for near in _near(config, changing)):
+            key = _key(near)
+            if key not in ranked and key not in fresh and key not in refused:
+                if space.contains(near):
+                    fresh[key] = near
+                else:
+                    refused.add(key)
+        if not fresh:
             break
     return best[:count]
 
@@ -50,7 +57,7 @@ def default(sketches: Sequence[Sketch], gpu: Gpu) -> tuple[Sketch, dict[str, Val
 
 def near_usual(sketch: Sketch) -> dict[str, Value]:
     """The usual config, or of some that there are the one nearest to it."""
-    usual, space = sketch.usual(), space_of(sketch.name, [sketch])
+    usual, space = sketch.usual(), sketch.space
     if space.contains(usual):
         return usual
     return min((dict(config) for config in space.sample(_LOOKED_AT, seed=0)), key=lambda config: _apart(config, usual))
@@ -70,8 +77,8 @@ def _near(config: Mapping[str, Value], knobs: Sequence[Tuned]) -> Iterator[dict[
             yield {**config, knob.name: value}
 
 
-def _key(config: Mapping[str, Value]) -> str:
-    return json.dumps(config, sort_keys=True)
+def _key(config: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple(config.items())  # knobs are always in the order of the space
 
 
 def _apart(one: Mapping[str, Value], other: Mapping[str, Value]) -> float:

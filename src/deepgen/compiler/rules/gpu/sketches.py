@@ -43,7 +43,7 @@ from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
 from deepgen.compiler.rules.rewrites import with_joined
 from deepgen.compiler.rules.rule import RULES, Log, Rule, RuleAnswer, rules_for, ways_of
-from deepgen.compiler.rules.sketch import Sketch, space_of
+from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.targets import Gpu
@@ -181,7 +181,7 @@ def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
 
 def _possible(sketch: Sketch) -> bool:
     """Whether it has configs at all."""
-    space = space_of(sketch.name, [sketch])
+    space = sketch.space
     return space.contains(sketch.usual()) or space.size().count > 0
 
 

@@ -1,0 +1,250 @@
+"""Random expressions (`drawn.py`), each with a config of its space, as kernels: do they compute what numpy does?
+
+    python tests/compiler/random_expressions.py --count 5000 --target cpu --compiler gcc
+
+On processors kernels are compiled with the flags of studies, many in one file, and run between pages that may not be
+touched. For another machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but
+qemu 7.2 loads 16 bytes for some instructions that load 4. `--keep FOLDER` keeps what is compiled; `cuda` and `hip` are
+emulated; `--only N` repeats one of a seed's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from drawn import random_expression
+
+import deepgen as dg
+from deepgen import targets
+from deepgen.compiler.family import Rules
+from deepgen.compiler.intrinsics.dots import EMULATED
+from deepgen.compiler.passes.ir import Function, Program
+from deepgen.compiler.passes.lower import lower
+from deepgen.compiler.rules.sketch import THREADS, space_of
+from deepgen.compiler.text import c
+from deepgen.compiler.text.c import file_text
+from deepgen.operators.compare import compare
+from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.targets import Cpu, Gpu
+from deepgen.toolchains.compilers.c import gcc_or_clang
+from deepgen.vocabulary.dtypes import dtype
+
+AT_ONCE = 40  # kernels in a file
+SECONDS = 300  # that a file of kernels may run
+NAMES = {"cuda": "cuda:sm_90a", "hip": "hip:gfx90a", "clang": "clang-19"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel: of which expression, in which config."""
+
+    number: int
+    operator: ExpressionOperator
+    sketch: str
+    config: dict[str, Any]
+    lowered: Any  # a Function, or a Program
+
+    def __str__(self) -> str:
+        return f"{self.number}: {dg.text(self.operator.definition)}\n{self.sketch} {self.config}"
+
+    def wrong(self, results: Sequence[Any], inputs: dict[str, Any], answers: Any) -> str:
+        """How results differ from the expression's; empty where they do not."""
+        tensors = {t.name: t for t in self.operator.tensors()}
+        for name, result in zip(self.operator.definition.outputs, results, strict=True):
+            of = tensors[name]
+            verdict = compare(result.reshape(of.shape), answers[name], of.dtype, self.operator.tolerance(name))
+            if not verdict.ok:
+                return f"{name}: {verdict}"
+        return ""
+
+
+def case(seed: int, number: int, target: Cpu | Gpu) -> Case | None:
+    """The usual config, or any; None where rules do not serve, as functions that HIP has not."""
+    random = Random(f"{seed} {number}")
+    operator = ExpressionOperator(random_expression(random))
+    rules = Rules()
+    if rules.refuses(operator, target):
+        return None
+    sketch = random.choice(rules.sketches(operator, target))
+    config = sketch.usual() if isinstance(target, Cpu) else {}
+    if not config or random.random() < 0.6:
+        [drawn] = space_of(sketch.name, [sketch]).sample(1, seed=number) or [config]
+        config = dict(drawn)
+    schedule = sketch.schedule(config)
+    lowered: Function | Program
+    if isinstance(target, Gpu):
+        lowered = lower(sketch.expression, schedule, warp=target.warp)
+    else:
+        lowered = lower(sketch.expression, schedule, vector_bytes=target.vector_bytes)
+    return Case(number, operator, sketch.name, config, lowered)
+
+
+def compiled(cases: Sequence[Case], folder: Path, command: Sequence[str], target: Cpu) -> Path:
+    """A program of kernels, with the compiler's flags for a target."""
+    path = command[0]
+    about, machine = (subprocess.run([path, word], capture_output=True, text=True, check=True).stdout
+                      for word in ("--version", "-dumpmachine"))  # fmt: skip
+    named = next((word.removeprefix("--target=") for word in command if word.startswith("--target=")), machine)
+    compiler = gcc_or_clang("compiler", path, about, named)
+    functions = [one.lowered for one in cases]
+    parts = [c.definitions(function, f"case{n}") for n, function in enumerate(functions)]
+    for header in {h for function in functions for h in c.headers(function)}:
+        (folder / header.name).write_text(header.text)
+    (folder / "all.c").write_text(file_text(parts, parallel=(folder / "cpu_pool.h").exists()))
+    (folder / "table.h").write_text(table(cases))
+    (folder / "guarded.c").write_text((Path(__file__).parent / "guarded.c").read_text())
+    flags = compiler._flags(target.instruction_sets)
+    words = [*command, *flags, "-std=gnu11", "-w", "-pthread", "all.c", "guarded.c", "-o", "all", "-lm"]
+    subprocess.run(words, cwd=folder, check=True)
+    return folder / "all"
+
+
+def table(cases: Sequence[Case]) -> str:
+    lines, rows = [], []
+    for n, one in enumerate(cases):
+        function, threads = one.lowered, one.config[THREADS]
+        count = len(function.parameters)
+        sizes = ", ".join(str(b.elements * dtype(b.dtype).bytes) for b in function.parameters)
+        lines.append(f"void case{n}({'void*, ' * (count + 1)}int32_t);")
+        lines.append(f"static void call{n}(void** p, int32_t threads) {{")
+        lines.append(f"    case{n}({''.join(f'p[{place}], ' for place in range(count + 1))}threads);\n}}")
+        lines.append(f"static const long bytes{n}[] = {{{sizes}}};")
+        scratch = function.shared_bytes + threads * function.thread_bytes + 1
+        rows.append(f"    {{call{n}, {count}, {len(function.inputs)}, {threads}, {scratch}, bytes{n}}},")
+    return "\n".join([*lines, "static const Case cases[] = {", *rows, "};", f"#define CASES {len(cases)}", ""])
+
+
+def on_processor(cases: Sequence[Case], folder: Path, args: argparse.Namespace, target: Cpu) -> dict[int, str]:
+    """What went wrong, by the place of a case."""
+    emulated = [f"-D{EMULATED}"] if args.emulated else []
+    program = compiled(cases, folder, [*args.compiler.split(), *emulated], target)
+    drawn = [one.operator.inputs(one.number) for one in cases]
+    taken = [[inputs[b.name] for b in one.lowered.inputs] for one, inputs in zip(cases, drawn, strict=True)]
+    (folder / "inputs").write_bytes(b"".join(array.tobytes() for arrays in taken for array in arrays))
+    errors: dict[int, str] = {}
+    results, first = folder / "results", 0
+    while first < len(cases):
+        results.write_bytes(b"")
+        words = [*args.run.split(), str(program), str(folder / "inputs"), str(results), str(first)]
+        try:
+            ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+            said, status = ended.stdout.split("\n"), ended.returncode
+        except subprocess.TimeoutExpired as late:
+            said, status = (late.stdout or b"").decode().split("\n"), -1000
+        numbers = [int(word) for word in said if word.isdigit()]
+        last = len(cases) if status == 0 else numbers[-1] if numbers else first
+        memory, at = results.read_bytes(), 0
+        for n in range(first, last):
+            answers = cases[n].operator.reference(drawn[n])
+            for where in ("before a page", "after a page"):
+                arrays = []
+                for buffer in cases[n].lowered.outputs:
+                    of = dtype(buffer.dtype)
+                    arrays.append(np.frombuffer(memory, of.numpy(), buffer.elements, at))
+                    at += buffer.elements * of.bytes
+                if wrong := cases[n].wrong(arrays, drawn[n], answers):
+                    errors[n] = f"{where}: {wrong}"
+        if last < len(cases):
+            errors[last] = f"ended with status {status}: {said[-2] if len(said) > 1 else ''}"
+        first = last + 1
+    return errors
+
+
+def emulated(cases: Sequence[Case], folder: Path, args: argparse.Namespace, target: Gpu) -> dict[int, str]:
+    sys.path.append(str(Path(__file__).parents[1] / "kernels"))
+    from compiled import in_child
+    from emulated import library, run
+
+    loaded = library([one.lowered for one in cases], folder, target.warp)
+    errors: dict[int, str] = {}
+    first = 0
+    while first < len(cases):
+        seen = folder / "seen"
+        seen.write_text("")
+
+        def work(say: Callable[[str], None], first: int = first, seen: Path = seen) -> None:
+            with seen.open("a") as out:
+                for n, one in enumerate(cases[first:], first):
+                    print(n, file=out, flush=True)
+                    inputs = one.operator.inputs(one.number)
+                    error, results = run(loaded, n, one.lowered, [inputs[b.name] for b in one.lowered.inputs])
+                    error = error or one.wrong(results, inputs, one.operator.reference(inputs))
+                    if error:
+                        print(n, " ".join(error.split()), file=out, flush=True)
+
+        crash = in_child(work)
+        lines = seen.read_text().splitlines()
+        errors |= {int(n): error for n, _, error in (line.partition(" ") for line in lines) if error}
+        last = int(lines[-1].partition(" ")[0]) if lines else first
+        if crash:
+            errors[last] = f"crash: {crash[:200]}"
+        first = last + 1
+    return errors
+
+
+def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
+    """Every case, with what went wrong."""
+    target = targets.resolve(NAMES.get(args.target, args.target))
+    assert isinstance(target, (Cpu, Gpu))
+    numbers = [args.only] if args.only is not None else range(args.start, args.start + args.count)
+    waiting: list[Case] = []
+    for number in numbers:
+        try:
+            one = case(args.seed, number, target)
+        except Exception as error:  # lowering is what is tested
+            yield None, f"{number}: {type(error).__name__}: {error}"
+            continue
+        waiting += [one] if one is not None else []
+        if waiting and (len(waiting) == args.at_once or number == numbers[-1]):
+            with tempfile.TemporaryDirectory() as temporary:
+                folder = Path(args.keep or temporary)
+                folder.mkdir(parents=True, exist_ok=True)
+                errors = (
+                    on_processor(waiting, folder, args, target)
+                    if isinstance(target, Cpu)
+                    else emulated(waiting, folder, args, target)
+                )
+            yield from ((one, errors.get(n, "")) for n, one in enumerate(waiting))
+            waiting = []
+
+
+def options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--compiler", default="gcc")
+    parser.add_argument("--run", default="", help="what runs programs of the target, such as qemu-x86_64")
+    parser.add_argument("--emulated", action="store_true", help="without the target's instructions for products")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--keep")
+    args = parser.parse_args(words)
+    args.compiler = NAMES.get(args.compiler, args.compiler)
+    return args
+
+
+def main() -> int:
+    args, right, wrong = options(), 0, 0
+    for one, error in failures(args):
+        right, wrong = right + (not error), wrong + bool(error)
+        if error:
+            print(f"WRONG {one or ''}\n{error}\n", flush=True)
+        elif right % 200 == 0:
+            print(f"{right} right, {wrong} wrong", flush=True)
+    print(f"{args.target} {args.compiler} seed {args.seed}: {right} right, {wrong} wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
