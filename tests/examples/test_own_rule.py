@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from deepgen.targets import Target
 from deepgen.toolchains import BuildLimits, Built, Group
 from deepgen.vocabulary import Kernel
 
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
-from own_rule import TransposeTiles, transposition
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rule.py"
+sys.path.append(str(EXAMPLE.parent))
+from own_rule import TransposeTiles, transposition  # noqa: E402
 
 pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
@@ -69,10 +71,24 @@ extern "C" int {step.entry}_emulated(void** args, const unsigned* grid, const un
         return Built("kernel.cubin", "cubin", {}, "", replace(kernel.plan, steps=steps))
 
 
-def deepgen(*words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "deepgen", *words], capture_output=True, text=True, check=False)
+def deepgen(*words: str, path: str = "") -> str:
+    env = {**os.environ, **({"PYTHONPATH": path} if path else {})}
+    command = [sys.executable, "-m", "deepgen", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize(("target", "why"), [("hip:gfx90a", "it reduces what it reads"), ("arm:neon", None)])
+def test_an_installed_package_offers_it_to_every_study(target: str, why: str | None, tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE, tmp_path)
+    about = tmp_path / "own_rule-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-rule\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[deepgen.schedule_rules]\ntranspose-tiles = own_rule:TransposeTiles\n")
+    words = ("space", "gemm", "MNK=64", "--target", target, "--family", "rules", "--why", "--json")
+    answers = json.loads(deepgen(*words, path=str(tmp_path)))["rules"]
+    assert next((row["why"] for row in answers if row["rule"] == "Transpose-Tiles"), None) == why
 
 
 def test_it_is_tuned_on_a_gpu_and_another_process_finds_it_again(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def drafts(
 
 
 class Branch(Protocol):
-    """What rules work on: a draft, or a plan."""
+    """What a `Draft` and a `Plan` have in common here."""
 
     by: tuple[tuple[str, str], ...]  # which rule saw to which stage
     useless: str  # why there is no config of it
@@ -173,7 +173,10 @@ def rules_for(target: Target, own: Sequence[Rule] = ()) -> list[Rule]:
 
 def plugged() -> list[Rule]:
     """The rules of plug-ins."""
-    return [make() for make in RULES.working()[len(RULES.own) :]]
+    try:
+        return [make() for make in RULES.working()[len(RULES.own) :]]
+    except Exception as error:  # whatever someone else's class raises
+        raise DeepgenError(f"a plug-in's schedule rule cannot be made: {type(error).__name__}: {error}") from error
 
 
 def check_rules(rules: object) -> None:
