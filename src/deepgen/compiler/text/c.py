@@ -23,18 +23,7 @@ from deepgen.compiler.text.statements import Statements, result
 from deepgen.compiler.text.values import Scope, Text, joined, nothing, scan_function
 from deepgen.kernels.shared import sources
 from deepgen.operators.expr.nodes import Read, Select, substituted
-from deepgen.vocabulary import (
-    Arg,
-    BadInput,
-    Kernel,
-    LaunchPlan,
-    ScalarArg,
-    Source,
-    Step,
-    TensorArg,
-    WorkspaceArg,
-    dtype,
-)
+from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, WorkspaceArg, dtype
 
 _Key: TypeAlias = "tuple[int, str, int]"  # the kind of a function, its name, its lanes
 _DOT, _TILE, _SCAN, _SQUARE, _OVER = range(5)  # in the order of a file
@@ -64,12 +53,12 @@ def kernel(function: Function, threads: int = 1, name: str | None = None, ahead:
 
 def _step(function: Function, entry: str, threads: int, prepared: Sequence[Buffer]) -> Step:
     """The call of a function; buffers that were made ahead are workspaces of their own."""
-    bytes_needed = function.shared_bytes + threads * function.thread_bytes
-    scratch: Arg = WorkspaceArg("scratch", bytes_needed) if bytes_needed else ScalarArg("i64", 0)
-    args: list[Arg] = []
-    for buffer in function.parameters:
-        size = buffer.elements * dtype(buffer.dtype).bytes
-        args.append(WorkspaceArg(buffer.name, size) if buffer in prepared else TensorArg(buffer.name))
+    needed = function.shared_bytes + threads * function.thread_bytes
+    sizes = {buffer.name: buffer.elements * dtype(buffer.dtype).bytes for buffer in prepared}
+    args = tuple(
+        WorkspaceArg(b.name, sizes[b.name]) if b.name in sizes else TensorArg(b.name) for b in function.parameters
+    )
+    scratch = WorkspaceArg("scratch", needed) if needed else ScalarArg("i64", 0)
     return Step(entry, (*args, scratch, ScalarArg("i32", threads)))
 
 

@@ -9,21 +9,7 @@ from math import prod
 from typing import TypeAlias
 
 from deepgen.compiler.intrinsics.matrix import called_product
-from deepgen.compiler.passes.ir import (
-    Alloc,
-    Barrier,
-    Buffer,
-    Call,
-    For,
-    If,
-    Launch,
-    Program,
-    Seq,
-    Stmt,
-    Store,
-    used,
-    walk,
-)
+from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Launch, Program, Stmt, Store, used, walk
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule.stages import combined
@@ -181,7 +167,7 @@ class LaunchEmitter(Statements[GpuScope]):
     def all_loaded(self, loop: For, scope: GpuScope, depth: int) -> list[str]:
         """Iterations before the first of a pipeline: what they transpose is all being loaded before one is stored."""
         inner, most = scope.inside(loop), gpu_values.at_once(prod(self.launch.threads))
-        for asked, one in _done_in(loop.body):
+        for asked, one in gpu_values.done_in(loop.body):
             if loop.kind != UNROLL or loop.extent < 2 or not isinstance(one, For) or one.variable in self.loaded_before:
                 continue
             gathered = gpu_values.gather(one, inner.inside(one), self.written)
@@ -323,18 +309,6 @@ class LaunchEmitter(Statements[GpuScope]):
 
 def _memory(buffer: Buffer) -> str:
     return "shared" if buffer.scope == "shared" else "global"
-
-
-def _done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
-    """What is done, after each other, and under which conditions."""
-    if isinstance(statement, Seq):
-        for one in statement.body:
-            yield from _done_in(one)
-    elif isinstance(statement, If) and statement.otherwise is None:
-        for asked, one in _done_in(statement.then):
-            yield (*statement.conditions, *asked), one
-    else:
-        yield (), statement
 
 
 def _reads_if(value: Value, asked: _Asked) -> Iterator[tuple[Read, _Asked]]:

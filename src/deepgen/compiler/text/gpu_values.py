@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from math import gcd
 
-from deepgen.compiler.passes.ir import Buffer, For, If, Stmt, Store
+from deepgen.compiler.passes.ir import Buffer, For, If, Seq, Stmt, Store
 from deepgen.compiler.passes.unroll import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
@@ -150,3 +150,15 @@ def _inside(body: Stmt) -> tuple[tuple[Index, ...], For | None]:
     if isinstance(body, If) and body.otherwise is None:
         asked, body = body.conditions, body.then
     return asked, body if isinstance(body, For) and body.kind == VECTOR else None
+
+
+def done_in(statement: Stmt) -> Iterator[tuple[tuple[Index, ...], Stmt]]:
+    """What is done, after each other, and under which conditions."""
+    if isinstance(statement, Seq):
+        for one in statement.body:
+            yield from done_in(one)
+    elif isinstance(statement, If) and statement.otherwise is None:
+        for asked, one in done_in(statement.then):
+            yield (*statement.conditions, *asked), one
+    else:
+        yield (), statement

@@ -11,20 +11,7 @@ from deepgen.compiler.passes.ir import Alloc, Buffer, For
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.text.dialect import STORED, C, Dialect, Names, arithmetic, constant, narrowed, stored, widened
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient
-from deepgen.operators.expr.nodes import (
-    BOOL,
-    Binary,
-    Cast,
-    Compare,
-    Const,
-    Logic,
-    Place,
-    Read,
-    Select,
-    Unary,
-    Value,
-    reads,
-)
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Compare, Const, Place, Read, Select, Unary, Value, reads
 from deepgen.vocabulary import BadInput, dtype
 
 S = TypeVar("S", bound="Scope")
@@ -214,9 +201,8 @@ class Scope:
         if left.lanes == 1:
             op = {"and": "&&", "or": "||"}.get(value.op) or _INFIX[value.op]
             return Text(f"({left.text} {op} {right.text})", BOOL)
-        if isinstance(value, Logic):
-            return replace(left, text=f"({left.text} {_INFIX[value.op]} {right.text})")
-        return self._mask(f"({left.text} {_INFIX[value.op]} {right.text})", left)
+        text = f"({left.text} {_INFIX[value.op]} {right.text})"
+        return self._mask(text, left) if isinstance(value, Compare) else replace(left, text=text)
 
     def _products(self, value: Value) -> Text | None:
         """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one step for many processors."""
