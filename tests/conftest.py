@@ -37,11 +37,12 @@ STARTED = ("chaos", "conformance", "faults", "frontends/cli/test_start.py", "run
            "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
-         "kernels", "compiler", "conformance", "operators", "frontends/cli", "deepgen_triton_cpu")  # fmt: skip
+         "kernels", "compiler", "report", "libraries", "conformance", "frontends", "deepgen_triton_cpu", "run",
+         "operators", "toolchains")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
-base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS = 0.0, 1.0, 0.02
+base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS = 0.0, 0.2, 0.02
 # Starting a process for each winner would take minutes in all; the pool of faults and the judge have it done.
 crowning.LAST_CALLS = False
 # For the same reason whatever is timed in tests may enter a library; `noticing` has the limits that users have.
@@ -49,7 +50,7 @@ NOISE = {(conditions, name): getattr(conditions, name) for name in ("WAITED", "M
 NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE")}
 for module, name in NOISE:
     setattr(module, name, 0.0 if name == "QUICKER" else inf)
-SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 1.0\ncalls_seconds = 0.02\n"
+SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 0.2\ncalls_seconds = 0.02\n"
 
 # Journals of studies in this process: thousands of commits would each wait for the disk, while nothing computes. What
 # was committed outlives a killed process all the same, and no test cuts the power.
@@ -114,11 +115,11 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores and one more, as tests wait for half of their time: for processes, disks, and
-    for what is timed. Each collects all tests, six seconds of a processor, and takes up to a gigabyte.
+    """Twice as many as there are cores, as tests wait for a third of their time: for processes, disks, and for what is
+    timed. Each collects all tests, which takes ten seconds of a processor, and takes up to a gigabyte.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * usable_cores() + 1, memory >> 30))
+    return max(1, min(2 * usable_cores(), memory >> 30))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 from own_baseline import COPYING, Einsum, SlowCopy
 
@@ -25,8 +24,7 @@ def names(study: Study) -> list[str]:
 def test_it_races_beside_those_that_are_named(tmp_path: Path) -> None:
     study = dg.tune(dg.gemm(16, 16, 16), **FEW, out=tmp_path, baselines=["numpy", Einsum])
     assert names(study) == ["numpy", "einsum"]
-    words = [sys.executable, "-m", "deepgen", "resume", str(study.folder), "--trials", "3"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = preloaded.deepgen("resume", str(study.folder), "--trials", "3")
     assert done.returncode == 0, done.stderr
     again = Study.open(study.folder)
     assert len(again.trials()) == 3 and names(again) == ["numpy", "einsum"]

@@ -1,6 +1,7 @@
-"""`deepgen` as a command that starts at once: each is a fork of a process that has imported everything.
+"""`deepgen` and `python -c` as commands that start at once: each is a fork of a process that has imported everything.
 
-Importing takes most of a short command's time, and pages show a hundred of them.
+Importing takes most of a short command's time, and pages show a hundred of them. Tests whose subject is how a process
+starts, is ended or is imported into start one of their own.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
+from types import ModuleType
 
 _WITH_TORCH = ("bench",)  # every command would carry it along
 
-# What lies in $PATH. Arguments, folder, environment and streams go to the server; the command's number and, at its end,
-# its exit code come back. Signals are passed on.
+# What lies in $PATH. Name, arguments, folder, environment and streams go to the server; the command's number and, at
+# its end, its exit code come back. Signals are passed on.
 _CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-asked = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 socket.send_fds(server, [len(asked).to_bytes(8, "little")], [0, 1, 2])
 server.sendall(asked)
 pid = int.from_bytes(server.recv(8), "little")
@@ -38,22 +42,41 @@ os._exit(code[0] if code else 1)
 
 @contextmanager
 def command(folder: Path) -> Iterator[Path]:
-    """A folder for $PATH in which `deepgen` is such a command."""
+    """A folder for $PATH in which `deepgen` is such a command; so is `at-once`, which is `python -c`."""
     address = str(folder / "server")
-    script = folder / "deepgen"
-    script.write_text(_CLIENT.format(python=sys.executable, address=address))
-    script.chmod(0o755)
+    for name in ("deepgen", "at-once"):
+        script = folder / name
+        script.write_text(_CLIENT.format(python=sys.executable, address=address, name=name))
+        script.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        server = subprocess.Popen(
-            [sys.executable, __file__, str(listening.fileno())], pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL
-        )
+        words = [sys.executable, __file__, str(listening.fileno())]
+        env = {name: value for name, value in os.environ.items() if name != "TESTS_WITHOUT"}  # commands say it
+        server = subprocess.Popen(words, pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL, env=env)
     try:
         yield folder
     finally:
         server.kill()
         server.wait()
+
+
+def deepgen(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, and what it said."""
+    return subprocess.run([_shared() / "deepgen", *words], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def python(text: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A program in a process of its own, and what it said."""
+    return subprocess.run([_shared() / "at-once", text], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@cache
+def _shared() -> Path:
+    """Of this process, as long as it lives."""
+    serving = command(Path(mkdtemp(prefix="deepgen-commands-")))
+    atexit.register(serving.__exit__, None, None, None)
+    return serving.__enter__()
 
 
 def _serve(listening: socket.socket) -> None:
@@ -74,14 +97,14 @@ def _answer(client: socket.socket) -> None:
     told = b""
     while len(told) < int.from_bytes(header, "little"):
         told += client.recv(1 << 16)
-    argv, cwd, environment = json.loads(told)
+    name, argv, cwd, environment = json.loads(told)
     pid = os.fork()
     if pid == 0:
         client.close()
-        for number, (stream, name) in enumerate(zip(streams, ("stdin", "stdout", "stderr"), strict=True)):
+        for number, (stream, of) in enumerate(zip(streams, ("stdin", "stdout", "stderr"), strict=True)):
             os.dup2(stream, number)
             os.close(stream)
-            setattr(sys, name, open(number, "w" if number else "r", buffering=1, closefd=False))  # noqa: SIM115
+            setattr(sys, of, open(number, "w" if number else "r", buffering=1, closefd=False))  # noqa: SIM115
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(environment)
@@ -89,19 +112,25 @@ def _answer(client: socket.socket) -> None:
             from deepgen.baselines import torch_cpu
 
             torch_cpu.find_spec = lambda name: None
-        sys.argv = ["deepgen", *argv]
-        _end(_code_of_run())
+        _end(_code_of(name, argv))
     for stream in streams:
         os.close(stream)
     client.send(pid.to_bytes(8, "little"))
     client.send(bytes([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF]))
 
 
-def _code_of_run() -> int:
-    from deepgen.__main__ import run
-
+def _code_of(name: str, argv: list[str]) -> int:
     try:
-        run()
+        if name == "deepgen":
+            from deepgen.__main__ import run
+
+            sys.argv = ["deepgen", *argv]
+            run()
+        else:
+            sys.argv = ["-c"]
+            sys.path.insert(0, "")
+            sys.modules["__main__"] = ModuleType("__main__")
+            exec(argv[0], vars(sys.modules["__main__"]))
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -128,6 +157,7 @@ def _preload() -> None:
 
     import deepgen.frontends.cli
     from deepgen import generators
+    from deepgen.tuning.finals import crowning
 
     for module in pkgutil.iter_modules(deepgen.frontends.cli.__path__):
         if module.name not in _WITH_TORCH:
@@ -141,6 +171,7 @@ def _preload() -> None:
         "deepgen.compiler.making",
     ):
         import_module(name)
+    crowning.LAST_CALLS = False  # as in the tests' own process
     gc.collect()
     gc.freeze()
 

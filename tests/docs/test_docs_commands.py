@@ -43,9 +43,7 @@ PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.m
 
 
 def command(block: Block) -> list[str]:
-    return {"sh": ["bash", "-euo", "pipefail", "-c", block.text], "python": [sys.executable, "-c", block.text]}[
-        block.language
-    ]
+    return {"sh": ["bash", "-euo", "pipefail", "-c", block.text], "python": ["at-once", block.text]}[block.language]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +56,7 @@ def preloaded_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 def test_commands_of_a_page(
     page: Path, tmp_path: Path, preloaded_command: Path, request: pytest.FixtureRequest
 ) -> None:
-    # The first page is for all that is installed.
-    if page.name != "README.md" and not any("torch" in block.text for block in blocks(page)):
+    if not any("torch" in block.text for block in blocks(page)):
         request.getfixturevalue("without_torch")
     if page.name == "riscv.md":
         needs.qemu()

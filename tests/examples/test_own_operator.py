@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_operator.py"
@@ -43,7 +44,11 @@ def run(*argv: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 
 def deepgen(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    return run("-m", "deepgen", *words, cwd=cwd, env=env)
+    if env:  # other packages, which a process finds when it starts
+        return run("-m", "deepgen", *words, cwd=cwd, env=env)
+    done = preloaded.deepgen(*words, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +100,7 @@ def test_a_stranger_is_asked_for_trust(tuned: Path, tmp_path: Path) -> None:
     folder = tmp_path / study(tuned, "vadd").name
     shutil.copytree(study(tuned, "vadd"), folder)
     words = ("resume", str(folder), "--trials", "12", "--json")
-    refused = subprocess.run(
-        [sys.executable, "-m", "deepgen", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    refused = preloaded.deepgen(*words, cwd=tmp_path)
     assert refused.returncode == 1 and "own_operator.py:VectorAdd" in refused.stderr and "--trust" in refused.stderr
     assert json.loads(deepgen(*words, "--trust", cwd=tmp_path))["trials"]["correct"] == 12
 
@@ -128,8 +131,5 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "vadd or row_softmax", *suites, cwd=tmp_path, env=env)
     # Where the package is gone, a sentence says so; what was measured can still be read.
     assert "vadd f32 n=5000" in deepgen("show", done["study"], cwd=tmp_path)
-    gone = subprocess.run(
-        [sys.executable, "-m", "deepgen", "resume", done["study"], "--trials", "6"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    gone = preloaded.deepgen("resume", done["study"], "--trials", "6", cwd=tmp_path)
     assert gone.returncode == 2 and "whose code is not here" in gone.stderr

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import weakref
 from collections.abc import Collection, Mapping
+from fcntl import LOCK_EX, flock
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from deepgen.operators import Operator
 from deepgen.operators.base import Array
 from deepgen.operators.compare import Comparison, compare
 from deepgen.space import parse
+from deepgen.toolchains import default_cache_folder
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
 
 COMPILER = next((found for name in ("clang++-19", "clang++", "g++") if (found := shutil.which(name))), None)
@@ -99,24 +101,35 @@ def _parsed() -> tuple[str, ...]:
     """Flags for the dialect and C++'s own headers, by clang as it has read and compiled them once: more than half of a
     kernel's compilation.
     """
-    folder = _headers().name
-    return ("-I", folder, *(("-include-pch", f"{folder}/all.pch", f"{folder}/all.o") if _CLANG else ()))
+    folder = _headers()
+    return ("-I", str(folder), *(("-include-pch", f"{folder}/all.pch", f"{folder}/all.o") if _CLANG else ()))
 
 
 @cache
-def _headers() -> TemporaryDirectory[str]:
-    """Lives as long as this process."""
-    folder = TemporaryDirectory(prefix="deepgen-headers-")
-    for name, text in (*dialect().items(), ("all.h", _ALL)):
-        (Path(folder.name) / name).write_text(text)
+def _headers() -> Path:
+    """One folder for all processes of a run; clang's file names it, so that it is written where it stays."""
+    texts = (*dialect().items(), ("all.h", _ALL))
+    digest = sha256(repr((COMPILER, _FLAGS, texts)).encode()).hexdigest()
+    folder = default_cache_folder().parent / f"headers-{digest[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if not (folder / "whole").exists():
+            _read_once(texts, folder)
+            (folder / "whole").touch()
+    return folder
+
+
+def _read_once(texts: Collection[tuple[str, str]], folder: Path) -> None:
+    for name, text in texts:
+        (folder / name).write_text(text)
     if _CLANG:
         for flags in (
             ("-fpch-instantiate-templates", "-DCOMPILED=extern", "-x", "c++-header", "-o", "all.pch"),
             ("-DCOMPILED=", "-x", "c++", "-c", "-o", "all.o"),
         ):
             command = [str(COMPILER), *_FLAGS, "-std=c++17", *flags, "all.h"]
-            subprocess.run(command, cwd=folder.name, check=True)
-    return folder
+            subprocess.run(command, cwd=folder, check=True)
 
 
 def run(

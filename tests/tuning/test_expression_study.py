@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
+
 import deepgen as dg
 from deepgen.operators import is_built_in
 from deepgen.operators.expr.operator import ExpressionOperator, as_operator
@@ -29,8 +31,7 @@ def centred() -> ExpressionOperator:
 def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     study = dg.tune(centred().definition, target="sim", trials=6, out=tmp_path, progress=False)
     assert not (study.folder / "code").exists(), "nothing of the user's own is kept"
-    command = [sys.executable, "-m", "deepgen", "resume", str(study.folder), "--trials", "9", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = preloaded.deepgen("resume", str(study.folder), "--trials", "9", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"] == {"correct": 9}
     again = Study.open(study.folder)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import own_code
+import preloaded
 import pytest
+from preloaded import deepgen
 
 import deepgen as dg
 from deepgen.tuning import Study
@@ -19,13 +21,9 @@ from deepgen.vocabulary import BadInput, DeepgenError
 def tuned(folder: Path, trials: int = 24, more: str = "") -> Path:
     """A study tuned in a process of its own."""
     script = own_code.RUN.format(folder=str(folder), trials=trials, out=str(folder / "studies"), more=more)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = preloaded.python(script)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
-
-
-def deepgen(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "deepgen", *words], capture_output=True, text=True, check=False)
 
 
 def test_a_new_process_reads_and_goes_on_with_it(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+import preloaded
 import pytest
 
 import deepgen as dg
@@ -32,14 +30,7 @@ def tuned(kernel: OwnKernel, tmp_path: Path) -> dg.Study:
 
 
 def deepgen(*words: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "deepgen", *words],
-        cwd=cwd,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = preloaded.deepgen(*words, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
