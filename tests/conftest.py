@@ -33,7 +33,8 @@ ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
 ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
             "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
 # Their subject is the measuring worker as a process: it is started as users' are.
-STARTED = ("chaos", "conformance", "faults", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
+STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py", "faults/test_process_faults.py",
+           "faults/test_worker_surroundings.py", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
            "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
