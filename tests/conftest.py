@@ -116,11 +116,11 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores, as tests wait for a third of their time: for processes, disks, and for what is
-    timed. Each collects all tests, which takes ten seconds of a processor, and takes up to a gigabyte.
+    """Twice as many as there are cores and one more, as tests wait for a third to half of their time: for processes,
+    disks, and for what is timed. Each collects all tests, ten seconds of a processor, and takes up to a gigabyte.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * usable_cores(), memory >> 30))
+    return max(1, min(2 * usable_cores() + 1, memory >> 30))
 
 
 @pytest.hookimpl(optionalhook=True)
