@@ -80,6 +80,9 @@ def test_another_process_finds_its_code_again(tmp_path: Path, serial: Any) -> No
     assert done.returncode == 0, done.stderr
     first = json.loads(done.stdout)["rules"][0]
     assert (first["rule"], first["chosen"], first["sketches"]) == ("Serial", True, ["serial"])
+    done = deepgen("show", str(folder), "--check-passes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["check_passes"]["wrong"] is None
     done = deepgen("bundle", "pack", str(folder), "-o", str(tmp_path / "bundle.tar.gz"), "--trials", "2")
     assert done.returncode == 0, done.stderr
     (folder / "code" / "serial_rule.py").write_text(CODE + "\n# changed")

@@ -5,9 +5,8 @@ What comes first is compared with the meaning of the expression. Inputs are smal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import prod
 
 import numpy as np
@@ -21,11 +20,12 @@ from deepgen.operators.compare import compare
 from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 from deepgen.operators.expr.operator import ExpressionOperator
-from deepgen.vocabulary import BadInput, dtype
+from deepgen.vocabulary import BadInput, DeepgenError, dtype
 from deepgen.vocabulary.dtypes import narrow
 
 _BARRIERS = "barriers"  # the pass after which threads of a block no longer do each statement together
-_MOST_POINTS = 1 << 21
+_ENOUGH_POINTS, _MOST_POINTS = 1 << 16, 1 << 23
+_FEW = 7  # iterations, as those over the taps of a filter, are left alone
 _LARGEST = 4  # number of an input
 
 
@@ -81,59 +81,67 @@ def whole_inputs(expression: Expression, seed: int) -> dict[str, Array]:
 
 
 def check_small(expression: Expression, schedule: Schedule, machine: Machine) -> tuple[str, PassCheck]:
-    """The same for the smallest sizes on which a schedule is legal, which are returned as text."""
-    refusal: BadInput | None = None
-    for small in chain(smaller(expression), [expression]):
-        if refusal is not None and _points(small) > _MOST_POINTS:
-            raise refusal
-        try:
-            lowered = list(passes(small, schedule, machine))
-        except BadInput as error:
-            refusal = error
-            continue
-        names = (*(tensor.name for tensor in small.tensors), *small.outputs)
-        shapes = [f"{name} {'x'.join(map(str, small.shape_of(name)))}" for name in names]
-        return ", ".join(shapes), check_passes(small, lowered, machine)
-    assert refusal is not None
-    raise refusal
+    """The same on small sizes, which are returned as text: axes are halved while the schedule is legal."""
+    small, lowered, refusal = expression, list(passes(expression, schedule, machine)), "nothing"
+    refused: set[tuple[tuple[str, str], ...]] = set()
+    while _points(small) > _ENOUGH_POINTS:
+        for axes in _halves(small):
+            if axes in refused:
+                continue
+            less = _shrunk(small, {axis: -(-extent // 2) for axis, extent in _extents(small).items() if axis in axes})
+            try:
+                small, lowered = less, list(passes(less, schedule, machine))
+                break
+            except BadInput as error:
+                refusal = str(error)
+                refused.add(axes)
+        else:
+            break
+    if _points(small) > _MOST_POINTS:
+        raise DeepgenError(
+            f"there are no small sizes on which this config is legal, so that it is not checked: {refusal}"
+        )
+    names = (*(tensor.name for tensor in small.tensors), *small.outputs)
+    shapes = [f"{name} {'x'.join(map(str, small.shape_of(name)))}" for name in names]
+    return ", ".join(shapes), check_passes(small, lowered, machine)
 
 
 def _points(expression: Expression) -> int:
     return sum(prod(axis.extent for axis in (*stage.axes, *stage.reduced)) for stage in expression.stages)
 
 
-def smaller(expression: Expression) -> Iterator[Expression]:
-    """The expression with fewer elements, the smallest first: axes of results and of reductions are halved."""
-    extents = {(s.name, a.name): a.extent for s in expression.stages for a in (*s.axes, *s.reduced)}
-    steps: list[Expression] = []
-    for least in (64, 48, 32, 24, 16, 8, 4):
-        small = _shrunk(expression, {axis: _halved(extent, least) for axis, extent in extents.items()})
-        if small not in (*steps, expression):
-            steps.append(small)
-    yield from reversed(steps)
+def _extents(expression: Expression) -> dict[tuple[str, str], int]:
+    """Of the axes that decide how large the others are: those of results, and those that are reduced."""
+    stages = [(s, (*(s.axes if s.name in expression.outputs else ()), *s.reduced)) for s in expression.stages]
+    return {(stage.name, axis.name): axis.extent for stage, axes in stages for axis in axes}
 
 
-def _halved(extent: int, most: int) -> int:
-    return extent if extent <= most else _halved(-(-extent // 2), most)
+def _halves(expression: Expression) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Axes to halve, the longest first: all of one extent, as they may be one and the same, then each alone."""
+    extents = _extents(expression)
+    for extent in sorted({e for e in extents.values() if e > _FEW}, reverse=True):
+        alike = tuple(axis for axis, e in extents.items() if e == extent)
+        yield alike
+        yield from ((axis,) for axis in alike if len(alike) > 1)
 
 
 def _shrunk(expression: Expression, extents: Mapping[tuple[str, str], int]) -> Expression:
-    """With axes of these extents; stages and tensors that others read have as many elements as these reach."""
-    needed: dict[str, Sequence[int]] = {}
+    """With some axes of these extents; what others read has as many elements as they reach."""
+    needed: dict[str, list[int]] = {}
     stages: list[Stage] = []
     for stage in reversed(expression.stages):
-        own = [extents[stage.name, axis.name] if stage.name in expression.outputs else 1 for axis in stage.axes]
-        if stage.name in needed:
-            own = [max(pair) for pair in zip(needed[stage.name], own, strict=True)]
-        axes = tuple(replace(axis, extent=min(axis.extent, e)) for axis, e in zip(stage.axes, own, strict=True))
-        reduced = tuple(replace(axis, extent=extents[stage.name, axis.name]) for axis in stage.reduced)
-        small = replace(stage, axes=axes, reduced=reduced)
-        stages.insert(0, small)
-        ranges = {axis.name: (0, axis.extent - 1) for axis in (*axes, *reduced)}
+        shape = needed.get(stage.name, [1] * len(stage.axes))
+        if stage.name in expression.outputs:
+            own = (extents.get((stage.name, axis.name), axis.extent) for axis in stage.axes)
+            shape = [max(pair) for pair in zip(shape, own, strict=True)]
+        axes = tuple(replace(axis, extent=extent) for axis, extent in zip(stage.axes, shape, strict=True))
+        reduced = (replace(axis, extent=extents.get((stage.name, axis.name), axis.extent)) for axis in stage.reduced)
+        stages.insert(0, replace(stage, axes=axes, reduced=tuple(reduced)))
+        ranges = {axis.name: (0, axis.extent - 1) for axis in (*axes, *stages[0].reduced)}
         for read in reads(stage.value):
-            shape = expression.shape_of(read.tensor)
-            reached = [min(size, Facts(ranges).bounds(i)[1] + 1) for i, size in zip(read.indices, shape, strict=True)]
-            before = needed.get(read.tensor, [1] * len(shape))
-            needed[read.tensor] = [max(1, a, b) for a, b in zip(before, reached, strict=True)]
+            sizes = expression.shape_of(read.tensor)
+            ends = [min(size, Facts(ranges).bounds(i)[1] + 1) for i, size in zip(read.indices, sizes, strict=True)]
+            before = needed.get(read.tensor, [1] * len(sizes))
+            needed[read.tensor] = [max(pair) for pair in zip(before, ends, strict=True)]
     tensors = tuple(replace(t, shape=tuple(needed.get(t.name, t.shape))) for t in expression.tensors)
     return replace(expression, tensors=tensors, stages=tuple(stages))

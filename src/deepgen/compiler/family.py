@@ -103,6 +103,9 @@ class Rules:
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         return self._making.passes_text(operator, target, config)
 
+    def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
+        return self._making.checked_passes(operator, target, config)
+
     def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
         return self._making.answers(operator, target, config)
 

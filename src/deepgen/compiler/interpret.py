@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from deepgen.compiler.interpret_calls import called
+from deepgen.compiler.interpret_calls import called, unary
 from deepgen.compiler.interpret_memory import (
     BLOCK,
     JOINS,
@@ -67,7 +67,6 @@ from deepgen.operators.expr.nodes import (
     Value,
     reads,
 )
-from deepgen.operators.expr.rounding import FUNCTIONS
 from deepgen.vocabulary import dtype
 
 _MOST_LANES = 1 << 15
@@ -89,13 +88,12 @@ def interpret(
     serial = set() if serial is None else serial
     with np.errstate(all="ignore"):
         if isinstance(lowered, Function):
-            root = Level("#0", [], threads=False, written=frozenset(), lanes=Lanes(1, {"#0": 0}))
-            machine = Interpreter(
-                serial, [root], _flat(lowered.body), workspace=(lowered.shared_bytes, lowered.thread_bytes)
-            )
+            lanes = Lanes(1, {"#0": 0})
+            root = Level("#0", [], threads=False, written=frozenset(), lanes=lanes)
+            workspace = lowered.shared_bytes, lowered.thread_bytes
+            machine = Interpreter(serial, [root], _flat(lowered.body), workspace=workspace)
             machine.memories |= {b.name: _parameter(b, inputs.get(b.name)) for b in lowered.parameters}
-            assert root.lanes is not None
-            machine.run(lowered.body, root.lanes)
+            machine.run(lowered.body, lanes)
             return {b.name: _result(machine.memories[b.name]) for b in lowered.outputs}
         memories = {b.name: _parameter(b, inputs.get(b.name)) for b in lowered.buffers.values()}
         for launch in lowered.launches:
@@ -113,11 +111,13 @@ def _launch(whole: Launch, memories: Mapping[str, Memory], serial: set[str], in_
         for tag, extent in zip((*THREADS, *BLOCKS), (*launch.threads, *launch.blocks), strict=True):
             own[tag] = ids // step % extent if extent > 1 else 0
             step *= extent
+        # Those of loops that are bound are indices of the grid wherever they stand.
+        own |= {s.variable: own[s.kind] for s in walk(launch.body) if isinstance(s, For) and s.kind in BOUND}
         written = frozenset() if in_step else frozenset(_written(launch.body))
-        level = Level("#0", [], threads=True, written=written, lanes=Lanes(count, own), touched=touched)
+        lanes = Lanes(count, own)
+        level = Level("#0", [], threads=True, written=written, lanes=lanes, touched=touched)
         machine = Interpreter(serial, [level], _flat(launch.body), grid=launch, warp=warp, memories=dict(memories))
-        assert level.lanes is not None
-        machine.run(launch.body, level.lanes)
+        machine.run(launch.body, lanes)
         if machine.copies:
             raise Finding(f"launch {launch.name} ends with copies under way")
         before += count
@@ -206,13 +206,12 @@ class Interpreter(Memories):
         return end if isinstance(end, np.ndarray) and end.ndim else int(end)
 
     def loop(self, loop: For, lanes: Lanes) -> None:
-        if loop.kind in BOUND:
-            self.run(loop.body, lanes.having(loop.variable, lanes[loop.kind]))
-            return
         if loop.kind in PRODUCTS and self.grid is not None:
             lanes = lanes.where(np.broadcast_to(np.asarray(lanes[LANES]) == 0, lanes.count))  # one for its warp
         ends = self.ends(loop, lanes)
-        if loop.kind in TILES:
+        if loop.kind in BOUND:
+            self.run(loop.body, lanes)
+        elif loop.kind in TILES:
             self.tile(loop, lanes)
         elif loop.kind == PARALLEL:
             self.together(loop, lanes, ends, threads=True)
@@ -232,7 +231,7 @@ class Interpreter(Memories):
         return not self.about(loop)[0]
 
     def about(self, loop: For) -> tuple[bool, frozenset[str]]:
-        """Whether threads meet in a loop, and what is written in it."""
+        """Whether threads meet in a loop, or tiles do much of it at once, and what is written in it."""
         if id(loop) not in self.cache:
             inside = list(walk(loop.body))
             meets = any(
@@ -240,6 +239,7 @@ class Interpreter(Memories):
                 or (isinstance(s, Call) and self.grid is not None)
                 or (isinstance(s, Store) and (s.joined or s.ahead))
                 or (isinstance(s, Alloc) and s.buffer.scope == "shared")
+                or getattr(s, "kind", "") in TILES
                 for s in inside
             )
             self.cache[id(loop)] = meets, frozenset(_written(loop.body))
@@ -342,7 +342,7 @@ class Interpreter(Memories):
             return LaneNumbers(inner.values.astype(kind), inner.bad)
         if isinstance(value, Unary):
             inner = self.value(value.value, lanes)
-            return LaneNumbers(_unary(value.op, inner.values), inner.bad)
+            return LaneNumbers(unary(value.op, inner.values), inner.bad)
         if isinstance(value, Select):
             return self.chosen(value.condition, value.then, value.otherwise, lanes)
         if isinstance(value, Logic):
@@ -378,22 +378,16 @@ class Interpreter(Memories):
         nest = [loop]
         while isinstance(nest[-1].body, For):
             nest.append(nest[-1].body)
-        store = nest[-1].body
+        guard = nest[-1].body
+        store = guard.then if isinstance(guard, If) else guard
         assert isinstance(store, Store)
         block = block_of(loop.kind, [one.extent for one in nest])
         if block.name not in self.tiles:
             raise Finding(f"{block.name} adds to tiles that nobody set to zero")
         for one in nest:
             lanes = lanes.over(one.variable, one.extent)
+        lanes = lanes.holding(guard.conditions) if isinstance(guard, If) else lanes
         memory = self.tiles[block.name]
         down, row, across, column, *_ = (np.asarray(lanes[one.variable]) for one in nest)
         places = ((down * block.rows + row) * block.across + across) * block.tile.lanes + column
         self.added("sum", memory, places + memory.row_of(lanes), self.value(store.value, lanes), lanes)
-
-
-def _unary(op: str, values: Array) -> Array:
-    if op in ("neg", "abs"):
-        return np.asarray(-values if op == "neg" else np.abs(values))
-    if op == "floor":
-        return np.asarray(np.floor(values).astype(values.dtype))
-    return np.asarray(FUNCTIONS[op](values.astype(np.float64))).astype(values.dtype)

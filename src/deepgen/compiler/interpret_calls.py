@@ -1,4 +1,4 @@
-"""What calls of instructions and functions do, by the tables that describe these."""
+"""What instructions and functions do: calls of them by the tables that describe these."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from deepgen.compiler.passes.ir import Buffer, Call
 from deepgen.compiler.passes.lanes import SCAN
 from deepgen.compiler.passes.pipeline import COMMIT, WAIT
 from deepgen.operators.expr.nodes import Read
+from deepgen.operators.expr.rounding import FUNCTIONS
 from deepgen.vocabulary import dtype
 
 _WARP = 32
@@ -265,3 +266,11 @@ def _tiles(machine: Memories, block: TileBlock, what: str, places: list[_Place],
     step = call.numbers[0] // places[0].size
     offsets = (np.arange(rows)[:, None] * step + np.arange(columns)).reshape(-1)
     places[0].stored(offsets, LaneNumbers(memory.data[own], memory.unwritten(own)))
+
+
+def unary(op: str, values: Array) -> Array:
+    if op in ("neg", "abs"):
+        return np.asarray(-values if op == "neg" else np.abs(values))
+    if op == "floor":
+        return np.asarray(np.floor(values).astype(values.dtype))
+    return np.asarray(FUNCTIONS[op](values.astype(np.float64))).astype(values.dtype)

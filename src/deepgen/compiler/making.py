@@ -77,6 +77,14 @@ class Making:
             last = text
         return "\n".join(parts)
 
+    def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
+        from deepgen.compiler.check_passes import check_small  # what makes kernels interprets none
+
+        sketch = self._sketch(operator, target, config)
+        sizes, checked = check_small(sketch.expression, sketch.schedule(config), _machine(target))
+        wrong: JsonObject | None = {"pass": checked.names[-1], "why": checked.wrong} if checked.wrong else None
+        return {"sizes": sizes, "passes": [*checked.names], "wrong": wrong}
+
     def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
         """Of each stage and each rule for the target, in the order in which they are asked: the sketches that it takes
         part in, or why it declines or was not asked; `chosen`: whether it takes part in the config's own."""
@@ -103,9 +111,12 @@ class Making:
         return next(sketch for sketch in candidates if sketch.name == chosen)
 
     def _lowered(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Iterator[tuple[str, Lowered]]:
-        assert isinstance(target, (Cpu, Gpu)), "ask refuses() first"
-        machine = Machine(warp=target.warp) if isinstance(target, Gpu) else Machine(target.vector_bytes)
-        return self._sketch(operator, target, config).lowered(config, machine)
+        return self._sketch(operator, target, config).lowered(config, _machine(target))
+
+
+def _machine(target: Target) -> Machine:
+    assert isinstance(target, (Cpu, Gpu)), "ask refuses() first"
+    return Machine(warp=target.warp) if isinstance(target, Gpu) else Machine(target.vector_bytes)
 
 
 def _sketches(expression: Expression, target: Cpu | Gpu, rules: Sequence[Rule], log: Log | None = None) -> list[Sketch]:

@@ -99,6 +99,10 @@ class AsksRules(Protocol):
         """What each rule answered about each stage: `stage`, `rule`, `asked`, `sketches`, `chosen` and `why`."""
         ...
 
+    def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
+        """Whether passes keep what they lower, on small `sizes`: `passes`, and `wrong`, which of them does not, how."""
+        ...
+
 
 @runtime_checkable
 class BringsFamily(Protocol):

@@ -40,6 +40,12 @@ WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps 
 WantRules = Annotated[bool, typer.Option("--rules", help="Print what each schedule rule answered, and why.")]
 WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
 
+WantCheck = Annotated[
+    bool, typer.Option("--check-passes", help="Interpret a rule-made kernel's loops after each pass, on small sizes.")
+]
+
+_OF_RULES = ("--rules", "--check-passes")
+
 
 def show(
     study: options.StudyName,
@@ -48,6 +54,7 @@ def show(
     asm: WantAssembly = False,
     schedule: WantSchedule = False,
     passes: WantPasses = False,
+    check_passes: WantCheck = False,
     rules: WantRules = False,
     output: Output = None,
     trust: options.Trust = False,
@@ -62,7 +69,7 @@ def show(
         raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
-    if trial is None and not (source or asm or schedule or passes or rules):
+    if trial is None and not (source or asm or schedule or passes or check_passes or rules):
         if as_json:
             print_json(
                 {
@@ -90,33 +97,43 @@ def show(
             texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
     if asm:
         texts["asm"] = assembly_of_trial(opened, chosen, current)
-    answers: list[dict[str, Any]] = []
-    if schedule or passes or rules:
-        option = "--rules" if rules else "--schedule" if schedule else "--passes"
-        family, config = _scheduled(opened, chosen, option)
+    answers, checked = list[dict[str, Any]](), dict[str, Any]()
+    if schedule or passes or check_passes or rules:
+        named = {"--rules": rules, "--check-passes": check_passes, "--schedule": schedule, "--passes": passes}
+        family, config = _scheduled(opened, chosen, next(name for name, wanted in named.items() if wanted))
         asked = (opened.operator, opened.target, config)
         answers = family.answers(*asked) if rules and isinstance(family, AsksRules) else []
+        checked = family.checked_passes(*asked) if check_passes and isinstance(family, AsksRules) else {}
         texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
         texts |= {"passes": family.passes_text(*asked)} if passes else {}
     if as_json:
         more_facts = {**({"files": files} if files else {}), **({"rules": answers} if rules else {})}
-        print_json({**_facts(opened, chosen), **texts, **more_facts})
-        return
+        print_json({**_facts(opened, chosen), **texts, **more_facts, **({"check_passes": checked} if checked else {})})
+        raise typer.Exit(int(bool(checked.get("wrong"))))
     if rules:
         print_rules(f"trial {chosen.id}", answers)
+    texts |= {"check": _check_text(checked)} if checked else {}
     if texts:
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
     elif not rules:
         _print_trial(_facts(opened, chosen))
+    raise typer.Exit(int(bool(checked.get("wrong"))))
+
+
+def _check_text(checked: dict[str, Any]) -> str:
+    wrong, names = checked["wrong"], checked["passes"]
+    if wrong:
+        return f"on {checked['sizes']}: pass {wrong['pass']} is the first that changes a result: {wrong['why']}"
+    return f"on {checked['sizes']}: all {len(names)} passes agree: {', '.join(names)}"
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:
     from deepgen.generators import member_of  # here: `top` imports nothing that makes kernels
 
     family, config = member_of(study.generator, trial.config)
-    if not isinstance(family, Scheduled) or (option == "--rules" and not isinstance(family, AsksRules)):
-        by = "rules" if option == "--rules" else "schedules"
+    if not isinstance(family, Scheduled) or (option in _OF_RULES and not isinstance(family, AsksRules)):
+        by = "rules" if option in _OF_RULES else "schedules"
         what = f"{option} is given, and kernels of {family.name} are not made by {by}"
         raise BadInput(what, allowed="for kernels of the family rules")
     return family, config
