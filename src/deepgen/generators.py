@@ -5,12 +5,13 @@ Where several serve, they compete in one study: its space is the union of theirs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels import base
-from deepgen.kernels.base import BringsFamily, Generator, Rank, rank_of
+from deepgen.kernels.base import BringsFamily, Generator, Rank, Ranked, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -55,6 +56,7 @@ RULED = ("rules", "rules_constant_weights")  # families whose kernels schedule r
 RULE = "schedule rule "  # prefix of its name in a study's record of code
 FAMILY = "FAMILY"  # the knob that says whose kernel a config is
 _JOIN = "+"
+_GUESSES = 11  # of models, tried after the defaults
 
 
 class Families:
@@ -98,7 +100,18 @@ class Families:
         return member.emit(operator, target, own)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
-        return best_guesses(self, operator, target)[0]
+        name = next(iter(self.spaces(operator, target)))
+        return {FAMILY: name, **self.members[name].default(operator, target)}
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        """The default of every family that serves, that of the best first; then what these rank behind theirs."""
+        serving = self.spaces(operator, target)
+        for name in serving:
+            yield {FAMILY: name, **self.members[name].default(operator, target)}
+        for name in serving:
+            if isinstance(member := self.members[name], Ranked):
+                default = member.default(operator, target)
+                yield from ({FAMILY: name, **one} for one in member.ranked(operator, target) if one != default)
 
 
 def _without_derived(space: Space) -> Space:
@@ -131,12 +144,12 @@ def member_of(generator: Generator, config: Mapping[str, Any]) -> tuple[Generato
     return generator.members[name] if isinstance(generator, Families) else generator, own
 
 
-def best_guesses(generator: Generator, operator: Operator, target: Target) -> list[Mapping[str, Any]]:
-    """The default of every family that serves, that of the best first."""
-    if not isinstance(generator, Families):
-        return [generator.default(operator, target)]
-    serving = generator.spaces(operator, target)
-    return [{FAMILY: name, **generator.members[name].default(operator, target)} for name in serving]
+def best_guesses(generator: Generator, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+    """What a search begins with: the default of every family, then what a family's model ranks behind its own."""
+    if not isinstance(generator, Ranked):
+        return iter([generator.default(operator, target)])
+    defaults = len(generator.spaces(operator, target)) if isinstance(generator, Families) else 1
+    return islice(generator.ranked(operator, target), defaults + _GUESSES)
 
 
 def families() -> tuple[Generator, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -124,7 +124,7 @@ class StudyPlan:
 
     generator: Generator
     space: Space
-    starts: tuple[Mapping[str, Any], ...]  # the best guess of every family that competes, that of the best one first
+    starts: tuple[Mapping[str, Any], ...]  # every default, that of the best family first; then guesses
     definition: JsonObject
     folder: Path
     sources: Mapping[str, CodeSource] = field(default_factory=dict)  # of code that is not deepgen's own
@@ -289,13 +289,11 @@ def first_configs(
 
 def guesses(
     generator: Generator, operator: Operator, target: Target, domains: Mapping[str, Sequence[Any]], policy: Policy
-) -> list[Mapping[str, Any]]:
-    """The best guess of each family, on no more threads than allowed and with the knobs that are given."""
-    firsts: list[Mapping[str, Any]] = []
+) -> Iterator[Mapping[str, Any]]:
+    """The best guesses of families, on no more threads than allowed and with the knobs that are given."""
     for guess in generators.best_guesses(generator, operator, target.limited_to(policy.threads)):
         narrowed = {name: v[0] for name, v in _values(domains).items() if name in guess and guess[name] not in v}
-        firsts.append({**guess, **narrowed})
-    return firsts
+        yield {**guess, **narrowed}
 
 
 def generator_of(request: Request) -> Generator:
@@ -366,7 +364,7 @@ def begin_first_build(request: Request, settings: Settings) -> None:
         return
     with suppress(Exception):
         family, operator, target = generator_of(request), request.operator, request.target
-        kernel = family.emit(operator, target, guesses(family, operator, target, request.domains, request.policy)[0])
+        kernel = family.emit(operator, target, next(guesses(family, operator, target, request.domains, request.policy)))
         from deepgen.run.measure.helpers import helpers_for
         from deepgen.toolchains import ahead
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.gemm.sm90_gemm.defaults import choose, seconds, various, way_of
+from deepgen.kernels.base import Rank
+from deepgen.kernels.gemm.sm90_gemm.defaults import choose, copies_cost_more, various
 from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
+from deepgen.kernels.gemm.sm90_gemm.model import seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
@@ -48,6 +50,10 @@ class Sm90Gemm:
                 return "it has no bias, activation or scales of integers"
         return None
 
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """It yields to warp-wide products where the time of aligned copies is more than these lose."""
+        return Rank.YIELDS if copies_cost_more(*served(operator, target, Gemm, Cuda)) else Rank.SPECIALISED
+
     def space(self, operator: Operator, target: Target) -> Space:
         return sm90_space(self.name, *served(operator, target, Gemm, Cuda))
 
@@ -72,4 +78,4 @@ class Sm90Gemm:
         return various(*served(operator, target, Gemm, Cuda))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*served(operator, target, Gemm, Cuda), way_of(config))
+        return seconds(*served(operator, target, Gemm, Cuda), config)

@@ -50,7 +50,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     size = dtype(gemm.a).bytes
     ping_pong = c["SCHEDULE"] == "ping-pong"
     tile_m = 64 * c["TILES_M"]
-    bm = tile_m * (1 if ping_pong else c["CONSUMERS"])
+    bm = rows_of_tile(c)
     by_copy = c["STORE"] not in ("straight", "lines")
     uses = dict(zip("ABC", _CACHES[c["CACHE"]], strict=True))
     line = result_line(gemm, c["BN"])
@@ -102,10 +102,20 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     macros["LOADS"] = _loads(
         int(macros["REGISTERS"]) or _FILE // threads // c["MIN_BLOCKS"], c["TILES_M"] * c["BN"] // 2
     )
-    stage = c["ATOMS"] * ATOM_BYTES * (bm + operand_rows(gemm, c["BN"]))
-    buffers = c["CONSUMERS"] * 4 * c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS * line
-    shared = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + buffers + c["CONSUMERS"] * _FLAG
-    return LoweredSm90(macros, threads, shared, cluster["M"] * cluster["N"] * cluster["K"])
+    return LoweredSm90(macros, threads, shared_bytes(gemm, c), cluster["M"] * cluster["N"] * cluster["K"])
+
+
+def rows_of_tile(c: Mapping[str, Any]) -> int:
+    rows: int = 64 * c["TILES_M"] * (1 if c["SCHEDULE"] == "ping-pong" else c["CONSUMERS"])
+    return rows
+
+
+def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
+    """Of a block."""
+    stage = c["ATOMS"] * ATOM_BYTES * (rows_of_tile(c) + operand_rows(gemm, c["BN"]))
+    buffers = c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS * result_line(gemm, c["BN"])
+    whole: int = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + c["CONSUMERS"] * (4 * buffers + _FLAG)
+    return whole
 
 
 def promotes(gemm: Gemm) -> bool:

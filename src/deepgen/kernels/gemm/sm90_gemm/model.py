@@ -1,0 +1,190 @@
+"""How long a config takes, roughly: the busiest multiprocessor beside the memory, and what is fixed.
+
+Sizes may be symbols (`libraries/c/models.py`): there is arithmetic, and few conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from deepgen.kernels.gemm.sm90_gemm.lower import (
+    ATOM_BYTES,
+    operand_line,
+    operand_rows,
+    promotes,
+    rows_of_tile,
+    shared_bytes,
+)
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, PITCH_BYTES
+from deepgen.operators import Gemm
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
+
+Config = Mapping[str, Any]
+
+# Microseconds, unless said otherwise. Fitted together to 4,257 timings on an H200: 90 drawn shapes (bf16, fp8; aligned
+# and not, batched and not, all layouts), 182 problems of suites, and three spaces. docs/kernels/sm90_gemm.md tells how,
+# and how well it chooses at shapes that were left out.
+_LAUNCH = 3.9  # of the kernel, and until the first tile has come
+_SPREAD = 1.0  # more where all multiprocessors take part: each fetches code and descriptors
+_CLUSTER = 0.15  # more until a cluster's blocks have met
+_PING_PONG = 0.1  # more until the second warpgroup begins; as fitted to earlier timings
+_TILE = 0.25  # from a tile's last product to the next one's first
+_BLOCK = 1.6  # from a block's end to the first products of one that waited for its place
+_LATENCY = 0.68  # from asking for a stage to having it
+_CLOCK = 1960.0  # clocks in a microsecond
+# Clocks of a step, 128 bytes of K:
+_OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memory: they cost power, or bind
+_ALONE = 64.0  # the last products of a warpgroup that has no others, and no partner
+_PROMOTE, _ADD = 65.0, 1.23  # sums of 8-bit floats that are moved; for each column where no other group multiplies
+_LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; more for one that K ends in
+_SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
+_CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
+# Memory, of its rate:
+_READ, _WRITTEN, _OVER = 0.95, 1.6, 0.19  # results stay in the cache, but for what it does not hold
+_COPIED = 0.46  # aligned copies: each byte is read and written
+_COPY = 2.74  # the launch before, as far as it does not overlap
+_LINES_FROM_CACHE = 117e3  # that all multiprocessors together are given
+# Results, kB a microsecond from one multiprocessor:
+_STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 13.4, 41.0
+_LINES_BEGIN = 1.18  # until whole rows go out
+_RAGGED = 0.28  # more where tiles end within 128 bytes of a row
+_ODD = 0.74  # more for straight stores to rows that begin anywhere
+_EXPOSED = 0.65  # of a store that other products hide
+# Parts of K, sums in kB a microsecond:
+_EXCHANGE, _EXCHANGE_PART, _EXCHANGED = 1.15, 0.064, 66.0
+_PARTS, _ADDED = 2.14, 55.0  # by the block that comes last
+_CLUSTER_K, _ADDED_IN_CLUSTER = 1.16, 65.0
+_STREAM = 4.7  # blocks that share tiles wait for each other
+_SHARP, _SOFT = 9.0, 2.5  # how little the shorter of times that overlap add to the longest; waiting beside products
+_MORE_REGISTERS = 56  # of a thread, beside sums
+
+
+def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
+    """What a run takes with cold caches."""
+    size, result = dtype(gemm.a).bytes, dtype(gemm.c).bytes
+    bm, bn, fixup, shared = rows_of_tile(c), c["BN"], c["FIXUP"], c["CLUSTER_M"] * c["CLUSTER_N"]
+    splits = splits_of(c)
+    tiles = ceil(gemm.m / (bm * c["CLUSTER_M"])) * ceil(gemm.n / (bn * c["CLUSTER_N"])) * gemm.batch * shared
+    stays = c.get("PERSISTENT", False) or fixup in ("stream", "tail")
+    most = c["MIN_BLOCKS"] if stays else _resident(gemm, gpu, c)
+    at_once, rounds = _rounds(gpu, c, tiles * splits, most)
+    steps = ceil(ceil(gemm.k * size / ATOM_BYTES) / splits)
+    row_a, row_b = (gemm.m if gemm.layout[0] == "t" else gemm.k), (gemm.k if gemm.layout[1] == "t" else gemm.n)
+    copied_a, copied_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
+    lines_a = _lines_of_a(gemm, c, bm) * (1 + _SPLIT * _beyond(row_a * size, PITCH_BYTES) * (1 - copied_a))
+    lines_b = _lines_of_b(gemm, c) * (1 + _SPLIT * _beyond(row_b * size, PITCH_BYTES) * (1 - copied_b))
+    body = _products(gemm, c, steps, (lines_a, lines_b), (at_once, most, rounds if stays else 1))
+    ragged = 1 + _RAGGED * (bn * result % 128 > 0)
+    odd = 1 + _ODD * _beyond(gemm.n * result, LINE_BYTES) * (c["STORE"] == "straight")
+    rate = {"straight": _STRAIGHT, "lines": _BY_LINES}.get(c["STORE"], _BY_COPY) * 1e3
+    store = at_once * min(gemm.m, bm) * min(gemm.n, bn) * result * ragged * odd / rate
+    hidden = _EXPOSED if c["SCHEDULE"] == "ping-pong" or c["STORE"] == "late" else 1.0
+    later = max(rounds - 1, 0) if fixup == "stream" else rounds - 1
+    own = rounds * (body + _TILE) + later * (store * hidden + (0.0 if stays else _BLOCK))
+    # Tiles that end outside of C take as long as whole ones.
+    written = gemm.batch * gemm.m * ceil(gemm.n / bn) * bn * result * ragged * odd
+    a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    memory = (a * (1 - copied_a) + b * (1 - copied_b)) / (bandwidth * _READ) + written / (bandwidth * _WRITTEN)
+    memory += _OVER * max(written - gpu.l2_bytes, 0) / bandwidth
+    cache = tiles * splits * steps * (lines_a + lines_b) / _LINES_FROM_CACHE
+    whole: float = _LAUNCH + _SPREAD * min(tiles * splits / gpu.multiprocessors, 1.0)
+    whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store
+    whole += _LINES_BEGIN * (c["STORE"] == "lines") + _CLUSTER * (shared > 1)
+    whole += _PING_PONG * (c["SCHEDULE"] == "ping-pong") + _adding(c, bm * bn * 4e-3)
+    copying = copied_a + copied_b - copied_a * copied_b  # either
+    whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
+    return whole * 1e-6
+
+
+def splits_of(c: Config) -> int:
+    """Parts of K of every tile."""
+    parts: int = c["PARTS"] * c.get("CLUSTER_K", 1) if c["FIXUP"] in ("split", "exchange") else 1
+    return parts
+
+
+def sums_of(gemm: Gemm, c: Config) -> int:
+    """Registers of a thread that hold sums."""
+    sums: int = c["TILES_M"] * c["BN"] // 2 * (2 if promotes(gemm) else 1)
+    return sums
+
+
+def _beyond(length: Any, whole: int) -> Any:
+    """1 where it is no multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    return ceil(length % whole / whole)
+
+
+def _longest(*times: Any) -> Any:
+    """Of times that overlap."""
+    return sum(time**_SHARP for time in times) ** (1 / _SHARP)
+
+
+def _rounds(gpu: Gpu, c: Config, units: Any, most: int) -> tuple[Any, Any]:
+    """Blocks at work on a multiprocessor at a time, and how often they take something."""
+    if c["FIXUP"] == "stream":
+        return most, units / (gpu.multiprocessors * most)
+    if c["FIXUP"] == "tail":
+        return most, units // (gpu.multiprocessors * most) + 1 / c["PARTS"]
+    at_once = min(ceil(units / gpu.multiprocessors), most) if most > 1 else 1
+    return at_once, ceil(units / (gpu.multiprocessors * at_once))
+
+
+def _resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
+    """Blocks that a multiprocessor holds, whether or not the compiler was asked to make room for so many."""
+    threads = c["CONSUMERS"] * 128 + (128 if c["REGISTERS"] else 32)
+    held = sums_of(gemm, c) * (3 if c["STORE"] == "late" else 2) // 2 + _MORE_REGISTERS
+    registers = min(-(-held // 8) * 8, gpu.registers_per_sm // threads // c["MIN_BLOCKS"] // 8 * 8)
+    by_shared = gpu.shared_per_sm // (shared_bytes(gemm, c) + gpu.shared_reserved)
+    most = min(by_shared, gpu.registers_per_sm // (registers * threads), gpu.threads_per_sm // threads)
+    return 1 if c["REGISTERS"] else max(most, c["MIN_BLOCKS"])
+
+
+def _lines_of_a(gemm: Gemm, c: Config, bm: int) -> Any:
+    """What a block fetches of A for a step: no more rows than the matrix has, where blocks do not share."""
+    few = gemm.layout[0] == "n" and c["CLUSTER_N"] == 1
+    return (min(ceil(gemm.m / 8) * 8, bm) if few else bm) / c["CLUSTER_N"]
+
+
+def _lines_of_b(gemm: Gemm, c: Config) -> float:
+    """Narrow lines count as whole ones."""
+    narrow = ATOM_BYTES / operand_line(gemm, c["BN"]) if gemm.layout[1] == "n" else 1.0
+    return operand_rows(gemm, c["BN"]) * narrow / float(c["CLUSTER_M"])
+
+
+def _products(gemm: Gemm, c: Config, steps: Any, lines: tuple[Any, Any], work: tuple[Any, int, Any]) -> Any:
+    """A tile's products, as fast as its operands come. `work`: blocks at once, at most, and tiles that one fetches."""
+    (lines_a, lines_b), (at_once, most, rounds), bm = lines, work, rows_of_tile(c)
+    single = c["SCHEDULE"] == "ping-pong" or c["CONSUMERS"] == 1  # one warpgroup multiplies at a time
+    operands = bm + bm // 64 * operand_rows(gemm, c["BN"])
+    tensor = max(bm * c["BN"] / 32 + _OPERAND * operands, _OPERAND_BOUND * operands)
+    tensor *= _CLUSTER_SLOWER if c["CLUSTER_M"] * c["CLUSTER_N"] > 1 else 1.0
+    alone = _ALONE * (single and c["TILES_M"] == 1)
+    if promotes(gemm):
+        alone += _PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single
+    along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
+    fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * (gemm.k * dtype(gemm.a).bytes < ATOM_BYTES)
+    steps = ceil(steps / c["ATOMS"]) * c["ATOMS"]  # in whole stages
+    # All stages are asked for at once. Each is let go when the products of the next have begun: one is not on its way.
+    ring = max(c["STAGES"] - 1, 1) * c["ATOMS"]
+    waits = max(steps - c["STAGES"] * c["ATOMS"] / rounds, 0) * _LATENCY / ring
+    own = steps * _longest(tensor + alone, fetch) / _CLOCK
+    own = (own**_SOFT + waits**_SOFT) ** (1 / _SOFT)
+    # Other blocks multiply while one waits.
+    return own if most == 1 else max(own, at_once * steps * _longest(tensor, fetch) / _CLOCK)
+
+
+def _adding(c: Config, kilobytes: float) -> float:
+    """What it takes to add parts of K up."""
+    if c["FIXUP"] == "exchange":
+        return float(_EXCHANGE + _EXCHANGE_PART * c["PARTS"] + kilobytes / _EXCHANGED)
+    if c["FIXUP"] in ("stream", "tail"):
+        return _STREAM + kilobytes / _EXCHANGED
+    time, cluster = 0.0, c.get("CLUSTER_K", 1)
+    if cluster > 1:
+        time += _CLUSTER_K + kilobytes / _ADDED_IN_CLUSTER
+    if c.get("PARTS", 1) > 1:
+        time += _PARTS + c["PARTS"] * kilobytes / cluster / _ADDED
+    return time
