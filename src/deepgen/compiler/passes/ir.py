@@ -304,8 +304,7 @@ def used(statement: Stmt) -> set[str]:
 
 def written_in(statement: Stmt) -> set[str]:
     """The buffers that are written in a statement: by stores, and by calls at their first place."""
-    own = (s.buffer if isinstance(s, Store) else s.places[0].tensor for s in walk(statement) if accesses(s))
-    return set(own)
+    return {accesses(s)[-1 if isinstance(s, Store) else 0].tensor for s in walk(statement) if accesses(s)}
 
 
 def read_in(statement: Stmt) -> set[str]:
