@@ -191,7 +191,7 @@ def _add(product: MatrixProduct, place: _Place, sums: LaneNumbers, teams: int) -
     values[:, lane, number] += np.swapaxes(sums.values.reshape(shape), 2, 3)
     bad[:, lane, number] |= np.swapaxes(np.broadcast_to(sums.bad, sums.values.shape).reshape(shape), 2, 3)
     whole = values.reshape(before.values.shape).astype(place.memory.data.dtype)
-    place.stored(np.arange(whole.shape[-1]), LaneNumbers(whole, bad.reshape(whole.shape)))
+    place.stored(np.arange(tiles * product.fragment.sums), LaneNumbers(whole, bad.reshape(whole.shape)))
 
 
 def _multiply(machine: Memories, product: MatrixProduct, places: list[_Place], lanes: Lanes) -> None:
