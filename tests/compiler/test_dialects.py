@@ -46,7 +46,7 @@ def test_statements_of_c() -> None:
     assert lines[1:] == [
         "for (i64 v_j = 0; v_j < 3; v_j++) {", "{", "_Alignas(64) f32 t[8];",
         "for (i64 i = 0; i < least(8, v_j + 4); i++) {", '__asm__ volatile("" ::: "memory");',
-        "if (i - 2 >= 0) {", "y[i] = 1.0f;", "} else {", "t[i] = (t[i] + x[i]);", "}", "}", "}", "}", "}",
+        "if (i - 2 >= NOUGHT) {", "y[i] = 1.0f;", "} else {", "t[i] = (t[i] + x[i]);", "}", "}", "}", "}", "}",
     ]  # fmt: skip
 
 

@@ -26,8 +26,9 @@ from deepgen.operators.expr.nodes import (
     Value,
     children,
     replaced,
+    walk,
 )
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, dtype
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,11 @@ def _legal(stage: Stage, expression: Expression) -> bool:
     """Whether it reads nothing outside of a tensor: a choice around a guarded read may have kept it inside."""
     defined: dict[str, TensorSpec | Stage] = {tensor.name: tensor for tensor in expression.tensors}
     defined |= {before.name: before for before in expression.stages}
+    value = stage.value
+    for const in (one for one in walk(value) if isinstance(one, Const) and not dtype(one.dtype).integer):
+        value = replaced(value, const, replace(const, value=float(const.value)))  # rules write 0
     try:
-        check_stage(stage, defined)
+        check_stage(replace(stage, value=value), defined)
     except BadInput:
         return False
     return True
