@@ -160,3 +160,7 @@ def test_a_rule_that_fails_is_named(target: str) -> None:
     strange = type("Strange", (OneThread,), {"apply": lambda *_: ["way"]})
     with pytest.raises(DeepgenError, match=r"rule One-Thread gives .* no list of branches"):
         names(Rules([strange()]), elementwise(4, 8), target)
+
+
+def test_sums_of_any_length_are_filled_up_for_matrix_units() -> None:
+    assert "matrix" in names(Rules(), gemm(20, 17, 33, "f16"), "cuda:sm_80")

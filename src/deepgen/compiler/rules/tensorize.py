@@ -46,6 +46,7 @@ from deepgen.operators.expr.nodes import (
     Value,
 )
 from deepgen.targets import Cpu
+from deepgen.vocabulary import dtype
 
 
 class TensorizeRule:
@@ -197,7 +198,8 @@ def _guarded(side: Value, inside: Value) -> Value:
     select = guard(side)
     if select is not None:
         return replace(side, value=replace(select, condition=Logic("and", select.condition, inside)))
-    return replace(side, value=Select(inside, side.value, Const(0, side.value.dtype)))
+    zero = Const(0 if dtype(side.value.dtype).integer else 0.0, side.value.dtype)
+    return replace(side, value=Select(inside, side.value, zero))
 
 
 _FEWEST_ROWS = 4  # with fewer, vectors are as fast
