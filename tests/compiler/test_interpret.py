@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import cases
 import pytest
@@ -237,13 +238,14 @@ def test_a_fault_in_any_pass_is_named(gpu: bool) -> None:
 def test_a_pass_that_is_wrong_is_named_for_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
     operator, family, target = dg.operator("gemm", M=96, N=100, K=64), Rules(), targets.resolve("arm:neon")
     config = family.default(operator, target)
-    checked = family.checked_passes(operator, target, config)
+    checked: Any = family.checked_passes(operator, target, config)
     assert checked["wrong"] is None and checked["passes"][-1] == "storage" and "C " in checked["sizes"]
     place = [name for name, _, _ in lower.PASSES].index("guards")
     name, work, on = lower.PASSES[place]
     wrong = (name, lambda lowered, machine: changed(work(lowered, machine), lost_iteration), on)
     monkeypatch.setattr(lower, "PASSES", (*lower.PASSES[:place], wrong, *lower.PASSES[place + 1 :]))
-    assert family.checked_passes(operator, target, config)["wrong"]["pass"] == "guards"
+    checked = family.checked_passes(operator, target, config)
+    assert checked["wrong"]["pass"] == "guards"
 
 
 def test_a_fault_in_what_is_built_is_named() -> None:
