@@ -79,7 +79,7 @@ class _Matrices:
             return _waited_for(replace(statement, body=inside.of(statement.body)))
         return replace(self, loops=(*self.loops, *nest.loops)).tile(nest)
 
-    def tile(self, nest: _Products) -> Stmt:
+    def tile(self, nest: _TileNest) -> Stmt:
         """All products of a warp for one step along what is summed over."""
         intrinsic, inner, stage = nest.intrinsic, nest.inner, nest.store.buffer
         wanted = [(intrinsic.m, False), (intrinsic.n, False), (intrinsic.k, True)]
@@ -114,7 +114,7 @@ class _Matrices:
 
 
 @dataclass(frozen=True)
-class _Products:
+class _TileNest:
     """Loops that an intrinsic does, the outer ones of which choose a tile, and what is summed up in them."""
 
     loops: tuple[For, ...]
@@ -138,7 +138,7 @@ class _Products:
         return at(sums, {loop.variable: 0 for loop in self.inner})
 
 
-def _nest(loop: For) -> _Products | None:
+def _nest(loop: For) -> _TileNest | None:
     """The loops of one tile, from this one inwards; None where it is not the first of such."""
     loops: list[For] = []
     statement: Stmt = loop
@@ -150,7 +150,7 @@ def _nest(loop: For) -> _Products | None:
         if loop.kind in PRODUCTS and not loop.variable.endswith(STARTED):
             raise BadInput(f"loops inside of {loop.variable}, which is tensorized, run over tiles")
         return None
-    nest = _Products(tuple(loops), PRODUCTS[loops[-1].kind], store)
+    nest = _TileNest(tuple(loops), PRODUCTS[loops[-1].kind], store)
     return None if any(nest.sums(tile) or tile.kind in BOUND for tile in nest.tiles) else nest
 
 
@@ -279,7 +279,7 @@ class _Side:
     """One operand of the products."""
 
     around: _Matrices
-    nest: _Products
+    nest: _TileNest
     read: Read
     along: str  # the variable of its rows
     summed: str
