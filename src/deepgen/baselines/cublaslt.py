@@ -79,10 +79,10 @@ class CublasLt:
         operator = product(operator, "cuBLASLt")
         if path is None:
             raise Missing("cuBLASLt", blocks="its baseline cannot run", remedy="pip install nvidia-cublas")
-        return _Products(Driver(CUDA), Handle(path), operator, tensors).best(seconds)
+        return _Algorithms(Driver(CUDA), Handle(path), operator, tensors).best(seconds)
 
 
-class _Products:
+class _Algorithms:
     """One product by any algorithm. cuBLASLt is column-major: C^T = op(B)^T op(A)^T is the row-major product."""
 
     def __init__(self, driver: Driver, handle: Handle, gemm: Gemm, tensors: Mapping[str, Any]) -> None:

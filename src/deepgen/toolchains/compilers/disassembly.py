@@ -51,7 +51,7 @@ class Ops:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Assembly:
     """How a disassembler writes an instruction set. Of the rules the first that fits decides."""
 
     line: str  # groups: name, operands
@@ -60,7 +60,7 @@ class Dialect:
 
 
 _OBJDUMP = r"\s*[0-9a-f]+:\s+(?:(?:rep\w*|lock|bnd|notrack|data16|cs|ds|es|fs|gs) )*([a-zA-Z][\w.]*)\s*(.*)"
-_X86 = Dialect(
+_X86 = Assembly(
     _OBJDUMP,
     (
         Ops("branches", r"j\w+|call\w*|ret\w*|loop\w*"),
@@ -79,7 +79,7 @@ _X86 = Dialect(
     ),
     r"nop\w*|xchg|int3|endbr64",
 )
-_ARM = Dialect(
+_ARM = Assembly(
     _OBJDUMP,
     (
         Ops("branches", r"b|bl|blr|br|ret|b\.\w+|cbn?z|tbn?z"),
@@ -91,7 +91,7 @@ _ARM = Dialect(
     ),
     r"nop|udf|bti",
 )
-_RISCV = Dialect(
+_RISCV = Assembly(
     _OBJDUMP,
     (
         Ops("branches", r"(?:c\.)?(?:b(?:eq|ne|lt|ge|gt|le)u?z?|j|jal|jalr|jr)|ret|call|tail"),
@@ -104,7 +104,7 @@ _RISCV = Dialect(
     r"(?:c\.)?nop|unimp",
 )
 _RISCV_SOURCE = replace(_RISCV, line=r"\t([a-z][\w.]*)\t?([^#]*)")  # as compilers write it
-_SASS = Dialect(
+_SASS = Assembly(
     r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)(.*)",
     (
         Ops("branches", r"BRA|BRX|BRXU|JMP|JMX|CALL|RET|EXIT|BREAK|BSSY|BSYNC|WARPSYNC"),
@@ -115,7 +115,7 @@ _SASS = Dialect(
     ),
     r"NOP",
 )
-_AMDGCN = Dialect(
+_AMDGCN = Assembly(
     r"\s+([a-z]\w+)\s*([^/]*)",
     (
         Ops("branches", r"s_c?branch\w*|s_endpgm\w*|s_setpc\w*|s_swappc\w*|s_call\w*"),
@@ -127,7 +127,7 @@ _AMDGCN = Dialect(
     ),
     r"s_nop|s_code_end|v_nop",
 )
-DIALECTS: Mapping[str, Dialect] = {
+DIALECTS: Mapping[str, Assembly] = {
     "x86_64": _X86,
     "aarch64": _ARM,
     "riscv64": _RISCV,
@@ -161,7 +161,7 @@ def mix(text: str, machine: str) -> dict[str, float]:
     return {"instructions": float(total), **{kind: round(counts[kind] / total, 5) for kind in CLASSES}}
 
 
-def _instructions(text: str, dialect: Dialect) -> Iterator[tuple[str, str]]:
+def _instructions(text: str, dialect: Assembly) -> Iterator[tuple[str, str]]:
     line, padding = re.compile(dialect.line), re.compile(dialect.padding)
     code = ours = True
     for row in text.splitlines():
@@ -173,7 +173,7 @@ def _instructions(text: str, dialect: Dialect) -> Iterator[tuple[str, str]]:
             yield match[1], match[2].strip()
 
 
-def _kind(dialect: Dialect, name: str, operands: str) -> str:
+def _kind(dialect: Assembly, name: str, operands: str) -> str:
     if not name[0].isalpha():
         return _STRANGE
     for rule in dialect.rules:
