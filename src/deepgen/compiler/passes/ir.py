@@ -237,9 +237,11 @@ def children(statement: Stmt) -> tuple[Stmt, ...]:
 
 def walk(statement: Stmt) -> Iterator[Stmt]:
     """Every statement, the outer ones first."""
-    yield statement
-    for child in children(statement):
-        yield from walk(child)
+    waiting = [statement]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += reversed(children(one))
 
 
 def held_in(statement: Stmt, scopes: Sequence[str]) -> frozenset[str]:
@@ -253,10 +255,12 @@ def with_children(statement: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     if isinstance(statement, Seq):
         return sequence(*(change(s) for s in statement.body))
     if isinstance(statement, (For, Alloc)):
-        return replace(statement, body=change(statement.body))
+        body = change(statement.body)
+        return statement if body is statement.body else replace(statement, body=body)
     if isinstance(statement, If):
-        otherwise = None if statement.otherwise is None else change(statement.otherwise)
-        return replace(statement, then=change(statement.then), otherwise=otherwise)
+        then, otherwise = change(statement.then), statement.otherwise and change(statement.otherwise)
+        same = then is statement.then and otherwise is statement.otherwise
+        return statement if same else If(statement.conditions, then, otherwise)
     return statement
 
 
@@ -264,7 +268,7 @@ def with_indices_in(statement: Stmt, change: Callable[[Index], Index]) -> Stmt:
     """The statement with every index in it changed."""
     inner = with_children(statement, lambda s: with_indices_in(s, change))
     if isinstance(inner, For):
-        return replace(inner, limits=tuple(change(i) for i in inner.limits))
+        return replace(inner, limits=tuple(change(i) for i in inner.limits)) if inner.limits else inner
     if isinstance(inner, If):
         return replace(inner, conditions=tuple(change(i) for i in inner.conditions))
     if isinstance(inner, Store):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from deepgen.operators.expr.check import check_stage
+from deepgen.operators.expr.facts import of_axes
 from deepgen.operators.expr.index import Atom, Index, Iter, Quotient, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -22,13 +22,10 @@ from deepgen.operators.expr.nodes import (
     Read,
     Select,
     Stage,
-    TensorSpec,
     Value,
     children,
     replaced,
-    walk,
 )
-from deepgen.vocabulary import BadInput, dtype
 
 
 @dataclass(frozen=True)
@@ -110,16 +107,11 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
 
 def _legal(stage: Stage, expression: Expression) -> bool:
     """Whether it reads nothing outside of a tensor: a choice around a guarded read may have kept it inside."""
-    defined: dict[str, TensorSpec | Stage] = {tensor.name: tensor for tensor in expression.tensors}
-    defined |= {before.name: before for before in expression.stages}
-    value = stage.value
-    for const in (one for one in walk(value) if isinstance(one, Const) and not dtype(one.dtype).integer):
-        value = replaced(value, const, replace(const, value=float(const.value)))  # rules write 0
-    try:
-        check_stage(replace(stage, value=value), defined)
-    except BadInput:
-        return False
-    return True
+    select = guard(stage.value)
+    assert select is not None and isinstance(select.then, Read)
+    inside = of_axes(stage.axes).assuming(select.condition)
+    ends = zip(map(inside.bounds, select.then.indices), expression.shape_of(select.then.tensor), strict=True)
+    return all(low >= 0 and high < size for (low, high), size in ends)
 
 
 def _core(index: Index) -> Index:

@@ -7,7 +7,7 @@ and stages before it. Some stages are outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from deepgen.operators.expr.index import Index
@@ -196,11 +196,14 @@ def with_children(value: Value, parts: Sequence[Value]) -> Value:
     """The same node made of other operands."""
     if isinstance(value, (Const, Place, Read)):
         return value
-    if isinstance(value, (Cast, Unary)):
-        return replace(value, value=parts[0])
+    if isinstance(value, Cast):
+        return value if parts[0] is value.value else Cast(parts[0], value.dtype)
+    if isinstance(value, Unary):
+        return value if parts[0] is value.value else Unary(value.op, parts[0])
     if isinstance(value, Select):
         return Select(*parts)
-    return replace(value, left=parts[0], right=parts[1])
+    same = parts[0] is value.left and parts[1] is value.right
+    return value if same else type(value)(value.op, parts[0], parts[1])
 
 
 def substituted(value: Value, by: Mapping[str, Index | int]) -> Value:
@@ -226,9 +229,9 @@ def reads(value: Value) -> tuple[Read, ...]:
 def with_indices(value: Value, change: Callable[[Index], Index]) -> Value:
     """A value with every index changed."""
     if isinstance(value, Place):
-        return replace(value, index=change(value.index))
+        return Place(change(value.index), value.dtype)
     if isinstance(value, Read):
-        return replace(value, indices=tuple(change(i) for i in value.indices))
+        return Read(value.tensor, tuple(change(i) for i in value.indices), value.dtype)
     return with_children(value, [with_indices(child, change) for child in children(value)])
 
 
