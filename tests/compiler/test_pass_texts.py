@@ -53,6 +53,13 @@ def through_shared_memory() -> Expression:
 
 
 FIRST_OF_TWO = (Annotate("y", "i0", "thread.x"), Annotate("z", "i0", "thread.x"))
+BOTH_IN_REGISTERS = (
+    *FIRST_OF_TWO,
+    CacheRead("x", "of_y", "register", ("y",)),
+    ComputeAt("of_y", "y", "i0"),
+    CacheRead("x", "of_z", "register", ("z",)),
+    ComputeAt("of_z", "z", "i0"),
+)
 SHARED = (
     Annotate("y", "i0", "thread.x"),
     SetScope("s", "shared"),
@@ -117,6 +124,7 @@ EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (products(4, 1, 8, "f16", "f32"), MATRICES, GPU),
     (through_shared_memory(), (*SHARED, Layout("s", ("0/4", "0%4"))), GPU),
     (two_results(), FIRST_OF_TWO, GPU),
+    (two_results(), BOTH_IN_REGISTERS, GPU),
 ]
 
 

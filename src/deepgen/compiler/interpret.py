@@ -20,6 +20,7 @@ from deepgen.compiler.interpret_memory import (
     JOINS,
     READ,
     STORED,
+    THREAD,
     WARP,
     Array,
     Cells,
@@ -106,7 +107,12 @@ def _launch(whole: Launch, memories: Mapping[str, Memory], serial: set[str], in_
     for launch in whole.parts:
         count, threads = prod(launch.blocks) * prod(launch.threads), prod(launch.threads)
         ids = np.arange(count)
-        own: dict[str, Places] = {"#0": ids + before, BLOCK: ids // threads, WARP: ids // launch.threads[0]}
+        own: dict[str, Places] = {
+            "#0": ids + before,
+            THREAD: ids,
+            BLOCK: ids // threads,
+            WARP: ids // launch.threads[0],
+        }
         step = 1
         for tag, extent in zip((*THREADS, *BLOCKS), (*launch.threads, *launch.blocks), strict=True):
             own[tag] = ids // step % extent if extent > 1 else 0

@@ -23,7 +23,7 @@ from deepgen.vocabulary import dtype
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Places: TypeAlias = "int | Array"
-BLOCK, WARP = "#block", "#warp"  # by which lanes know theirs
+BLOCK, WARP, THREAD = "#block", "#warp", "#thread"  # by which lanes know theirs
 READ, WRITE, ADD = "read", "write", "add"
 _AGAINST = {READ: (WRITE, ADD), WRITE: (WRITE, READ, ADD), ADD: (WRITE, READ)}
 _NOBODY = np.iinfo(np.int32).max
@@ -300,11 +300,11 @@ class Memories:
         elif buffer.scope == "warp" and buffer.strides[-1] and self.grid is not None:
             rows, owner, level = self.levels[0].count, WARP, -1  # until each lane has its own of them
         else:
-            rows, owner, level = self.levels[-1].count, self.levels[-1].name, len(self.levels) - 1
+            rows, level = self.levels[-1].count, len(self.levels) - 1
+            owner = self.levels[-1].name if level or self.grid is None else THREAD
             if buffer.offset is not None:
                 self.check_apart(buffer)
-        row = room(buffer)
-        if rows * row > _MOST_ELEMENTS and level > 0 and not self.levels[-1].threads:
+        if rows * (row := room(buffer)) > _MOST_ELEMENTS and level > 0 and not self.levels[-1].threads:
             raise Conflict(self.levels[-1], self.levels[-1].variables[-1])
         cells = Cells(np.ones(rows * row, bool), row if owner == BLOCK else 0)
         return Memory(buffer, np.zeros(rows * row, kind), cells, owner, level, row)
