@@ -97,12 +97,15 @@ def interpret(
             machine.run(lowered.body, lanes)
             return {b.name: _result(machine.memories[b.name]) for b in lowered.outputs}
         memories = {b.name: _parameter(b, inputs.get(b.name)) for b in lowered.buffers.values()}
+        flat = all(_flat(part.body) for launch in lowered.launches for part in launch.parts)
         for launch in lowered.launches:
-            _launch(launch, memories, serial, in_step, warp)
+            _launch(launch, memories, serial, in_step, warp, flat)
         return {b.name: _result(memories[b.name]) for b in lowered.outputs}
 
 
-def _launch(whole: Launch, memories: Mapping[str, Memory], serial: set[str], in_step: bool, warp: int) -> None:
+def _launch(
+    whole: Launch, memories: Mapping[str, Memory], serial: set[str], in_step: bool, warp: int, flat: bool
+) -> None:
     before, touched = 0, dict[Cells, Touched]()
     for launch in whole.parts:
         count, threads = prod(launch.blocks) * prod(launch.threads), prod(launch.threads)
@@ -117,12 +120,10 @@ def _launch(whole: Launch, memories: Mapping[str, Memory], serial: set[str], in_
         for tag, extent in zip((*THREADS, *BLOCKS), (*launch.threads, *launch.blocks), strict=True):
             own[tag] = ids // step % extent if extent > 1 else 0
             step *= extent
-        # Those of loops that are bound are indices of the grid wherever they stand.
         own |= {s.variable: own[s.kind] for s in walk(launch.body) if isinstance(s, For) and s.kind in BOUND}
         written = frozenset() if in_step else frozenset(_written(launch.body))
-        lanes = Lanes(count, own)
-        level = Level("#0", [], threads=True, written=written, lanes=lanes, touched=touched)
-        machine = Interpreter(serial, [level], _flat(launch.body), grid=launch, warp=warp, memories=dict(memories))
+        level = Level("#0", [], threads=True, written=written, lanes=(lanes := Lanes(count, own)), touched=touched)
+        machine = Interpreter(serial, [level], flat, grid=launch, warp=warp, memories=dict(memories))
         machine.run(launch.body, lanes)
         if machine.copies:
             raise Finding(f"launch {launch.name} ends with copies under way")
