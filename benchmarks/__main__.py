@@ -21,7 +21,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": (
-        "first_seconds", "times_before_after", "journal_scale", "report_size", "cluster_scaling",
+        "first_seconds", "compile_speed", "times_before_after", "journal_scale", "report_size",
+        "cluster_scaling",
     ),
     "The README": ("readme_results", "readme_terminal"),
 }  # fmt: skip

@@ -3,7 +3,8 @@
 deepgen's own rules let each thread read what it stores: neighbours of a result then lie a whole row apart in memory.
 This rule has a block read a square tile along the rows of the tensor, and store it along those of the result.
 
-Run it to tune a transposition on this machine's GPU, with the rule and without:
+Run it to tune a transposition on this machine's GPU, with the rule and without; where there is none, it shows what the
+rule offers:
 
     python examples/own_rule.py [cuda:native]
 
@@ -18,7 +19,8 @@ from __future__ import annotations
 import sys
 
 import deepgen as dg
-from deepgen.extend import Gpu, Plan, Read, Stage, dtype, plain, reads, steps
+from deepgen.extend import Gpu, Missing, Plan, Read, Rules, Stage, dtype, plain, reads, steps, targets
+from deepgen.operators.expr.operator import as_operator
 
 BANKS = 4  # bytes of a bank of shared memory
 
@@ -78,7 +80,7 @@ def transposition(rows: int, columns: int) -> object:
     return dg.compute("y", (rows, columns), lambda i, j: x[j, i])
 
 
-def main(target: str) -> None:
+def race(target: str) -> None:
     operator = transposition(4096, 8192)
     seconds = {}
     for name, rules in (("without", []), ("with", [TransposeTiles()])):
@@ -88,5 +90,16 @@ def main(target: str) -> None:
     print(f"ratio: {seconds['without'] / seconds['with']:.2f}")
 
 
+def offer(target: str) -> None:
+    """The loops that the rule makes, of which a kernel can be built anywhere."""
+    operator, family = as_operator(transposition(4096, 8192)), Rules([TransposeTiles()])
+    device = targets.resolve(target)
+    print(family.schedule_text(operator, device, family.default(operator, device)))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cuda:native")
+    try:
+        race(sys.argv[1] if len(sys.argv) > 1 else "cuda:native")
+    except Missing as missing:
+        print(missing)
+        offer("cuda:sm_90a")

@@ -25,7 +25,7 @@ NOT_IN_PYTHON = {
     "library", "noisy", "warm",
 }  # fmt: skip
 # Of Python alone, where they are objects.
-NOT_DECLARED = {"operator", "generator", "policy", "settings", "progress", "watch", "stop", "engine"}
+NOT_DECLARED = {"operator", "generator", "rules", "policy", "settings", "progress", "watch", "stop", "engine"}
 
 
 def python_name(option: OptionSpec) -> str:

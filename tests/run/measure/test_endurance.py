@@ -51,6 +51,14 @@ def test_the_first_thread_that_is_wrong_ends_them_all() -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_handlers_around_a_fork_are_none_of_the_end() -> None:
+    library, disguised, mark = 0x7000, 0xD15, 4
+    at_end, around_fork = [mark, disguised, 0, library + 8], [0, 0, library + 16, library + 8, mark]
+    assert endurance._records([*at_end, 0], library, library + 64) == 1
+    assert endurance._records([*around_fork, *around_fork], library, library + 64) == 0
+    assert endurance._records(at_end, library + 64, library + 128) == 0
+
+
 def test_exit_handlers_of_a_library_are_counted(tmp_path: Path) -> None:
     text = "#include <stdlib.h>\nstatic void bye(void) {}\nvoid go(void) { atexit(bye); }\n"
     (tmp_path / "handler.c").write_text(text)

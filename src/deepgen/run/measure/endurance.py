@@ -24,6 +24,7 @@ _EVERY = 64  # calls between two counts; the first count is after so many
 _FEW = 8  # files or threads: as many may be opened by and by
 _A_CALL = 8  # calls for which one more is a leak
 _LEAK, _LEAST_LEAK = 2 << 10, 2 << 20  # bytes of a call, and in all
+_ZEROS = 1 << 16  # bytes of the C library's memory that is zero at first; what lies behind it is somebody else's
 _ON_EXIT = 4  # what the C library marks a handler with that takes an argument
 
 
@@ -122,14 +123,19 @@ def exit_handlers(library: str) -> int:
             continue
         after = places[place + 1] if place + 1 < len(places) else (0, 0, "", "")
         follows = after[0] == high and not after[3] and after[2].startswith("rw")  # what is zero at first
-        end = after[1] if follows else high
+        end = min(after[1], high + _ZEROS) if follows else high
         words = (ctypes.c_uint64 * ((end - low) // 8)).from_address(low)
-        count += sum(
-            lowest <= words[i + 3] < highest and words[i] == _ON_EXIT and words[i + 2] == 0
-            for i in range(len(words) - 3)
-            if words[i] == _ON_EXIT
-        )
+        count += _records(words, lowest, highest)
     return count
+
+
+def _records(words: Sequence[int] | ctypes.Array[ctypes.c_uint64], lowest: int, highest: int) -> int:
+    """A function in disguise is never zero: so no list of what to call around a fork looks like one."""
+    return sum(
+        lowest <= words[i + 3] < highest and words[i + 2] == 0 and words[i + 1] != 0
+        for i in range(len(words) - 3)
+        if words[i] == _ON_EXIT
+    )
 
 
 def _mapped(line: str) -> tuple[int, int, str, str]:
