@@ -154,7 +154,7 @@ def _tile_space(name: str, gemm: Gemm, cpu: Cpu) -> Space:
 
 
 def _may_be_thin(gemm: Gemm) -> bool:
-    """Sums along K need rows of both that run along K."""
+    """Whether B can be read once. If it runs along K, so must A: sums are vectors along K then."""
     return gemm.m <= _THIN and gemm.layout != "tt"
 
 
