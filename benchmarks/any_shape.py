@@ -90,7 +90,7 @@ def defaults(operators: Sequence[Gemm], options: Options, target: Target, deadli
             if deadline.over:
                 return
             try:
-                yield _default(operator, place, built.result(), runners)
+                yield _default(operator, place, built.result(), runners, options.rounds)
             except DeepgenError as error:
                 yield result(operator, 0.0, error=str(error))
 
@@ -106,8 +106,8 @@ def _build(operator: Gemm, options: Options, place: Place) -> dict[str, Choice]:
     return choices
 
 
-def _default(operator: Gemm, place: Place, choices: dict[str, Choice], runners: Runners) -> Result:
-    raced = race(operator, place, choices, runners)
+def _default(operator: Gemm, place: Place, choices: dict[str, Choice], runners: Runners, rounds: int | None) -> Result:
+    raced = race(operator, place, choices, runners, rounds=rounds)
     beside = tuple((name, one.ratio) for name, one in raced.beside.items())
     failed = "; ".join(f"{name} {why[:60]}" for name, why in raced.failed.items())
     return result(operator, 0.0, ratio=raced.ratio, time=raced.seconds, beside=beside, error=failed)
@@ -159,6 +159,7 @@ def main() -> int:
     )
     words.add_argument("--no-default", action="store_true", help="only what is tuned")
     words.add_argument("--guesses", action="store_true", help="the best guess of every family, too")
+    words.add_argument("--rounds", type=int, help="of a default's race [as finals have]")
     words.add_argument("--threads", type=int, help="of kernels and baselines on a processor")
     words.add_argument("--warm", action="store_true", help="with data in the caches")
     words.add_argument("--jobs", type=int, default=2, help="builds at a time [2]")
