@@ -14,14 +14,13 @@ typedef struct {
 // Sums that a loop leaves: of a tile with more to be done than to scale it. Rows of COLS numbers.
 static void put(const float *sums, long rows, long cols, const result *r) {
 #if SWAP  // columns of C: squares of the tile are turned in registers
+    mask filled = first(rows);
     for (long j = 0; j < cols; j += VL) {
         vec t[VL];
         UNROLLED for (int i = 0; i < VL; i++) t[i] = i < MR ? load(sums + (i < MR ? i : 0) * COLS + j) : all(0);
         transpose(t);
-        float turned[VL * VL];
-        UNROLLED for (int i = 0; i < VL; i++) store(turned + i * VL, t[i]);
-        for (long i = 0; i < least(VL, cols - j); i++)
-            finish(load(turned + i * VL), r->c + (j + i) * r->ldc, 0, first(rows), r);
+        UNROLLED for (int i = 0; i < VL; i++)
+            if (i < cols - j) finish(t[i], r->c + (j + i) * r->ldc, 0, filled, r);
     }
 #else
     for (long i = 0; i < rows; i++)
@@ -38,14 +37,16 @@ typedef struct {
 } tile;
 
 static void run(void (*loop)(tile_work *), int unroll, const work *w, const tile *t, lines *later) {
-    float sums[MR * COLS];
+    float sums[MR * COLS] __attribute__((aligned(64)));
     result r = tile_at(w->r, t->i, t->j);
     int left = SWAP || ((BIAS || ACTIVATION) && r.last) || (VL == 8 && t->cols < COLS && r.beta != 0);
+    int how = left ? LEFT : r.beta != 0 ? ADDED : STREAM_C && r.stream ? STREAMED : PLAIN;
+    long asked = how == STREAMED ? 0 : t->rows;  // lines of C: what goes past the caches had better not be in them
     tile_work job = {.last = first((t->cols - 1) % VL + 1), .a = t->strip, .lda = t->lda * 4, .b = t->panel,
                      .ldb = t->ldb * 4, .copy = t->copy, .turns = unroll == 1 ? w->kc : w->kc / UNROLL,
-                     .rest = unroll == 1 ? 0 : w->kc % UNROLL, .rows_left = t->rows, .rows = t->rows, .c = r.c,
+                     .rest = unroll == 1 ? 0 : w->kc % UNROLL, .rows_left = asked, .rows = t->rows, .c = r.c,
                      .to = r.c, .ldc = r.ldc * 4, .far = ROWS_AHEAD * t->ldb * 4, .sums = sums, .alpha = r.alpha,
-                     .beta = r.beta, .how = left ? LEFT : r.beta != 0 ? ADDED : STREAM_C && r.stream ? STREAMED : PLAIN};
+                     .beta = r.beta, .how = how};
     if (ASKS) job.at = later->at, job.end = later->end, job.gap = later->gap, job.ld = later->ld;
     loop(&job);
     if (ASKS) later->at = job.at, later->end = job.end;

@@ -20,7 +20,7 @@ _WORK = "%rdi"
 _NOW = "%rax"  # iterations of the loop
 _FREE, _OTHER = "%rcx", "%rdx"  # for a moment
 _REGISTERS = ("%rsi", "%r8", "%r9", "%r10", "%r11", "%r12", "%r13", "%r14", "%r15", "%rbx", "%rbp")
-_SAVED = ("%rbx", "%rbp", "%r12", "%r13", "%r14", "%r15")
+_SAVED = frozenset(("%rbx", "%rbp", "%r12", "%r13", "%r14", "%r15"))  # where they are used: short loops feel it
 _ROWS = 5  # that one pointer reaches: at 0, 1, 2, 3 and 4 times the distance of two
 _LINE = 64  # bytes
 _PLAIN, _ADDED, _STREAMED = 0, 1, 2  # what becomes of the sums; any other number: they are left to the caller
@@ -202,7 +202,8 @@ class _Tile:
         """The function."""
         places, label = self._places(), f".L{self.name}_"
         yield from (f".type {self.name}, @function", ".p2align 4", f"{self.name}:")
-        yield from (f"pushq {register}" for register in _SAVED)
+        saved = [register for register in places.values() if register in _SAVED]
+        yield from (f"pushq {register}" for register in saved)
         yield from self._begin(places)
         yield from (f"movq {_field('turns')}, {_NOW}", f"testq {_NOW}, {_NOW}", f"jle {label}rest")
         if not self._is("SWAP"):  # C is asked for a row at a time: a turn after each, and after the last one the rest
@@ -221,7 +222,7 @@ class _Tile:
             yield from (f"movq {places[name]}, {_field(name)}" for name in ("at", "end") if places[name] in _REGISTERS)
         yield from self._put(label)
         yield f"{label}done:"
-        yield from ("vzeroupper", *(f"popq {register}" for register in reversed(_SAVED)), "ret")
+        yield from ("vzeroupper", *(f"popq {register}" for register in reversed(saved)), "ret")
         yield f".size {self.name}, .-{self.name}"
 
     def _begin(self, places: Mapping[str, str]) -> Iterator[str]:
