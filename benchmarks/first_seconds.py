@@ -22,9 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from harness import ROOT, Options, parser, read, run_main, save, table
 from harness.cases import draw, size
+from harness.race import ROUGH
 
 TRIALS = 200  # of studies without a budget
 
@@ -116,11 +118,15 @@ def run(case: Case, options: Options, budget: float | None) -> Outcome:
         sum(summary["trials"].values()),
         summary["default_measured_after"],
         (winner.get("over_default") or {}).get("ratio"),
-        tuple((one["name"], one["ratio"]) for one in summary["baselines"] if one["ratio"]),
+        tuple((name(one), one["ratio"]) for one in summary["baselines"] if one["ratio"]),
         tuple((at, best) for at, best in summary["improved"]),
         tuple(summary["left_out"]),
         tuple(summary["time"].items()),
     )
+
+
+def name(row: dict[str, Any]) -> str:
+    return f"{row['name']}, {ROUGH}" if row["error"] else row["name"]
 
 
 def drawn(options: Options) -> list[Case]:

@@ -21,6 +21,7 @@ from deepgen.vocabulary import DeepgenError, Measurement
 
 Config = Mapping[str, Any]
 OURS, DEFAULT = "deepgen", "default"
+ROUGH = "less accurate"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Beside:
     ratio: float
     low: float
     high: float
+    remark: str = ""  # padded copies, or less accurate
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class Raced:
 
     @property
     def ratio(self) -> float | None:
-        """Over the fastest baseline."""
-        ratios = [one.ratio for name, one in self.beside.items() if name in baselines.BASELINES]
-        return min(ratios, default=None)
+        """Over the fastest baseline that is as accurate."""
+        able = [one for name, one in self.beside.items() if name in baselines.BASELINES and one.remark != ROUGH]
+        return min((one.ratio for one in able), default=None)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ def race(
 def _beside(other: Measurement, ours: Measurement) -> Beside:
     rounds = min(len(other.samples), len(ours.samples))
     ratio = paired_ratio(other.samples[:rounds], ours.samples[:rounds])
-    return Beside(other.seconds or 0.0, ratio.estimate, ratio.low, ratio.high)
+    remark = ROUGH if (other.error or 0.0) > 1.0 else str(other.conditions.get("form", ""))
+    return Beside(other.seconds or 0.0, ratio.estimate, ratio.low, ratio.high, remark)
 
 
 def fitting(space: Space, config: Config) -> dict[str, Any] | None:
@@ -156,6 +159,7 @@ def general(config: Config) -> dict[str, Any]:
 __all__ = [
     "DEFAULT",
     "OURS",
+    "ROUGH",
     "Beside",
     "Choice",
     "Config",

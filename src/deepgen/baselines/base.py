@@ -30,7 +30,7 @@ class Baseline(Protocol):
         """A call that computes the outputs in place, or a NewResult. Called in the worker only.
 
         The tensors are numpy arrays; on a GPU they have the CUDA array interface, and the call enqueues its work on the
-        default stream.
+        default stream. A call with an attribute `form` is shown under a name that ends with it: OnCopies has one.
         """
         ...
 
@@ -46,6 +46,17 @@ class NewResult:
 
     def __call__(self) -> None:
         self.keep(self.call())
+
+
+@dataclass(frozen=True)
+class OnCopies:
+    """A call of a library that has no kernel for tensors like these: it copies them, and that is part of the call."""
+
+    call: Callable[..., None]
+    form: str = "padded copies"
+
+    def __call__(self, stream: int = 0) -> None:
+        self.call(stream)
 
 
 @runtime_checkable

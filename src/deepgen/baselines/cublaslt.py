@@ -1,6 +1,7 @@
 """The best of cuBLASLt: every algorithm that its heuristic proposes is tried, and the fastest is the rival.
 
-The few calls of it that a matrix product needs are made through ctypes.
+Where it has none, as for 8-bit numbers whose rows are not multiples of 16 bytes, it multiplies padded copies, and to
+make them is part of the call. The few calls of it that a matrix product needs are made through ctypes.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ import ctypes
 import importlib.util
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p
-from math import inf
+from dataclasses import dataclass
+from math import gcd, inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from deepgen.baselines.base import Timer
-from deepgen.baselines.products import product
+from deepgen.baselines.base import OnCopies, Timer
+from deepgen.baselines.products import Matrices, padded_forms, product, stored
 from deepgen.operators import Gemm, Operator
 from deepgen.targets import Target
 from deepgen.targets.gpu_driver import CUDA, Driver
 from deepgen.vocabulary import DeepgenError, Missing
+from deepgen.vocabulary import dtype as format_of
 
 REQUESTED = 64
 WORKSPACE = 64 << 20
@@ -79,41 +83,67 @@ class CublasLt:
         operator = product(operator, "cuBLASLt")
         if path is None:
             raise Missing("cuBLASLt", blocks="its baseline cannot run", remedy="pip install nvidia-cublas")
-        return _Algorithms(Driver(CUDA), Handle(path), operator, tensors).best(seconds)
+        driver, handle = Driver(CUDA), Handle(path)
+        addresses = {name: tensors[name].address for name in ("A", "B", "C")}
+        try:
+            return _Algorithms(driver, handle, operator, stored(operator)).best(addresses, seconds)
+        except _NoAlgorithm as none:
+            best: tuple[float, Callable[[], None]] | None = None
+            for padded, matrices in padded_forms(operator):
+                with suppress(_NoAlgorithm):
+                    algorithms = _Algorithms(driver, handle, padded, matrices)
+                    call = _on_copies(driver, algorithms, stored(operator), addresses, seconds)
+                    taken = median(seconds(call) for _ in range(_FINAL_TRIES))
+                    best = (taken, call) if best is None or taken < best[0] else best
+                    if padded != operator:
+                        break  # more padding only costs more
+            if best is None:
+                raise none
+            return best[1]
+
+
+class _NoAlgorithm(DeepgenError):
+    """cuBLASLt cannot multiply what lies in memory like this."""
 
 
 class _Algorithms:
     """One product by any algorithm. cuBLASLt is column-major: C^T = op(B)^T op(A)^T is the row-major product."""
 
-    def __init__(self, driver: Driver, handle: Handle, gemm: Gemm, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, driver: Driver, handle: Handle, gemm: Gemm, matrices: Matrices) -> None:
+        self.gemm, self.matrices = gemm, matrices
         self._driver, self._handle = driver, handle
-        a, b, c = (tensors[name].address for name in ("A", "B", "C"))
-        ta, tb = gemm.layout[0] == "t", gemm.layout[1] == "t"
-        m, n, k, batch = gemm.m, gemm.n, gemm.k, gemm.batch
         compute = "tf32" if gemm.a == "tf32" else gemm.acc
-        self._product = handle.product(compute, (tb, ta), gemm.fast_sums)
-        first = handle.layout(gemm.b, *((k, n) if tb else (n, k)), k if tb else n, batch, k * n)
-        second = handle.layout(gemm.a, *((m, k) if ta else (k, m)), m if ta else k, batch, m * k)
-        result = handle.layout(gemm.c, n, m, n, batch, m * n)
-        self._layouts = (first, second, result, result)
+        product = handle.product(compute, (gemm.layout[1] == "t", gemm.layout[0] == "t"), gemm.fast_sums)
+        second, first, result = (
+            handle.layout(getattr(gemm, name.lower()), columns, rows, pitch, gemm.batch, rows * pitch)
+            for name, (rows, columns, pitch) in matrices.items()
+        )
+        self._product, self._layouts = product, (first, second, result, result)
+        try:
+            self._proposals = handle.algorithms(product, self._layouts, REQUESTED, WORKSPACE)
+        except DeepgenError as error:
+            raise _NoAlgorithm(str(error)) from error
         self._alpha, self._beta = _scalar(gemm.alpha, compute), _scalar(gemm.beta, compute)
-        self._addresses = (c_void_p(b), c_void_p(a), c_void_p(c))
-        workspace = driver.alloc(WORKSPACE)
-        self._workspace = c_void_p(workspace)
-        # One process times many products; at its end the context may be gone before this is.
-        weakref.finalize(self, driver.free, workspace).atexit = False
+        self._workspace = c_void_p(self.memory(WORKSPACE))
 
-    def best(self, seconds: Timer) -> Callable[[], None]:
+    def memory(self, size: int) -> int:
+        """Memory for as long as this is used."""
+        address = self._driver.alloc(size)
+        # One process times many products; at its end the context may be gone before this is.
+        weakref.finalize(self, self._driver.free, address).atexit = False
+        return address
+
+    def best(self, addresses: Mapping[str, int], seconds: Timer) -> Callable[..., None]:
         """The fastest algorithm: all are tried a few times, the best few and the heuristic's own choice again."""
-        proposals = self._handle.algorithms(self._product, self._layouts, REQUESTED, WORKSPACE)
-        calls = [self._call(heuristic) for heuristic in proposals]
+        self._addresses = tuple(c_void_p(addresses[name]) for name in "BAC")
+        calls = [self._call(heuristic) for heuristic in self._proposals]
         order = sorted((self._median(call, seconds, _TRIES), i) for i, call in enumerate(calls))
         finalists = [i for place, (taken, i) in enumerate(order) if taken < inf and (place < _FINALISTS or i == 0)]
         if not finalists:
-            raise DeepgenError("cuBLASLt has no algorithm for this product")
+            raise _NoAlgorithm("cuBLASLt has no algorithm for this product")
         return calls[min((self._median(calls[i], seconds, _FINAL_TRIES), i) for i in finalists)[1]]
 
-    def _call(self, chosen: Heuristic) -> Callable[[], None]:
+    def _call(self, chosen: Heuristic) -> Callable[..., None]:
         b, a, c = self._addresses
         first, second, result, _ = self._layouts
         size, on = c_size_t(chosen.workspace), c_void_p(0)
@@ -140,6 +170,98 @@ class _Algorithms:
         return median(seconds(run) for _ in range(tries))
 
 
+def _on_copies(
+    driver: Driver, algorithms: _Algorithms, given: Matrices, addresses: Mapping[str, int], seconds: Timer
+) -> OnCopies:
+    """The operands that lie otherwise are copied, one after the other, and so is the result. What pads them is zero."""
+    gemm, places = algorithms.gemm, dict(addresses)
+    before: list[Callable[[int], None]] = []
+    after: list[Callable[[int], None]] = []
+    for name, (rows, columns, pitch) in algorithms.matrices.items():
+        height, width, _ = given[name]
+        if (rows, columns, pitch) == given[name]:
+            continue
+        each = format_of(getattr(gemm, name.lower())).bytes
+        size = gemm.batch * rows * pitch * each
+        places[name] = algorithms.memory(size)
+        driver.fill(places[name], 0, size)
+        theirs, copied = Rows(addresses[name], height, width * each), Rows(places[name], rows, pitch * each)
+        shape = (gemm.batch, height, width * each)
+        if name != "C" or gemm.beta:
+            before.append(_fastest_copy(driver, copied, theirs, shape, seconds))
+        if name == "C":
+            after.append(_fastest_copy(driver, theirs, copied, shape, seconds))
+    multiply = algorithms.best(places, seconds)
+
+    def run(stream: int = 0) -> None:
+        for copy in before:
+            copy(stream)
+        multiply(stream)
+        for copy in after:
+            copy(stream)
+
+    return OnCopies(run)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Matrices behind each other in a device's memory: each so many rows, and the bytes from row to row."""
+
+    address: int
+    height: int
+    pitch: int
+
+    def interface(self, shape: tuple[int, int, int], unit: int) -> dict[str, Any]:
+        """The CUDA array interface, in integers of so many bytes."""
+        batch, rows, width = shape
+        strides = (self.height * self.pitch, self.pitch, unit)
+        typestr = f"{'|' if unit == 1 else '<'}i{unit}"
+        like = {"shape": (batch, rows, width // unit), "strides": strides, "typestr": typestr, "version": 3}
+        return {**like, "data": (self.address, False)}
+
+
+def _fastest_copy(
+    driver: Driver, to: Rows, source: Rows, shape: tuple[int, int, int], seconds: Timer
+) -> Callable[[int], None]:
+    """One call that copies the rows of all matrices: the driver's, or torch's where that is faster."""
+    ways = [_driver_copy(driver, to, source, shape)]
+    with suppress(DeepgenError):  # torch need not be there
+        ways.append(_torch_copy(to, source, shape))
+    taken = [median(seconds(lambda: way(0)) for _ in range(_TRIES)) for way in ways]  # noqa: B023
+    return ways[taken.index(min(taken))]
+
+
+def _driver_copy(driver: Driver, to: Rows, source: Rows, shape: tuple[int, int, int]) -> Callable[[int], None]:
+    batch, rows, width = shape
+    sides = (CopySide(kind=_DEVICE, device=s.address, pitch=s.pitch, height=s.height) for s in (source, to))
+    copied = Copy3D(*sides, width, rows, batch)
+    function, on = driver.library["cuMemcpy3DAsync_v2"], c_void_p(0)
+
+    def run(stream: int) -> None:
+        on.value = stream
+        driver.check("cuMemcpy3DAsync", function(byref(copied), on))
+
+    return run
+
+
+def _torch_copy(to: Rows, source: Rows, shape: tuple[int, int, int]) -> Callable[[int], None]:
+    """In elements as wide as all rows allow."""
+    from deepgen.baselines.torch_gpu import device_view, gpu_torch
+
+    torch = gpu_torch()
+    unit = gcd(8, shape[2], *(number for one in (to, source) for number in (one.address, one.pitch)))
+    target, origin = (device_view(torch, one.interface(shape, unit)) for one in (to, source))
+
+    def run(stream: int) -> None:
+        if stream:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                target.copy_(origin)
+        else:
+            target.copy_(origin)
+
+    return run
+
+
 def _scalar(value: float, compute: str) -> Any:
     return ctypes.c_int32(int(value)) if compute == "i32" else _FLOATS[compute](value)
 
@@ -163,6 +285,26 @@ class Heuristic(ctypes.Structure):
         ("waves", c_float),
         ("reserved", c_int * 4),
     )
+
+
+_DEVICE = 2  # CU_MEMORYTYPE_DEVICE
+
+
+class CopySide(ctypes.Structure):
+    """The half of CUDA_MEMCPY3D that tells where rows are."""
+
+    _fields_ = (
+        *((name, c_size_t) for name in ("x", "y", "z", "lod")),
+        ("kind", c_int),
+        *((name, c_void_p) for name in ("host", "device", "array", "reserved")),
+        *((name, c_size_t) for name in ("pitch", "height")),
+    )
+
+
+class Copy3D(ctypes.Structure):
+    """CUDA_MEMCPY3D."""
+
+    _fields_ = (("source", CopySide), ("to", CopySide), *((name, c_size_t) for name in ("width", "rows", "depth")))
 
 
 def find() -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 from deepgen.baselines.products import factors, product
@@ -44,14 +45,12 @@ def shared(torch: Any, tensor: Any) -> Any:
     """The same memory as a tensor of torch's; the array interface has no bf16, so it travels as integers."""
     if tensor.dtype.name != "bf16":
         return torch.as_tensor(tensor, device="cuda")
-    return torch.as_tensor(_Words(tensor.__cuda_array_interface__), device="cuda").view(torch.bfloat16)
+    return device_view(torch, {**tensor.__cuda_array_interface__, "typestr": "<i2"}).view(torch.bfloat16)
 
 
-class _Words:
-    """Two-byte words as torch knows them."""
-
-    def __init__(self, interface: Mapping[str, Any]) -> None:
-        self.__cuda_array_interface__ = {**interface, "typestr": "<i2"}
+def device_view(torch: Any, interface: Mapping[str, Any]) -> Any:
+    """The memory that the CUDA array interface tells of."""
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=dict(interface)), device="cuda")
 
 
 _DTYPES = ("f32", "f16", "bf16", "f64")

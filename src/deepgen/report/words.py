@@ -48,7 +48,7 @@ _WORDS: Mapping[str, str] = {
     "recorded": "recorded elsewhere",
     "confirmed": "confirmed by a second measurement",
 }
-_NOT_SHOWN = frozenset({"shapes", "not_counted", "name", "rounds_from", "trial"})
+_NOT_SHOWN = frozenset({"shapes", "not_counted", "name", "rounds_from", "trial", "form"})
 
 
 def gained(winner: Mapping[str, Any]) -> str:

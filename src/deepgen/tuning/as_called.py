@@ -78,7 +78,8 @@ def _times(study: Study, rounds: int) -> JsonObject:
     for name in baselines.raced(baselines.find(operator, target, study.task().own_baselines)):
         try:
             call = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
-            calls[name] = call.call if isinstance(call, baselines.NewResult) else call
+            title = ", ".join([name, *filter(None, [getattr(call, "form", "")])])
+            calls[title] = call.call if isinstance(call, baselines.NewResult) else call
         except DeepgenError as error:
             lost.append({"name": name, "verdict": "refused", "detail": str(error), "error": None})
     clock = _device_clock if on_gpu else _host_clock

@@ -43,6 +43,7 @@ class Entrant(ABC):
         self.bench, self.who, self.run_limit = bench, who, run_limit
         self.error = 0.0
         self.leeway = 1.0  # times the tolerance that it may err
+        self.form = ""  # of a baseline that computes it in another way than its library would by itself, in words
         self.verifying = WorkerStage.VERIFY
         self.calls = 0
         self.reproducible = True

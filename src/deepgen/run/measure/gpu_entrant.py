@@ -86,7 +86,7 @@ class GpuEntrant(Entrant):
                     prepared[key] = baseline.choose(*arguments, self._seconds)
                 else:
                     prepared[key] = baseline.prepare(*arguments)
-        self._run = prepared[key]
+        self._run, self.form = prepared[key], getattr(prepared[key], "form", "")
 
     def first(self) -> None:
         super().first()

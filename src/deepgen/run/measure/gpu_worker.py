@@ -81,6 +81,7 @@ class GpuWorker(Referee[GpuEntrant]):
     def conditions(self, entrant: GpuEntrant) -> JsonObject:
         cold = self.task.policy.cold
         return {
+            **({"form": entrant.form} if entrant.form else {}),
             "cold": cold,
             "flush": "read" if cold else None,
             "late_samples": entrant.late,

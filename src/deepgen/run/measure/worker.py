@@ -101,6 +101,7 @@ class CpuWorker(Referee[CpuEntrant]):
         try:
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)
             run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
+            entrant.form = getattr(run, "form", "")
             entrant.take(*((run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)))
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
@@ -127,6 +128,7 @@ class CpuWorker(Referee[CpuEntrant]):
         share = entrant.waits.share
         return {
             **({} if share is None else {"waited_share": round(share, 4)}),
+            **({"form": entrant.form} if entrant.form else {}),
             "cold": cold,
             "flush": flush,
             "runs_checked": entrant.calls,

@@ -154,7 +154,8 @@ def raced_baseline(task: Task, name: str, winner: str, race: Race, bursts: Burst
     noisy = noise(task, name, seconds, bursts, [row for row in race.conditions if row["name"] in (winner, name)])
     times = (name, seconds[name], ratio.estimate, (ratio.low, ratio.high), tuple(samples))
     errors = [float(row["error"]) for row in race.conditions if row["name"] == name and "error" in row]
-    return RacedBaseline(*times, bursts.beside(name), noisy, max(errors, default=None))
+    form = next((str(row["form"]) for row in race.conditions if row["name"] == name and row.get("form")), "")
+    return RacedBaseline(*times, bursts.beside(name), noisy, max(errors, default=None), form)
 
 
 def by_shape(task: Task, winner: str, baselines: Sequence[str], race: Race) -> tuple[ShapeTimes, ...]:

@@ -77,6 +77,7 @@ class RacedBaseline:
     bursts: Bursts | None = field(default=None, metadata=coded(omit=True))
     noisy: str | None = field(default=None, metadata=coded(omit=True))  # why the ratio says nothing
     error: float | None = field(default=None, metadata=coded(omit=True))  # times the tolerance, where it is above it
+    form: str = field(default="", metadata=coded(omit=True))  # padded copies, where its library has no kernel
 
     def compared(self) -> tuple[float, tuple[float, float]] | None:
         """The ratio that counts and its interval, that of bursts where there are some; None where it says nothing."""
@@ -86,12 +87,17 @@ class RacedBaseline:
             return self.bursts.kernel.ratio, self.bursts.kernel.interval
         return None if self.ratio is None or self.interval is None else (self.ratio, self.interval)
 
+    @property
+    def title(self) -> str:
+        """Its name, and in which form it ran."""
+        return f"{self.name}, {self.form}" if self.form else self.name
+
     def shown(self) -> JsonObject:
         """Without its samples."""
         interval: Json = None if self.interval is None else [*self.interval]
-        row: JsonObject = {"name": self.name, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
+        row: JsonObject = {"name": self.title, "seconds": self.seconds, "ratio": self.ratio, "interval": interval}
         bursts = None if self.bursts is None else self.bursts.to_json()
-        return {**row, "bursts": bursts, "noisy": self.noisy, "error": self.error}
+        return {**row, "bursts": bursts, "noisy": self.noisy, "error": self.error, "form": self.form or None}
 
 
 @dataclass(frozen=True)

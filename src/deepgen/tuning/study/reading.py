@@ -84,7 +84,7 @@ class Reading:
         One that is less accurate is no match for it.
         """
         able = (row for row in finals.baselines if row.error is None)
-        rows = [(*beside, row.name) for row in able if (beside := row.compared()) is not None]
+        rows = [(*beside, row.title) for row in able if (beside := row.compared()) is not None]
         surely = [(ratio, interval, name) for ratio, interval, name in rows if interval[1] < 1.0]
         if not surely:
             return None
@@ -217,7 +217,7 @@ def _of_conditions(finals: Finals) -> list[str]:
 def _of_ratios(finals: Finals, winner: Mapping[str, Any]) -> list[str]:
     doubts = []
     compared: list[tuple[str, Mapping[str, Any] | None]] = [("the default", winner.get("over_default"))]
-    compared += [(row.name, row.shown()) for row in finals.baselines]
+    compared += [(row.title, row.shown()) for row in finals.baselines]
     for name, row in compared:
         if row is None or not row.get("interval"):
             continue
