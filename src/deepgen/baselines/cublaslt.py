@@ -171,21 +171,21 @@ class _Algorithms:
 
 
 def _on_copies(
-    driver: Driver, algorithms: _Algorithms, given: Matrices, addresses: Mapping[str, int], seconds: Timer
+    driver: Driver, algorithms: _Algorithms, matrices: Matrices, addresses: Mapping[str, int], seconds: Timer
 ) -> OnCopies:
     """The operands that lie otherwise are copied, one after the other, and so is the result. What pads them is zero."""
     gemm, places = algorithms.gemm, dict(addresses)
     before: list[Callable[[int], None]] = []
     after: list[Callable[[int], None]] = []
     for name, (rows, columns, pitch) in algorithms.matrices.items():
-        height, width, _ = given[name]
-        if (rows, columns, pitch) == given[name]:
+        height, width, _ = matrices[name]
+        if (rows, columns, pitch) == matrices[name]:
             continue
         each = format_of(getattr(gemm, name.lower())).bytes
         size = gemm.batch * rows * pitch * each
         places[name] = algorithms.memory(size)
         driver.fill(places[name], 0, size)
-        theirs, copied = Rows(addresses[name], height, width * each), Rows(places[name], rows, pitch * each)
+        theirs, copied = DeviceRows(addresses[name], height, width * each), DeviceRows(places[name], rows, pitch * each)
         shape = (gemm.batch, height, width * each)
         if name != "C" or gemm.beta:
             before.append(_fastest_copy(driver, copied, theirs, shape, seconds))
@@ -204,7 +204,7 @@ def _on_copies(
 
 
 @dataclass(frozen=True)
-class Rows:
+class DeviceRows:
     """Matrices behind each other in a device's memory: each so many rows, and the bytes from row to row."""
 
     address: int
@@ -221,7 +221,7 @@ class Rows:
 
 
 def _fastest_copy(
-    driver: Driver, to: Rows, source: Rows, shape: tuple[int, int, int], seconds: Timer
+    driver: Driver, to: DeviceRows, source: DeviceRows, shape: tuple[int, int, int], seconds: Timer
 ) -> Callable[[int], None]:
     """One call that copies the rows of all matrices: the driver's, or torch's where that is faster."""
     ways = [_driver_copy(driver, to, source, shape)]
@@ -231,7 +231,9 @@ def _fastest_copy(
     return ways[taken.index(min(taken))]
 
 
-def _driver_copy(driver: Driver, to: Rows, source: Rows, shape: tuple[int, int, int]) -> Callable[[int], None]:
+def _driver_copy(
+    driver: Driver, to: DeviceRows, source: DeviceRows, shape: tuple[int, int, int]
+) -> Callable[[int], None]:
     batch, rows, width = shape
     sides = (CopySide(kind=_DEVICE, device=s.address, pitch=s.pitch, height=s.height) for s in (source, to))
     copied = Copy3D(*sides, width, rows, batch)
@@ -244,7 +246,7 @@ def _driver_copy(driver: Driver, to: Rows, source: Rows, shape: tuple[int, int, 
     return run
 
 
-def _torch_copy(to: Rows, source: Rows, shape: tuple[int, int, int]) -> Callable[[int], None]:
+def _torch_copy(to: DeviceRows, source: DeviceRows, shape: tuple[int, int, int]) -> Callable[[int], None]:
     """In elements as wide as all rows allow."""
     from deepgen.baselines.torch_gpu import device_view, gpu_torch
 
