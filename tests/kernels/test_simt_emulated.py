@@ -77,6 +77,22 @@ def test_every_way_is_right_run_after_run(way: str, tmp_path: Path) -> None:
     check(operator, FAMILY.emit(operator, CHIP, config), tmp_path, times=2)
 
 
+@pytest.mark.parametrize(
+    ("operator", "some"),
+    [
+        (gemm(21, 19, 1300, layout="tt"), {"SPLITS": 16, "SPLIT_U": 1, "STAGE_ROWS": 0}),
+        (gemm(19, 35, 1300, layout="nn"), {"SPLITS": [16, 14], "SPLIT_U": [2, 4]}),
+        (Gemm(37, 36, 260, batch=2, beta=0.5), {"SPLIT_U": [2, 4], "THREAD_SCATTER_B": 1, "LANES_M": [8, 16]}),
+        (gemm(17, 22, 300, dtype="f64", layout="nt"), {"SPLIT_U": 2}),
+    ],
+    ids=["more parts than loads at once", "groups", "lines that are padded", "doubles"],
+)
+def test_the_last_block_adds_all_parts_of_k(operator: Gemm, some: dict[str, Any], tmp_path: Path) -> None:
+    space = FAMILY.space(operator, CHIP).restrict({"FIXUP": "last", "BM": [16, 32], "BN": [16, 32], **some})
+    (config,) = space.sample(1, seed=7)
+    check(operator, FAMILY.emit(operator, CHIP, config), tmp_path, times=2)
+
+
 def test_the_default_is_right(tmp_path: Path) -> None:
     operator = gemm(70, 66, 130, layout="nt")
     check(operator, FAMILY.emit(operator, CHIP, FAMILY.default(operator, CHIP)), tmp_path)

@@ -8,14 +8,13 @@ from typing import Any
 from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
-from deepgen.kernels.shared import gpu_kernel, language_of, served, source_text
+from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Gpu, Target
-from deepgen.vocabulary import Kernel, Source
+from deepgen.vocabulary import Kernel
 
 _SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
-_FOUR_SUMS = "TN % 4 == 0 ? 4 : "  # in schedule.h
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
@@ -49,7 +48,7 @@ class SimtGemm:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, gpu = served(operator, target, Gemm, Gpu)
         lowered = lower(gemm, config, gpu.warp, dots(gpu))
-        files = [Source(name, _text(name, gemm)) for name in _SOURCES]
+        files = sources(__name__, _SOURCES)
         implications = implied(gemm, config, lowered.macros)
         return gpu_kernel(self.name, language_of(gpu), files, lowered.macros, plan(gemm, config, lowered), implications)
 
@@ -65,8 +64,3 @@ def dots(gpu: Gpu) -> dict[str, int]:
     counts = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
     return {**counts, "f16": 2} if gpu.has("dot2") else counts
 
-
-def _text(name: str, gemm: Gemm) -> str:
-    """Four sums in f64 are wider than one store. All other kernels keep the text, and so the ids, that they have."""
-    text = source_text(__name__, name)
-    return text.replace(_FOUR_SUMS, "") if gemm.dtypes[3].bytes > 4 else text

@@ -21,14 +21,23 @@ DG_DEVICE void finish(const Problem& p, TYPE_C* to, const TYPE_ACC* sums) {
     store_global(to, out);
 }
 
-// STORE neighbours of a row of C, or of the sums that the next step adds up.
+constexpr int WIDEST = 16 / sizeof(TYPE_ACC);  // sums of one load or store
+// Sums of one store: neighbours of a row of C, or of a tile's part that its last block adds up.
+constexpr int OUT = FIXUP != 2 ? STORE : STAGE_ROWS || THREAD_SCATTER_B > WIDEST ? WIDEST : THREAD_SCATTER_B;
+
+// OUT neighbours of a row of C, or of the sums that another block or the next step adds up.
 DG_DEVICE void store_run(const Problem& p, const Work& w, int row, int column, const TYPE_ACC* sums) {
     if ((EDGE_M && row >= p.m) || (EDGE_N && column >= p.n)) return;
+#if FIXUP == 1 || FIXUP == 2
+    Vec<TYPE_ACC, OUT> out;
+    DG_UNROLL for (int e = 0; e < OUT; ++e) out.v[e] = sums[e];
 #if FIXUP == 1
-    Vec<TYPE_ACC, STORE> out;
-    DG_UNROLL for (int e = 0; e < STORE; ++e) out.v[e] = sums[e];
     i64 matrix = (i64)w.part * p.batch + w.batch;
     store_global(p.partial + (matrix * p.m + row) * p.n + column, out);
+#else
+    i64 slot = (i64)w.tile * p.splits + w.part;
+    store_global(p.partial + slot * (BM * BN) + (row - w.m) * BN + column - w.n, out);
+#endif
 #else
     finish<STORE>(p, p.c + w.batch * p.stride_c + row * (i64)p.ldc + column, sums);
 #endif
@@ -43,7 +52,7 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
     static_assert(TM % STAGE_ROWS == 0, "passes divide the thread's rows");
     constexpr int RUN = THREAD_SCATTER_B;
     const u32 first = shared_begin();
-    constexpr int ALL = C_ROWS * BN / STORE, EACH = (ALL + THREADS - 1) / THREADS;
+    constexpr int ALL = C_ROWS * BN / OUT, EACH = (ALL + THREADS - 1) / THREADS;
     DG_UNROLL for (int pass = 0; pass < TM; pass += STAGE_ROWS) {
         barrier();
         DG_UNROLL for (int i = 0; i < STAGE_ROWS; ++i)
@@ -58,12 +67,12 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
         DG_NO_UNROLL for (int i = 0; i < EACH; ++i) {
             int at = REDUCE_CONTINUOUS ? thread_id() + i * THREADS : thread_id() * EACH + i;
             if (ALL % THREADS != 0 && at >= ALL) continue;
-            int line = at / (BN / STORE), column = at % (BN / STORE) * STORE;
-            TYPE_ACC total[STORE] = {};
+            int line = at / (BN / OUT), column = at % (BN / OUT) * OUT;
+            TYPE_ACC total[OUT] = {};
             DG_UNROLL for (int u = 0; u < SPLIT_U; ++u) {
                 u32 from = first + u * C_BYTES + (line * C_PITCH + column) * sizeof(TYPE_ACC);
-                Vec<TYPE_ACC, STORE> part = load_shared<Vec<TYPE_ACC, STORE>>(from);
-                DG_UNROLL for (int e = 0; e < STORE; ++e) total[e] += part.v[e];
+                Vec<TYPE_ACC, OUT> part = load_shared<Vec<TYPE_ACC, OUT>>(from);
+                DG_UNROLL for (int e = 0; e < OUT; ++e) total[e] += part.v[e];
             }
             int owner = line / STAGE_ROWS;
             int row = ScatterA::first(owner / LANES_M, owner % LANES_M) + ScatterA::row(pass + line % STAGE_ROWS);
@@ -73,10 +82,43 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
 }
 #else
 DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& sums) {
-    static_assert(THREAD_SCATTER_B % STORE == 0, "a store takes neighbours of one thread");
+    static_assert(THREAD_SCATTER_B % OUT == 0, "a store takes neighbours of one thread");
     int row = w.m + ScatterA::first(lane.warp_m, lane.lane_m), column = w.n + ScatterB::first(lane.warp_n, lane.lane_n);
     DG_UNROLL for (int i = 0; i < TM; ++i)
-        DG_UNROLL for (int j = 0; j < TN; j += STORE)
+        DG_UNROLL for (int j = 0; j < TN; j += OUT)
             store_run(p, w, row + ScatterA::row(i), column + ScatterB::row(j), &sums[i][j]);
+}
+#endif
+
+#if FIXUP == 2
+// All parts of a tile, in their order: many loads are under way at once, since nothing else hides how long they take.
+DG_DEVICE void add_parts(const Problem& p, const Work& w) {
+    constexpr int LINE = BN / WIDEST, ALL = BM * LINE, EACH = (ALL + THREADS - 1) / THREADS;
+    constexpr int RUNS = EACH % 4 == 0 ? 4 : EACH % 2 == 0 ? 2 : 1;
+    constexpr int AHEAD = (THREADS * MIN_BLOCKS > 512 ? 8 : 16) / RUNS;  // as registers allow
+    const TYPE_ACC* slots = p.partial + (i64)w.tile * p.splits * (BM * BN);
+    DG_NO_UNROLL for (int i = 0; i < EACH; i += RUNS) {
+        TYPE_ACC total[RUNS][WIDEST] = {};
+        DG_NO_UNROLL for (int s = 0; s < p.splits; s += AHEAD) {
+            Vec<TYPE_ACC, WIDEST> part[AHEAD][RUNS] = {};
+            DG_UNROLL for (int a = 0; a < AHEAD; ++a)
+                DG_UNROLL for (int r = 0; r < RUNS; ++r) {
+                    int at = thread_id() + (i + r) * THREADS, row = at / LINE, column = at % LINE * WIDEST;
+                    bool inside = (!EDGE_M || w.m + row < p.m) && (!EDGE_N || w.n + column < p.n);
+                    if ((ALL % THREADS == 0 || at < ALL) && inside && s + a < p.splits)
+                        part[a][r] = load_fresh<Vec<TYPE_ACC, WIDEST>>(slots + (i64)(s + a) * (BM * BN) + at * WIDEST);
+                }
+            DG_UNROLL for (int a = 0; a < AHEAD; ++a)
+                DG_UNROLL for (int r = 0; r < RUNS; ++r)
+                    DG_UNROLL for (int e = 0; e < WIDEST; ++e) total[r][e] += part[a][r].v[e];
+        }
+        DG_UNROLL for (int r = 0; r < RUNS; ++r) {
+            int at = thread_id() + (i + r) * THREADS, row = w.m + at / LINE, column = w.n + at % LINE * WIDEST;
+            if ((ALL % THREADS != 0 && at >= ALL) || (EDGE_M && row >= p.m)) continue;
+            TYPE_C* to = p.c + w.batch * p.stride_c + row * (i64)p.ldc + column;
+            DG_UNROLL for (int e = 0; e < WIDEST; e += STORE)
+                if (!EDGE_N || column + e < p.n) finish<STORE>(p, to + e, &total[r][e]);
+        }
+    }
 }
 #endif

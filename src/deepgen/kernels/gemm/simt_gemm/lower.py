@@ -72,7 +72,9 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "UNROLL": gcd(c["UNROLL"], groups),
         "STAGE_ROWS": c["STAGE_ROWS"],
         # Lanes on different banks; lines stay whole numbers of stores.
-        "PAD_C": max(lanes_n, c["STORE"]) if c["THREAD_SCATTER_B"] == 1 else 0,
+        "PAD_C": max(lanes_n, _WIDEST // acc.bytes if c["FIXUP"] == "last" else c["STORE"])
+        if c["THREAD_SCATTER_B"] == 1
+        else 0,
         "REDUCE_CONTINUOUS": int(c["REDUCE_CONTINUOUS"]),
         "FIXUP": FIXUPS[c["FIXUP"]],
         "EDGE_M": int(everywhere or gemm.m % c["BM"] != 0),
@@ -119,7 +121,7 @@ def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) ->
             words = f"lines of {name} that are multiples of {width} elements"
             out += [(f"{size} % {width} == 0", words) for size in (along[name], *strides)]
     if macros["FIXUP"] in (FIXUPS["step"], FIXUPS["last"]):
-        least = min(gemm.k, 2 * config.get("SPLITS", 1) * config["BK"])
+        least = min(gemm.k, config.get("SPLITS", 1) * config["BK"])
         out.append((f"K >= {least}", f"K of at least {least}"))
     return tuple(out)
 
@@ -128,15 +130,15 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchP
     """One step, or two where the parts of K are added up by a second one."""
     c = config
     tiles = f"ceil_div(M, {c['BM']}) * ceil_div(N, {c['BN']}) * batch"
-    slot = lowered.threads * c["TM"] * c["TN"] * dtype(gemm.acc).bytes
+    tile = c["BM"] * c["BN"] * dtype(gemm.acc).bytes
     splits = c.get("SPLITS", 1)
     grid = {"none": tiles, "step": f"{tiles} * {splits}", "last": f"{tiles} * {splits}", "stream": c.get("BLOCKS", 1)}[
         c["FIXUP"]
     ]
     partial = {
         "step": f"{splits * dtype(gemm.acc).bytes} * M * N * batch",
-        "last": f"{tiles} * {splits * slot}",
-        "stream": c.get("BLOCKS", 1) * slot,
+        "last": f"{tiles} * {splits * tile}",
+        "stream": c.get("BLOCKS", 1) * tile * c["SPLIT_U"],
     }.get(c["FIXUP"])
     counters = {"last": f"{tiles} * 4", "stream": c.get("BLOCKS", 1) * 4}.get(c["FIXUP"])
     scale = scale_type(gemm)

@@ -1,15 +1,26 @@
 // A block's sums on their way to other blocks, and the kernel.
 #pragma once
 
-constexpr int RUN = TN % 4 == 0 ? 4 : TN % 2 == 0 ? 2 : 1;
-
 // A block at work, as `work.h` asks for it.
 struct Block {
-    // Sums lie in a slot as they lie in threads: no index but the thread's own is needed to add them up.
-    static constexpr int SLOT = THREADS * TM * TN;
     const Problem& p;
     const Lane& lane;
     Sums& sums;
+#if FIXUP == 2
+    // Sums lie in a slot as they lie in the tile, those of all groups added up: no thread needs its own to go on.
+    static constexpr int SLOT = BM * BN;
+    Work here;
+
+    DG_DEVICE void accumulate(const Work& w) {
+        here = w;
+        ::accumulate(sums, p, w, lane);
+    }
+    DG_DEVICE void leave(TYPE_ACC*) const { ::store(p, here, lane, sums); }
+    DG_DEVICE void add_up(const TYPE_ACC*, int) const { add_parts(p, here); }
+    DG_DEVICE void store(const Work&) const {}
+#else
+    // Sums lie in a slot as they lie in threads: no index but the thread's own is needed to add them up.
+    static constexpr int SLOT = THREADS * TM * TN, RUN = TN % WIDEST == 0 ? WIDEST : TN % 2 == 0 ? 2 : 1;
 
     DG_DEVICE void accumulate(const Work& w) { ::accumulate(sums, p, w, lane); }
     DG_DEVICE void store(const Work& w) { ::store(p, w, lane, sums); }
@@ -29,11 +40,7 @@ struct Block {
                 DG_UNROLL for (int e = 0; e < RUN; ++e) sums[i][j + e] += run.v[e];
             }
     }
-    DG_DEVICE void add_up(const TYPE_ACC* slots, int count) {
-        DG_UNROLL for (int i = 0; i < TM; ++i)
-            DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
-        for (int s = 0; s < count; ++s) add(slots + (i64)s * SLOT);
-    }
+#endif
 };
 
 DG_KERNEL(THREADS, MIN_BLOCKS)
@@ -43,7 +50,7 @@ gemm(const TYPE_A* a, const TYPE_B* b, TYPE_C* c, TYPE_ACC* partial, u32* arrive
     Problem p = {a, b, c, partial, arrived, m, n, k, batch, lda, ldb, ldc, stride_a, stride_b, stride_c, alpha, beta, splits};
     Lane lane;
     Sums sums;
-    Block block = {p, lane, sums};
+    Block block{p, lane, sums};
     do_share(p, block);
 }
 

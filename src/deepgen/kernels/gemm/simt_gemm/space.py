@@ -14,7 +14,7 @@ _RESERVED = 40  # registers for addresses, counters and loads under way
 _LEAST_RESERVED = 16  # about what the leanest of the measured winners does with
 _MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
 _MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
-_LEAST_SLICE = 64  # steps of K; below it adding parts up costs more than it gains
+_LEAST_SLICE = 32  # steps of K; below it adding parts up costs more than it gains
 
 
 def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -125,14 +125,15 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None
     fixup = s.knob("FIXUP", _fixups(gemm, gpu))
     splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
     blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
-    s.require(implies(fixup.isin(["step", "last"]), splits * bk * 2 <= gemm.k), "every part of K has two steps")
+    s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
     s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
     s.knob("GUARD", ["sizes"])
 
 
 def _tile_sizes(size: int) -> list[int]:
     """Not more than twice what there is: the rest of the tile would be idle."""
-    return [t for t in (16, 32, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
+    small = [8] if size <= 16 else []
+    return small + [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
 
 
 def _load_widths(gemm: Gemm, side: str) -> list[int]:
