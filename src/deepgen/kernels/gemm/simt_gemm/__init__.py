@@ -63,4 +63,3 @@ def dots(gpu: Gpu) -> dict[str, int]:
     """By dtype, how many products one instruction adds up."""
     counts = {"i8": 4} if gpu.has("dp4a") or gpu.has("dot4") else {}
     return {**counts, "f16": 2} if gpu.has("dot2") else counts
-
