@@ -134,6 +134,27 @@ def test_sums_along_k_are_right_on_all_sizes(target: X86) -> None:
     assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("m", "n"), [(13, 400), (400, 13)])
+@pytest.mark.parametrize("target", MACHINES)
+def test_few_rows_or_columns_are_right_in_every_layout(target: X86, m: int, n: int, layout: str) -> None:
+    operator = gemm(m, n, 700, layout=layout, bias=True, activation="relu")
+    swap = m > n
+    thin = layout[0] == "t" if swap else layout[1] == "n"
+    if thin:
+        config = {"KIND": "thin", "MR": 7, "NR": 1, "NC": 128, "UNROLL": 8, "NEXT_BLOCK": True}
+    else:
+        config = {"KIND": "dot", "MR": 4, "NR": 2}
+        config |= {} if (layout[1] == "t" if swap else layout[0] == "n") else {"KC": 256}
+    config |= {"SWAP": swap, "PREFETCH": 8, "THREADS": 1}
+    for shared in ({}, {"THREADS": 2, "PARTITION": "k", "TASKS": 1}):
+        chosen = {**config, **shared}
+        assert FAMILY.space(operator, replace(target, cores=2)).explain(chosen) == []
+        runs = Runs(FAMILY.emit(operator, target, chosen), target)
+        assert complaints(runs, operator) == [] and runs.wrong(operator) == ""
+        assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())
+
+
 def test_tasks_on_a_curve_cover_all_of_c() -> None:
     operator = gemm(200, 300, 64)
     config = {**FAMILY.default(operator, NATIVE), "THREADS": 2, "PARTITION": "mn", "TASKS": 8, "CURVE": True}

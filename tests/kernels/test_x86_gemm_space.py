@@ -72,6 +72,29 @@ def test_the_default_lies_in_the_space_whatever_the_sizes(machine: X86) -> None:
                 assert family.space(operator, machine).explain(config) == [], operator.describe()
 
 
+@pytest.mark.parametrize("machine", [MACHINE, OLDER, CROWDED])
+def test_what_the_model_ranks_lies_in_the_space(machine: X86) -> None:
+    for m, n, k in itertools.product((1, 5, 16, 24, 500), (1, 9, 40, 2000), (4, 1250)):
+        for layout, batch in zip(LAYOUTS, (1, 1, 7, 200), strict=True):
+            operator = gemm(m, n, k, layout=layout, batch=batch)
+            space, default, *others = FAMILY.space(operator, machine), *FAMILY.ranked(operator, machine)
+            assert default == FAMILY.default(operator, machine) and default not in others
+            assert [config for config in others if space.explain(config)] == [], operator.describe()
+            assert len(others) >= 3 or min(m, n) > 16
+
+
+def test_few_rows_or_columns_have_kinds_of_their_own_in_every_layout() -> None:
+    for m, n in ((5, 300), (300, 5)):
+        for layout in LAYOUTS:
+            (kinds,) = (
+                k.values for k in FAMILY.space(gemm(m, n, 100, layout=layout), MACHINE).knobs if k.name == "KIND"
+            )
+            thin = (layout[1] == "n") if m < n else (layout[0] == "t")
+            assert {"thin" if thin else "dot"} <= {*kinds}, (m, n, layout)
+    (kinds,) = (k.values for k in FAMILY.space(gemm(300, 300, 100), MACHINE).knobs if k.name == "KIND")
+    assert [*kinds] == ["tiles"]
+
+
 def test_a_batch_of_small_matrices_is_shared_by_matrices() -> None:
     operator = gemm(128, 128, 64, batch=96, layout="nt")
     config = FAMILY.default(operator, MACHINE)
@@ -145,7 +168,7 @@ def test_loops_in_assembly_take_the_registers_there_are(target: X86) -> None:
         operator = gemm(137, 263, 1031, layout=layout)
         for config in FAMILY.space(operator, target).sample(40, seed=1):
             loops = [source.text for source in FAMILY.emit(operator, target, config).sources if "loops" in source.name]
-            assert len(loops) == (config["KIND"] != "dot")
+            assert len(loops) == (config["KIND"] == "tiles")
             numbers = {int(n) for text in loops for n in re.findall(r"%[xyz]mm(\d+)", text)}
             assert all(n < target.vector_registers for n in numbers)
             multiplied = [line for text in loops for line in text.splitlines() if "vfmadd231ps %" in line]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from deepgen.kernels.base import Rank
-from deepgen.kernels.gemm.x86_gemm.defaults import default_config
+from deepgen.kernels.gemm.x86_gemm.defaults import default_config, guesses
 from deepgen.kernels.gemm.x86_gemm.space import FLOAT, NEXT, along_k, along_n, gemm_space, worth_help
 from deepgen.kernels.gemm.x86_gemm.tile import text
 from deepgen.kernels.shared import c_kernel, served
@@ -20,7 +20,7 @@ from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Source, Step,
 _A_ROW_PAD = 16  # floats that fma_knobs.h adds to each packed row of A
 _LINE = 64  # bytes
 _MOST_LINES = 4  # in an iteration of the innermost loop; more would hold up the loads of the tile itself
-_PARTS = ("knobs", "region", "result", "later", "tile", "pack", "blocks", "dot")
+_PARTS = ("knobs", "region", "result", "later", "tile", "pack", "blocks", "thin")
 _SOURCES = (
     "gemm_fma.c",
     "x86_vector.h",
@@ -68,18 +68,27 @@ class X86Gemm:
         )
         macros = _macros(gemm, config, lanes)
         kernel = c_kernel(self.name, __name__, _SOURCES, macros, plan)
-        if config["KIND"] == "dot":
+        if config["KIND"] != "tiles":
             return kernel
         return replace(kernel, sources=(*kernel.sources, Source("fma_loops.h", text(macros, lanes))))
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return default_config(*served(operator, target, Gemm, X86), constant_b=self._constant_b)
 
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        gemm, cpu = served(operator, target, Gemm, X86)
+        default = self.default(operator, target)
+        yield default
+        if not self._constant_b:
+            yield from (config for config in guesses(gemm, cpu) if config != default)
+
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         gemm, cpu = served(operator, target, Gemm, X86)
         rows, vectors, lanes = config["MR"], config["NR"], cpu.vector_bytes // FLOAT
         # Two multiply-adds or two loads in a clock, and sums wait for the step before.
         clocks = max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
+        if config["KIND"] == "thin":
+            return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, vectors * lanes, 1, clocks))
         if config["KIND"] == "dot":
             return seconds(gemm, {**config, "PACK_B": "none"}, TileCost(rows, vectors, lanes, clocks))
         return seconds(gemm, config, TileCost(rows, vectors * lanes, 1, clocks))
@@ -99,15 +108,16 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
     """The knobs as fma_knobs.h names them."""
     swap = config.get("SWAP", False)
     width = gemm.m if swap else gemm.n
-    dot = config["KIND"] == "dot"
+    kind = config["KIND"]
     return {
         "A_T": int(not along_k(gemm)[0 if swap else 1]),
         "B_T": int(not along_n(gemm)[0 if swap else 1]),
         "SWAP": int(swap),
-        "DOT": int(dot),
+        "DOT": int(kind == "dot"),
+        "THIN": int(kind == "thin"),
         "MR": config["MR"],
         "NR": config["NR"],
-        "TAIL": 0 if dot else -(-(width % (config["NR"] * lanes)) // lanes),
+        "TAIL": 0 if kind != "tiles" else -(-(width % (config["NR"] * lanes)) // lanes),
         **{name: config.get(name, unused) for name, unused in (("MC", 64), ("NC", 1024), ("KC", 64), ("UNROLL", 1))},
         "PACK_A": _PACK_A[config.get("PACK_A", "none")],
         "PACK_B": _PACK_B[config.get("PACK_B", "none")],
@@ -135,6 +145,8 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
 def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
     """Cache lines that an iteration of the innermost loop asks for: all that comes next, no faster than need be."""
     height, width = (gemm.n, gemm.m) if config.get("SWAP") else (gemm.m, gemm.n)
+    if config["KIND"] != "tiles":
+        return 1
     if config.get("NEXT_BLOCK"):  # the lines of a panel of B, by the tiles of all strips but the first
         in_an_iteration: int = config["UNROLL"] * config["NR"] * lanes * FLOAT // _LINE
         strips: int = height // config["MR"]
@@ -149,15 +161,18 @@ def _next_lines(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> int:
 
 def _workspace_bytes(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> str | int:
     """What gemm_fma.c asks for: a slot a thread, and the slices of K that are added up at the end."""
-    if config["KIND"] == "dot":
-        slots = 0
+    kind, floats = config["KIND"], 0
+    if kind == "thin":
+        floats = 2 * config["MR"] * (config["NC"] + _A_ROW_PAD)
+    elif kind == "dot":
+        floats = 2 * config["MR"] * (config["KC"] + _A_ROW_PAD) if "KC" in config else 0
     else:
         columns = config["NR"] * lanes
         strips = config["MC"] // config["MR"] if config["PACK_A"] != "none" else 1
         whole = config["NC"] // columns
         panels = {"block": whole, "first": whole, "panel": 1}.get(config["PACK_B"], 0)
         floats = strips * config["MR"] * (config["KC"] + _A_ROW_PAD) + lanes + panels * columns * config["KC"]
-        slots = config["THREADS"] * (-(-floats // 16) * 16) * FLOAT
+    slots: int = config["THREADS"] * (-(-floats // 16) * 16) * FLOAT
     if config.get("HUGE_PAGES"):
         slots = -(-slots // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE
     if config.get("PARTITION") != "k":

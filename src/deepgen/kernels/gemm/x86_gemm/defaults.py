@@ -1,8 +1,12 @@
-"""The config of the f32 GEMM on x86 that a search starts from. Each choice was measured: docs/kernels/x86_gemm.md."""
+"""The configs of the f32 GEMM on x86 that a search starts from. Each choice was measured: docs/kernels/x86_gemm.md.
+
+Products of few rows or columns, and small ones, have a model of their time: cycles of one core, counted as that page
+explains, with constants that were fitted to times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.x86_gemm.space import (
@@ -10,20 +14,22 @@ from deepgen.kernels.gemm.x86_gemm.space import (
     BLOCK_N,
     FLOAT,
     LEAST_SLICE,
+    THIN,
+    VECTORS,
     WORTH_A_THREAD,
     along_k,
     along_n,
     depths,
     large_tiles,
+    may_share,
     most_block_bytes,
     small,
     worth_help,
 )
-from deepgen.kernels.shared import covering, nearest
+from deepgen.kernels.shared import covering, nearest, thread_counts
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
-_THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
 _ROWS = 8  # of a tile; each is a stream of its own where A is read in place
 _FEW = 128  # rows of C up to which packing B as a step of its own would show
 _SOME = 256  # rows of C up to which packing B would cost more than reading it where it lies
@@ -35,9 +41,19 @@ _SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to a
 _PAGES = 96  # whose places the nearest TLB holds
 
 
+# What the model counts, in cycles.
+_CALL = 300.0  # of a call and a task
+_TILE = 60.0  # to begin and to end a tile
+_SQUARE = 100.0  # a square of a transposed tile, until it is in C
+_TURN, _PART_TURN = 45.0, 110.0  # a square that is turned while it is packed: whole, and in part
+_COPY = 1.5  # a vector that is packed as it is
+_NEAR, _FAR = 48.0, 10.0  # bytes that a cycle brings from L2, and from L3
+_WAKE = 8000.0  # of a call that another thread takes part in
+
+
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
     """A good config without any search; a constant B is packed before all runs."""
-    if gemm.layout == "nt" and gemm.m <= _THIN and not constant_b:
+    if gemm.layout == "nt" and gemm.m <= THIN and not constant_b:
         return _sums_along_k(gemm, cpu)
     # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
@@ -48,7 +64,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     bytes_b = width * gemm.k * FLOAT
     little = bytes_b <= cpu.l2_bytes // 4
     small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
-    streamed = gemm.m <= _THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
+    streamed = gemm.m <= THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
     narrow = width <= 8 * lanes
     ahead = constant_b and not streamed  # what is read once is read where it lies
     one_panel = little and small_a and not (ahead or b_in_place)
@@ -119,7 +135,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
 def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
     rows = min(gemm.m, 8)
     most = [v for v in (1, 2, 3, 4, 6, 8) if rows * v + v + 1 <= cpu.vector_registers and v <= gemm.n]
-    config = {"KIND": "dot", "MR": rows, "NR": most[-1], "PREFETCH": 16 if rows > 4 else 0}
+    config = {"KIND": "dot", "SWAP": False, "MR": rows, "NR": most[-1], "PREFETCH": 16 if rows > 4 else 0}
     return {**config, **_threads(gemm, cpu, gemm.m, gemm.n, rows, most[-1])}
 
 
@@ -151,7 +167,7 @@ def _threads(
 
 def _tile(gemm: Gemm, cpu: X86, height: int, width: int, *, transposed: bool) -> tuple[int, int]:
     lanes = cpu.vector_bytes // FLOAT
-    streamed = gemm.m <= _THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
+    streamed = gemm.m <= THIN and gemm.layout[1] == "n" and gemm.n * gemm.k * FLOAT > cpu.l2_bytes // 4
     low = [(r, v) for r, v in large_tiles(cpu, height, width) if r <= _ROWS]
     most = 8 if not streamed else 2 if gemm.m > 4 else 4
     if max(height, width) * gemm.k * FLOAT <= cpu.l2_bytes // 4:  # a panel of B may stay in L1
@@ -177,3 +193,177 @@ def _tile_cost(height: int, width: int, lanes: int, rows: int, vectors: int, loa
     panels, rest = divmod(-(-width // lanes), vectors)
     strips = height // rows + (1.2 if height % rows else 0.0)
     return strips * (panels * tile(vectors) + (1.1 * tile(rest) if rest else 0.0))
+
+
+def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
+    """Configs for this product, the fastest by the model first; none where the model knows nothing of it."""
+    if min(gemm.m, gemm.n) > THIN and not _fits(gemm, cpu):
+        return []
+    alone = sorted(_configs(gemm, cpu), key=lambda config: cycles(gemm, cpu, config))
+    shared = [_shared(gemm, cpu, config) for config in alone[:4]]
+    return sorted(shared, key=lambda config: cycles(gemm, cpu, config))
+
+
+def _fits(gemm: Gemm, cpu: X86) -> bool:
+    """Whether nothing of a product has to be brought into the cache while it runs."""
+    return (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * FLOAT <= cpu.l2_bytes // 4
+
+
+def cycles(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> float:
+    """Of the busiest thread."""
+    lanes, swap = cpu.vector_bytes // FLOAT, config["SWAP"]
+    height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    work = {"tiles": _tiles, "thin": _thin, "dot": _dot}[config["KIND"]]
+    threads, deep = config["THREADS"], gemm.k
+    waking = 0.0
+    batch = gemm.batch
+    if threads > 1:
+        waking = _WAKE + 500.0 * threads
+        part = config["PARTITION"]
+        if part == "batch":
+            batch = -(-batch // threads)
+        elif part == "k":
+            deep = -(-deep // threads)
+            waking += _WAKE / 4 + threads * gemm.m * gemm.n / lanes
+        elif part == "n":
+            width = -(-width // threads)
+        else:
+            height = -(-height // threads)
+    arithmetic = work(gemm, config, lanes, height, width, deep)
+    # What does not stay in L2 from call to call comes from beyond.
+    touched = (height * deep + deep * width + height * width) * FLOAT * batch
+    beyond = touched / _FAR if touched > cpu.l2_bytes * 3 // 4 else 0.0
+    return _CALL + waking + max(batch * arithmetic, beyond) + 0.25 * min(batch * arithmetic, beyond)
+
+
+def _step(rows: int, vectors: int) -> float:
+    """Two multiply-adds in a cycle, of latency four; loads cost little beside them, but not nothing."""
+    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.06 * rows + 0.1 * vectors
+
+
+def _tiles(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: int, deep: int) -> float:
+    rows, vectors, swap = config["MR"], config["NR"], config["SWAP"]
+    strips = -(-height // rows)
+    panels, rest = divmod(-(-width // lanes), vectors)
+    blocks = -(-deep // config["KC"])
+
+    def tile(across: int) -> float:
+        put = _SQUARE * across if swap else 0.6 * rows * across
+        return float(deep * _step(rows, across) + blocks * (_TILE + put))
+
+    whole: float = strips * (panels * tile(vectors) + (tile(rest) if rest else 0.0))
+    squares, in_part = divmod(deep, lanes)
+    turned = squares * _TURN + (_PART_TURN if in_part else 0.0)
+    if config["PACK_A"] == "panels":
+        whole += strips * (deep * 2.0 if not along_k(gemm)[not swap] else (squares + 1) * _PART_TURN)
+    elif height % rows:  # the last rows are copied
+        whole += deep * rows / 8
+    if config["PACK_B"] in ("panel", "block"):
+        many = -(-width // lanes)
+        whole += many * (deep * _COPY if along_n(gemm)[not swap] else turned)
+    elif config["PACK_B"] == "first":
+        whole += -(-width // lanes) * deep * 0.5
+    return whole
+
+
+def _thin(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: int, deep: int) -> float:
+    rows, vectors, unroll = config["MR"], config["NR"], config["UNROLL"]
+    panels, rest = divmod(-(-width // lanes), vectors)
+    groups, sweeps = -(-height // rows), -(-deep // unroll)
+
+    def swept(across: int) -> float:
+        return float(deep * _step(rows, across) + sweeps * (rows * across + 4.0))
+
+    whole: float = groups * (sweeps * (30.0 + 2.0 * rows) + panels * swept(vectors) + rest * swept(1))
+    return whole + (_SQUARE * groups * -(-width // lanes) if config["SWAP"] else 0.0)
+
+
+def _dot(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: int, deep: int) -> float:
+    rows, vectors = config["MR"], config["NR"]
+    steps = -(-deep // lanes)
+    sums = 30.0 + 2.2 * rows * vectors + 4.0 * (vectors if config["SWAP"] else rows)
+    whole: float = -(-height // rows) * -(-width // vectors) * (steps * _step(rows, vectors) + sums)
+    return whole + (steps * _PART_TURN * -(-height // rows) if "KC" in config else 0.0)
+
+
+def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
+    """On one thread: both ways round, all kinds that serve, tiles of all sizes."""
+    lanes = cpu.vector_bytes // FLOAT
+    for swap in (False, True):
+        height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+        a_along_k, b_along_n = along_k(gemm)[not swap], along_n(gemm)[not swap]
+        groups = -(-height // 8)
+        rows = -(-height // groups)
+        fitting = [v for v in VECTORS if rows * v + v + 1 <= cpu.vector_registers]
+        common = {"SWAP": swap, "PREFETCH": 0, "THREADS": 1}
+        if height <= THIN and b_along_n:
+            widths = [n for n in covering(BLOCK_N, width) if n <= (4096 if height == 1 else 1024 // groups)]
+            for vectors in (v for v in fitting if v <= 4 and v * lanes < width + lanes):
+                yield {
+                    **{"KIND": "thin", "MR": rows, "NR": vectors, "NC": widths[-1], "UNROLL": 8, "NEXT_BLOCK": False},
+                    **common,
+                }
+        if height <= 2 * THIN and not b_along_n:
+            for vectors in (v for v in fitting if v <= width):
+                depth = {} if a_along_k else {"KC": nearest_depth(gemm, 1024)}
+                yield {"KIND": "dot", "MR": rows, "NR": vectors, **depth, **common}
+        yield from _tile_configs(gemm, cpu, swap, height, width)
+
+
+def nearest_depth(gemm: Gemm, most: int) -> int:
+    """The longest block of K up to a limit."""
+    return max(d for d in depths(gemm) if d <= most or d == depths(gemm)[0])
+
+
+def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> Iterator[dict[str, Any]]:
+    lanes = cpu.vector_bytes // FLOAT
+    a_along_k, b_along_n = along_k(gemm)[not swap], along_n(gemm)[not swap]
+    for rows, vectors in large_tiles(cpu, height, width):
+        pack_b, inner = ("none", "b") if b_along_n else ("panel", "a")
+        most = cpu.l1d_bytes // (FLOAT * (vectors * lanes if inner == "a" else rows))
+        depth = nearest_depth(gemm, min(most, cpu.l2_bytes // FLOAT // max(BLOCK_M[0], BLOCK_N[0], vectors * lanes)))
+        heights = [m for m in covering(BLOCK_M, height) if m * depth * FLOAT <= cpu.l2_bytes]
+        widths = [n for n in covering(BLOCK_N, width) if n >= vectors * lanes]
+        for pack_a in ("none",) if a_along_k else ("none", "panels"):
+            yield {
+                "KIND": "tiles",
+                "SWAP": swap,
+                "MR": rows,
+                "NR": vectors,
+                "MC": heights[-1],
+                "NC": [n for n in widths if n == widths[0] or n * depth * FLOAT <= most_block_bytes(cpu)][-1],
+                "KC": depth,
+                "PACK_A": pack_a,
+                "PACK_B": pack_b,
+                "OUTER": "b",
+                "INNER": inner,
+                "UNROLL": 8 if depth >= 8 and gemm.k >= 64 else 4,
+                "PREFETCH": 0,
+                "PREFETCH_A": 0,
+                "NEXT_STRIP": False,
+                "NEXT_BLOCK": False,
+                "PACK_FETCH": False,
+                "AHEAD": False,
+                "NEXT": "none",
+                "STREAM_C": False,
+                "HUGE_PAGES": False,
+                "THREADS": 1,
+            }
+
+
+def _shared(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same on as many threads as pay, what is divided chosen too."""
+    lanes = cpu.vector_bytes // FLOAT
+    swap = config["SWAP"]
+    height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
+    columns = config["NR"] * (1 if config["KIND"] == "dot" else lanes)
+    ways = [config]
+    for threads in thread_counts(cpu.cores)[1:]:
+        if not may_share(gemm, threads):
+            continue
+        divided = ["batch"] if threads <= gemm.batch else []
+        divided += ["n"] if threads * columns < width + columns else []
+        divided += ["m"] if threads * config["MR"] < height + config["MR"] else []
+        divided += ["k"] if threads * LEAST_SLICE <= gemm.k else []
+        ways += [{**config, "THREADS": threads, "PARTITION": part, "TASKS": 1} for part in divided]
+    return min(ways, key=lambda way: cycles(gemm, cpu, way))

@@ -11,24 +11,6 @@ typedef struct {
     offer strips;        // by their first rows
 } work;
 
-// Sums that a loop leaves: of a tile with more to be done than to scale it. Rows of COLS numbers.
-static void put(const float *sums, long rows, long cols, const result *r) {
-#if SWAP  // columns of C: squares of the tile are turned in registers
-    mask filled = first(rows);
-    for (long j = 0; j < cols; j += VL) {
-        vec t[VL];
-        UNROLLED for (int i = 0; i < VL; i++) t[i] = i < MR ? load(sums + (i < MR ? i : 0) * COLS + j) : all(0);
-        transpose(t);
-        UNROLLED for (int i = 0; i < VL; i++)
-            if (i < cols - j) finish(t[i], r->c + (j + i) * r->ldc, 0, filled, r);
-    }
-#else
-    for (long i = 0; i < rows; i++)
-        for (long j = 0; j < cols; j += VL)
-            finish(load(sums + i * COLS + j), r->c + i * r->ldc, j, first(cols - j), r);
-#endif
-}
-
 // The tile at row i and column j of a block, `cols` columns of it.
 typedef struct {
     const float *strip, *panel;
@@ -50,7 +32,7 @@ static void run(void (*loop)(tile_work *), int unroll, const work *w, const tile
     if (ASKS) job.at = later->at, job.end = later->end, job.gap = later->gap, job.ld = later->ld;
     loop(&job);
     if (ASKS) later->at = job.at, later->end = job.end;
-    if (left) put(sums, t->rows, t->cols, &r);
+    if (left) put(sums, COLS, t->rows, t->cols, &r);
 }
 
 static void one_tile(const work *w, const float *strip, const float *panel, long ldb, long i, long j, coming *next) {

@@ -12,8 +12,11 @@
 #ifndef SWAP  // 1: the caller's A and B change places
 #define SWAP 0
 #endif
-#ifndef DOT  // 1: sums run along K in vectors, nothing is packed (A must be stored M x K, B N x K)
+#ifndef DOT  // 1: for few rows of C, sums run along K in vectors (B must be stored N x K)
 #define DOT 0
+#endif
+#ifndef THIN  // 1: for few rows of C, UNROLL rows of B at a time from end to end (B must be stored K x N)
+#define THIN 0
 #endif
 #ifndef MR  // register tile: rows
 #define MR 12
@@ -117,11 +120,14 @@
 #if NEXT && (NEXT_STRIP || NEXT_BLOCK)
 #error "either what this matrix needs next is asked for, or the next matrix"
 #endif
-#if HELP && (INNER_A || DOT)
+#if HELP && (INNER_A || DOT || THIN)
 #error "others can help where strips of A pass over a block of B"
 #endif
-#if DOT && (A_T || !B_T || SWAP)
-#error "sums along K need rows of A and B that run along K"
+#if DOT && !B_T
+#error "sums along K need rows of B that run along K"
+#endif
+#if THIN && B_T
+#error "rows of B from end to end need a B that is stored K x N"
 #endif
 
 enum {
@@ -131,11 +137,15 @@ enum {
     A_ROW = KC + 16,                   // of a packed row; the odd cache line keeps rows out of each other's sets
     A_STRIP = MR * A_ROW,              // MR rows of A, packed
     B_PANEL = KC * COLS,               // one panel of B, packed
-    A_FLOATS = DOT ? 0 : (PACK_A ? MC_WHOLE / MR : 1) * A_STRIP + VL,  // in place, the last rows still need a strip
-    B_FLOATS = DOT || !PACK_B || PACK_B == 3 ? 0 : (PACK_B == 2 ? 1 : NC_WHOLE / COLS) * B_PANEL,
+    A_TILES = (PACK_A ? MC_WHOLE / MR : 1) * A_STRIP + VL,  // in place, the last rows still need a strip
+    B_TILES = !PACK_B || PACK_B == 3 ? 0 : (PACK_B == 2 ? 1 : NC_WHOLE / COLS) * B_PANEL,
+    SUMS_ROW = NC + 16,                // of sums that wait
+    A_FLOATS = THIN ? 2 * MR * SUMS_ROW : DOT ? (A_T ? 2 * A_STRIP : 0) : A_TILES,
+    B_FLOATS = DOT || THIN ? 0 : B_TILES,
     SLOT_FLOATS = (A_FLOATS + B_FLOATS + 15) / 16 * 16,  // scratch of one thread
 };
 
 #define ROWS_AHEAD 24            // rows of B in place that a tile asks for ahead: as long as the last-level cache takes
 #define WORTH_HELP 4             // strips left: a helper's first one takes longer, B is in the caches of another core
 #define AHEAD_BYTES (256 << 10)  // operands up to this size are asked for at once
+#define WORTH_A_THREAD (64 << 10)  // numbers to add: waking another thread takes as long

@@ -74,3 +74,21 @@ ALWAYS_INLINE void finish(vec x, float *c, long j, mask m, const result *r) {
     }
     store_part(c + j, m, x);
 }
+
+// Sums that are in memory: of a tile with more to be done than to scale it. Rows of `width` numbers.
+static inline void put(const float *sums, long width, long rows, long cols, const result *r) {
+#if SWAP  // columns of C: squares of the tile are turned in registers
+    mask filled = first(rows);
+    for (long j = 0; j < cols; j += VL) {
+        vec t[VL];
+        UNROLLED for (int i = 0; i < VL; i++) t[i] = i < MR ? load(sums + (i < MR ? i : 0) * width + j) : all(0);
+        transpose(t);
+        UNROLLED for (int i = 0; i < VL; i++)
+            if (i < cols - j) finish(t[i], r->c + (j + i) * r->ldc, 0, filled, r);
+    }
+#else
+    for (long i = 0; i < rows; i++)
+        for (long j = 0; j < cols; j += VL)
+            finish(load(sums + i * width + j), r->c + i * r->ldc, j, first(cols - j), r);
+#endif
+}

@@ -4,7 +4,7 @@
 // Levels, from the inside out, a file each:
 //   fma_region.h  where parts of A and B lie
 //   fma_later.h   what later tiles will need
-//   fma_tile.h    MR rows x NR vectors of C in registers (fma_dot.h: sums along K instead); the loops: tile.py
+//   fma_tile.h    MR rows x NR vectors of C in registers; the loops: tile.py. Few rows of C: fma_thin.h instead
 //   fma_result.h  what becomes of a finished tile
 //   fma_pack.h    operands in the order in which tiles read them
 //   fma_blocks.h  cache blocks
@@ -17,9 +17,9 @@
 #include "fma_knobs.h"
 #include "fma_region.h"
 #include "fma_result.h"
-#if DOT
+#if DOT || THIN
 typedef int work;  // nothing that another thread could help with
-#include "fma_dot.h"
+#include "fma_thin.h"
 #else
 #include "fma_later.h"
 #include "fma_tile.h"
@@ -30,7 +30,7 @@ typedef int work;  // nothing that another thread could help with
 #include "x86_pages.h"
 #include "x86_pool.h"
 #include "x86_offer.h"
-#if !DOT
+#if !DOT && !THIN
 #include "fma_blocks.h"
 #endif
 
@@ -72,9 +72,9 @@ static void one_task(const job *g, work *w, float *scratch, long t) {
             r.ldc = columns;
             r.beta = 0;
         }
-#if DOT
-        (void)scratch, (void)w;
-        dot_gemm(a.at, a.ld, b.at, b.ld, m.size, n.size, k.size, r);
+#if DOT || THIN
+        (void)w;
+        few_rows(scratch, a.at, a.ld, b.at, b.ld, m.size, n.size, k.size, r);
 #else
         coming next = {0};
         if (NEXT && x + 1 < e.from + e.size) {
@@ -171,7 +171,7 @@ void deepgen_gemm(const float *A, const float *B, const float *bias, float *C, f
 #if PARTITION == 3
     if (g.parts_k > 1) {
         g.next = 0;
-        pool_run(threads, draw_rows, &g);
+        pool_run(M * N * batch * g.parts_k < WORTH_A_THREAD ? 1 : threads, draw_rows, &g);
     }
 #endif
 }

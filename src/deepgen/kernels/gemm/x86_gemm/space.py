@@ -29,6 +29,10 @@ class _RegisterTile:
     def tiled(self) -> Expr:
         return self.kind == "tiles"
 
+    @property
+    def thin(self) -> Expr:
+        return self.kind == "thin"
+
 
 def gemm_space(name: str, gemm: Gemm, cpu: X86, *, constant_b: bool) -> Space:
     s = Space(name)
@@ -40,31 +44,33 @@ def gemm_space(name: str, gemm: Gemm, cpu: X86, *, constant_b: bool) -> Space:
 
 def _tile(s: Space, gemm: Gemm, cpu: X86, constant_b: bool) -> _RegisterTile:
     lanes = cpu.vector_bytes // FLOAT
-    kind = s.knob("KIND", ["tiles", "dot"] if gemm.layout == "nt" and not constant_b else ["tiles"])
-    tiled = kind == "tiles"
-    swap = s.knob("SWAP", [False] if constant_b else [False, True], when=tiled)
-    heights = {*up_to(ROWS, min(max(gemm.m, gemm.n), lanes)), *all_at_once(gemm)}
+    kinds = [] if constant_b else [kind for kind in ("dot", "thin") if may_be(kind, gemm)]
+    kind = s.knob("KIND", ["tiles", *kinds])
+    tiled, thin = kind == "tiles", kind == "thin"
+    swap = s.knob("SWAP", [False] if constant_b else [False, True])
+    heights = {*up_to(ROWS, min(max(gemm.m, gemm.n), lanes)), *(size for size in (gemm.m, gemm.n) if size <= lanes)}
     rows = s.knob("MR", sorted(heights))
     vectors = s.knob("NR", VECTORS)
-    transposed = tiled & swap
-    height = s.derive("height", where(transposed, gemm.n, gemm.m))
-    width = s.derive("width", where(transposed, gemm.m, gemm.n))
-    columns = s.derive("tile_columns", where(tiled, vectors * lanes, vectors))
+    height = s.derive("height", where(swap, gemm.n, gemm.m))
+    width = s.derive("width", where(swap, gemm.m, gemm.n))
+    dot = kind == "dot"
+    columns = s.derive("tile_columns", where(dot, vectors, vectors * lanes))
     s.require(
         rows * vectors + vectors + 1 <= cpu.vector_registers,
         "the tile, a row of B and a number of A fit in the vector registers",
     )
     s.require(rows <= height, "a tile is not higher than C")
-    s.require(columns < width + where(tiled, lanes, 1), "a tile is not wider than C")
-    full = where(
-        transposed, *(max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.n, gemm.m), (gemm.m, gemm.n)))
-    )
+    s.require(columns < width + where(dot, 1, lanes), "a tile is not wider than C")
+    full = where(swap, *(max(r * v for r, v in tiles(cpu, *size)) for size in ((gemm.n, gemm.m), (gemm.m, gemm.n))))
     whole = height % rows == 0
     s.require(
         implies(tiled, rows * vectors * where(whole, 3, 2) >= full),
         "the tile is at least half of the largest that the registers and the matrix allow, or a third in whole strips",
     )
-    s.require(implies(kind == "dot", gemm.m <= rows * _FEW_STRIPS), "sums along K are for few rows of C")
+    s.require(implies(dot, ~where(swap, *along_n(gemm))), "sums along K need a B that runs along K")
+    s.require(implies(thin, where(swap, *along_n(gemm))), "rows of B from end to end need a B that runs along N")
+    s.require(implies(dot, height <= rows * _FEW_STRIPS), "sums along K are for few rows of C")
+    s.require(implies(thin, (height <= 2 * rows) & (height <= THIN)), "few rows of C pass over B together")
     return _RegisterTile(kind, swap, rows, vectors, columns, height, width)
 
 
@@ -72,17 +78,18 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: boo
     tiled, swap = tile.tiled, tile.swap
     lanes, longest = cpu.vector_bytes // FLOAT, max(gemm.m, gemm.n)
     mc = s.knob("MC", covering(BLOCK_M, longest), when=tiled)
-    nc = s.knob("NC", covering(BLOCK_N, longest), when=tiled)
-    kc = s.knob("KC", depths(gemm), when=tiled)
+    nc = s.knob("NC", covering(BLOCK_N, longest), when=tiled | tile.thin)
+    # Few rows of an A that does not run along K are turned first.
+    kc = s.knob("KC", depths(gemm), when=tiled | ((tile.kind == "dot") & ~where(swap, *along_k(gemm))))
     pack_a = s.knob("PACK_A", ["none", "rows", "panels"], when=tiled)
     pack_b = s.knob("PACK_B", ["ahead", "none"] if constant_b else ["none", "first", "block", "panel"], when=tiled)
     outer = s.knob("OUTER", ["a", "b"], when=tiled)
     inner = s.knob("INNER", ["a", "b"], when=tiled)
-    unroll = s.knob("UNROLL", [1, 2, 4, 8], when=tiled)
+    unroll = s.knob("UNROLL", [1, 2, 4, 8, *([16] if lanes == 16 else [])], when=tiled | tile.thin)
     s.knob("PREFETCH", [0, 8, 16, 32])
     fetch_a = s.knob("PREFETCH_A", [0, 32, 64, 128], when=tiled)
     next_strip = s.knob("NEXT_STRIP", [False, True], when=tiled)
-    next_block = s.knob("NEXT_BLOCK", [False, True], when=tiled)
+    next_block = s.knob("NEXT_BLOCK", [False, True], when=tiled | tile.thin)
     fetch_b = s.knob("PACK_FETCH", [False, True], when=tiled)
     s.knob("AHEAD", [False, True] if small(gemm) else [False], when=tiled)
     following = s.knob("NEXT", NEXT if gemm.batch > 1 else ["none"], when=tiled)
@@ -100,7 +107,8 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: boo
         & (nc <= where(swap, covering(BLOCK_N, gemm.m)[-1], covering(BLOCK_N, gemm.n)[-1])),
         "a block is not larger than what covers the matrix",
     )
-    s.require(kc >= unroll, "the unrolled loop fits in a block of K")
+    s.require(implies(tiled, (unroll <= 8) & (kc >= unroll)), "the unrolled loop fits in a block of K")
+    s.require(implies(tile.thin, unroll >= 4), "sums stay in registers for some rows of B")
     s.require(where(inner == "a", panel, strip) <= cpu.l1d_bytes, "what stays through the inner loop fits in L1")
     s.require(minimum(block_a, block_b) <= cpu.l2_bytes, "the smaller block fits in L2")
     s.require(maximum(block_a, block_b) <= most_block_bytes(cpu), "blocks fit in L3")
@@ -136,7 +144,7 @@ def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile) -> None:
     partition = s.knob("PARTITION", partitions(gemm), when=threads > 1)
     tasks = s.knob("TASKS", [1, 2, 4, 8], when=threads > 1)
     s.knob("CURVE", [False, True], when=partition == "mn")
-    s.require((threads == 1) | (threads * WORTH_A_THREAD <= gemm.flops()), "every thread has enough to do")
+    s.require((threads == 1) | (threads * WORTH_A_THREAD <= _work(gemm)), "every thread has enough to do")
     s.require(
         implies(partition == "k", threads * tasks * LEAST_SLICE <= gemm.k),
         f"a slice of K has at least {LEAST_SLICE} steps",
@@ -158,6 +166,7 @@ def _sharing(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile) -> None:
 FLOAT = 4  # bytes
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)
 VECTORS = (1, 2, 3, 4, 6, 8)
+THIN = 16  # rows of C up to which B is read once, as fast as memory gives it
 BLOCK_M = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 BLOCK_N = (64, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 _BLOCK_K = (8, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 2048)
@@ -179,9 +188,10 @@ def along_n(gemm: Gemm) -> tuple[bool, bool]:
     return gemm.layout[0] == "t", gemm.layout[1] == "n"
 
 
-def all_at_once(gemm: Gemm) -> list[int]:
-    """The rows of C where sums along K take all of them, so that B is read once: 7 is in no other tile."""
-    return [gemm.m] if gemm.layout == "nt" and gemm.m <= 8 else []
+def may_be(kind: str, gemm: Gemm) -> bool:
+    """Whether C has few enough rows, or columns, beside an operand that such a kernel reads in place."""
+    most, read = (THIN, along_n(gemm)) if kind == "thin" else (_FEW_STRIPS * ROWS[-1], [not n for n in along_n(gemm)])
+    return any(fits and height <= most for fits, height in zip(read, (gemm.n, gemm.m), strict=True))
 
 
 def small(gemm: Gemm) -> bool:
@@ -221,6 +231,16 @@ def partitions(gemm: Gemm) -> list[str]:
     both = ["mn"] if min(gemm.m, gemm.n) > 1 else []
     by_matrices = ["batch"] if gemm.batch > 1 else []
     return ["m", *both, "n", "k", *by_matrices]
+
+
+def _work(gemm: Gemm) -> int:
+    """Flops, and as many for each byte as could be done while it comes."""
+    return int(gemm.flops()) + 6 * gemm.least_bytes()
+
+
+def may_share(gemm: Gemm, threads: int) -> bool:
+    """Whether every thread has enough to do."""
+    return threads * WORTH_A_THREAD <= _work(gemm)
 
 
 def worth_help(gemm: Gemm, threads: int, inner: str | None) -> bool:
