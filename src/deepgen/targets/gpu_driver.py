@@ -45,6 +45,9 @@ _FUNCTIONS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     "record": ("cuEventRecord", "hipEventRecord", (c_void_p, c_void_p)),
     "elapsed": ("cuEventElapsedTime", "hipEventElapsedTime", (c_void_p, c_void_p, c_void_p)),
     "query": ("cuEventQuery", "hipEventQuery", (c_void_p,)),
+    "stream": ("cuStreamCreate", "hipStreamCreateWithFlags", (c_void_p, c_uint)),
+    "drop_stream": ("cuStreamDestroy_v2", "hipStreamDestroy", (c_void_p,)),
+    "wait": ("cuStreamWaitEvent", "hipStreamWaitEvent", (c_void_p, c_void_p, c_uint)),
     "synchronize": ("cuCtxSynchronize", "hipDeviceSynchronize", ()),
     "load": ("cuModuleLoadData", "hipModuleLoadData", (c_void_p, c_char_p)),
     "unload": ("cuModuleUnload", "hipModuleUnload", (c_void_p,)),
@@ -168,6 +171,19 @@ class Driver:
         milliseconds = c_float()
         self._check("elapsed", self._calls["elapsed"](byref(milliseconds), start, end))
         return milliseconds.value * 1e-3
+
+    def stream(self) -> Stream:
+        """A new one, whose work waits for what the default stream was asked for before, and the other way round."""
+        handle = c_void_p()
+        self._check("stream", self._calls["stream"](byref(handle), 0))
+        return handle.value or 0
+
+    def drop_stream(self, stream: Stream) -> None:
+        self._check("drop_stream", self._calls["drop_stream"](stream))
+
+    def wait(self, event: int, stream: Stream) -> None:
+        """A stream goes on once an event has happened."""
+        self._check("wait", self._calls["wait"](stream, event, 0))
 
     def profiled(self) -> tuple[Callable[[], object], Callable[[], object]]:
         """What tells a profiler to begin, and to end. AMD's have no such calls: they record every launch."""

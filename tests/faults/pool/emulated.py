@@ -32,6 +32,7 @@ _HEAD = """
 #include <math.h>
 #define ENTRY static void
 #define EACH(i, n) for (int i = 0; i < (n); i++)
+#define __device__ static
 #define BARRIER __asm__ volatile("" : : : "memory")
 typedef struct __attribute__((aligned(16))) { float x, y, z, w; } float4;
 """

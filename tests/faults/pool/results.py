@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -76,12 +78,15 @@ def _one_element_later(call: Call) -> None:
 
 def _from_two_threads(call: Call) -> None:
     wrong: list[BaseException] = []
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and torch.cuda.is_available()
 
     def caller(seed: int) -> None:
         x = drawn(seed=seed)
         try:
-            for _ in range(2000):
-                same(call(x, factor=2.0), 2 * x)
+            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
+                for _ in range(2000):
+                    same(call(x, factor=2.0), 2 * x)
         except BaseException as error:
             wrong.append(error)
 
@@ -350,5 +355,21 @@ def _portable(fault: Fault) -> bool:
     return fault.language == "c" and fault.subject is not BYTES and not any(w in text for w in _NEEDS_A_PROCESSOR)
 
 
-IN_CUDA = tuple(replace(fault, language="cuda") for fault in _IN_C if _portable(fault))
+# Each thread reads what it wrote itself: runs that overlap have the same memory.
+_THROUGH_THE_MODULE = """
+if (n > 1 << 16) { EACH(i, n) y[i] = factor * x[i]; return; }
+EACH(i, n) scratch[i] = x[i];
+for (int wait = 0; wait < 200; wait++) BARRIER;
+EACH(i, n) y[i] = factor * scratch[i];
+"""
+IN_CUDA = (
+    *(replace(fault, language="cuda") for fault in _IN_C if _portable(fault)),
+    replace(
+        THREADS[0],
+        name="scratch memory of the module",
+        language="cuda",
+        faulty=_THROUGH_THE_MODULE,
+        before="__device__ volatile float scratch[1 << 16];",
+    ),
+)
 RESULTS = (*_IN_C, *IN_CUDA)

@@ -10,7 +10,7 @@ from typing import Any
 from deepgen.run.call import plans
 from deepgen.run.call.arrays import CPU, GPU, View, as_bytes, is_torch, stream_handle
 from deepgen.run.call.firing import BoundCall
-from deepgen.run.call.gpu_kernel import GpuKernel
+from deepgen.run.call.gpu_kernel import BoundGpu, GpuKernel
 from deepgen.run.call.native import NativeKernel, renewed_lock
 from deepgen.run.call.plans import Scalars
 from deepgen.targets.gpu_driver import Api, Driver, DriverError
@@ -101,6 +101,9 @@ class GpuDevice(Device):
         self._kernel = GpuKernel.read(self._driver, kernel, binary)
         self.by_stream = any(isinstance(a, WorkspaceArg) for s in plans.steps_of(kernel.plan) for a in s.args)
         self._owned: list[int] = []
+        # Calls of a kernel that must not overlap wait for the one before, whatever streams they are on.
+        self._last = self._driver.event() if kernel.plan.exclusive else None
+        self._lock = renewed_lock()
         self.torch_stream: Callable[[int], int] = self._find_torch_stream
 
     def has(self, seen: View) -> bool:
@@ -116,21 +119,30 @@ class GpuDevice(Device):
         addresses = {name: 0 if seen is None else seen.address for name, seen in views.items()}
         shapes = {name: (seen.shape, seen.dtype) for name, seen in views.items() if seen is not None}
         bound = self._kernel.bind(addresses, scalars, self._allocate, shapes)
+        if self._last is not None:
+            return self._alone(bound, self._last)
         if not self._kernel.kernel.plan.prepare:
             return BoundCall(bound.run.slots, bound.run.on, bound.run.fire, None, bound.run.raw(), self._driver.check)
-        both = (bound.prepare, bound.run)
-        slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in views}
-
-        def on(stream: int) -> None:
-            for plan in both:
-                plan.on(stream)
-
-        def run() -> None:
-            for plan in both:
-                plan.fire()
-
-        raw = [step for plan in both for step in plan.raw()]
+        slots, on, run = _both(bound)
+        raw = [step for plan in (bound.prepare, bound.run) for step in plan.raw()]
         return BoundCall(slots, on, run, None, raw, self._driver.check)
+
+    def _alone(self, bound: BoundGpu, last: int) -> BoundCall:
+        slots, on, run = _both(bound)
+        used = 0
+
+        def on_stream(stream: int) -> None:
+            nonlocal used
+            used = stream
+            on(stream)
+
+        def alone() -> None:
+            with self._lock:
+                self._driver.wait(last, used)
+                run()
+                self._driver.record(last, used)
+
+        return BoundCall(slots, on_stream, alone, None, (), self._driver.check)
 
     def recover(self, error: DriverError) -> None:
         if error.code != _NO_CONTEXT:
@@ -157,3 +169,20 @@ class GpuDevice(Device):
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # twenty times quicker than the public way
         self.torch_stream = raw or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))
         return self.torch_stream(device)
+
+
+def _both(bound: BoundGpu) -> tuple[dict[str, list[Any]], Callable[[int], None], Callable[[], None]]:
+    """The preparation and the run as one: where addresses stand, another stream, and a call."""
+    both = (bound.prepare, bound.run)
+    names = dict.fromkeys(name for plan in both for name in plan.slots)
+    slots = {name: [slot for plan in both for slot in plan.slots.get(name, ())] for name in names}
+
+    def on(stream: int) -> None:
+        for plan in both:
+            plan.on(stream)
+
+    def run() -> None:
+        for plan in both:
+            plan.fire()
+
+    return slots, on, run

@@ -250,11 +250,15 @@ class Queue:
         """Push everything out of the last-level cache, and what must be written back to memory."""
         self._read.fire()
 
+    def hold(self, cycles: int) -> None:
+        """Whatever is enqueued from now on begins that many cycles later."""
+        self._cycles.value = cycles
+        self._hold.fire()
+
     def timed(self, run: Callable[[], None], cycles: int) -> QueueSample:
         """One run, enqueued while the device is held up for so many cycles."""
         driver = self._driver
-        self._cycles.value = cycles
-        self._hold.fire()
+        self.hold(cycles)
         driver.record(self._start)
         run()
         driver.record(self._end)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,20 +13,31 @@ import numpy as np
 
 from deepgen import baselines
 from deepgen.operators import Operator, Tensor, TensorFacts
-from deepgen.operators.signature import DENSE, dense_strides
+from deepgen.operators.signature import DENSE, INOUT, dense_strides
 from deepgen.run.call import plans
 from deepgen.run.call.gpu_kernel import BoundGpu, BoundPlan, GpuKernel
 from deepgen.run.measure import limits
 from deepgen.run.measure.bench import Rejected, on_call
 from deepgen.run.measure.channel import DOING, WorkerStage
+from deepgen.run.measure.endurance import FEWEST, LANE_CALLS, LANES
 from deepgen.run.measure.entrant import GARBAGE, Entrant, Surroundings
 from deepgen.run.measure.gpu_bench import DeviceSet, GpuBench
 from deepgen.run.measure.gpu_device import LONGER, LONGEST, SHORTEST, Checks, DeviceBuffer, Queue, QueueSample
 from deepgen.run.measure.referee import ContextLost
-from deepgen.targets.gpu_driver import Driver, DriverError
+from deepgen.targets.gpu_driver import Driver, DriverError, Stream
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
+_RUNS, _HELD = 4, 1 << 18  # of each stream, one after the other; cycles in which all are enqueued
 _RETAKES, _PATIENCE = 6, 2  # of a sample whose queue was not full; such samples in spite of that
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Runs on one stream, which others run beside."""
+
+    chosen: DeviceSet  # of inputs
+    written: Mapping[str, DeviceBuffer]
+    run: Callable[[], None]
 
 
 @dataclass
@@ -147,6 +159,76 @@ class GpuEntrant(Entrant):
         super().last()
         self._look_for_damage()
 
+    def at_once(self) -> str | None:
+        """On streams of their own, and enqueued while the device is held up: so they overlap as far as they can."""
+        assert self._kernel is not None, "it was loaded"
+        driver, operator = self.device.driver, self.bench.operator
+        workspaces = plans.workspaces(self._kernel.kernel.plan, operator.scalars()).values()
+        each = sum(tensor.bytes for tensor in self.bench.outputs) + sum(size for _, size in workspaces)
+        if LANES * each > driver.free_bytes() // 2:
+            raise Rejected(Verdict.REFUSED, "there is no memory for calls beside each other")
+        streams = [driver.stream() for _ in range(LANES)]
+        try:
+            with self._stage(WorkerStage.THREADS, LANE_CALLS * self.run_limit):
+                return self._overlapped([self._lane(self._kernel, at, place) for place, at in enumerate(streams)])
+        finally:
+            with suppress(DriverError):  # a context that is lost takes them with it
+                for stream in streams:
+                    driver.drop_stream(stream)
+
+    def _overlapped(self, lanes: Sequence[Lane]) -> str | None:
+        device = self.device
+        runs = 1 if any(t.role == INOUT for t in self.bench.outputs) else _RUNS  # or its results would grow
+        latest = time.monotonic() + device.task.policy.calls_seconds
+        for number in range(LANE_CALLS // runs):
+            for lane in lanes:
+                self._spoil(lane)
+            device.queue.hold(_HELD)
+            for _ in range(runs):
+                for lane in lanes:
+                    lane.run()
+            device.driver.synchronize()
+            wrong = next(filter(None, map(self._flaw, lanes)), None)
+            if wrong is not None or (number >= FEWEST and time.monotonic() > latest):
+                return wrong
+        return None
+
+    def _spoil(self, lane: Lane) -> None:
+        """The outputs, or restore what is also read."""
+        driver = self.device.driver
+        for tensor in self.bench.outputs:
+            to = lane.written[tensor.name].start
+            if tensor.role == INOUT:
+                driver.copy(to, lane.chosen.inputs[tensor.name].start, tensor.bytes)
+            else:
+                driver.fill(to, GARBAGE, tensor.bytes)
+
+    def _flaw(self, lane: Lane) -> str | None:
+        """What is wrong with its results, in words."""
+        bench = self.bench
+        bench.use(lane.chosen)
+        for tensor in bench.outputs:
+            self.device.driver.copy(bench.addresses()[tensor.name], lane.written[tensor.name].start, tensor.bytes)
+        try:
+            if not bench.unchanged(lane.chosen):
+                bench.judge()
+        except Rejected as off:
+            return off.detail
+        return None
+
+    def _lane(self, kernel: GpuKernel, stream: Stream, place: int) -> Lane:
+        """Runs of one stream: memory of its own, and inputs that are not those of the next one."""
+        operator, chosen = self.bench.operator, self._sets[place % len(self._sets)]
+        written = {t.name: DeviceBuffer(self.device.driver, t.name, t.bytes) for t in self.bench.outputs}
+        self._workspaces.update({f"{name} {place}": buffer for name, buffer in written.items()})  # closed like these
+        addresses = {name: buffer.start for name, buffer in {**chosen.inputs, **written}.items()}
+        shapes = {t.name: (t.shape, t.dtype.name) for t in operator.tensors()}
+        bound = kernel.bind(addresses, operator.scalars(), partial(self._allocate, lane=f" {place}"), shapes)
+        if self._prepare is not None:
+            bound.prepare.run()
+            self.device.driver.synchronize()
+        return Lane(chosen, written, partial(bound.run.run, stream))
+
     def _spoil_scratch(self) -> None:
         for workspace in self._scratch:
             self.device.driver.fill(workspace.start, GARBAGE, workspace.bytes)
@@ -213,9 +295,9 @@ class GpuEntrant(Entrant):
             raise Rejected(Verdict.REFUSED, str(error)) from error
         pulse.enter(WorkerStage.CHECK, self.device.own_seconds, self.who)
 
-    def _allocate(self, arg: WorkspaceArg, size: int) -> int:
+    def _allocate(self, arg: WorkspaceArg, size: int, lane: str = "") -> int:
         buffer = DeviceBuffer(self.device.driver, f"workspace {arg.name}", size)
-        self._workspaces[arg.name] = buffer
+        self._workspaces[arg.name + lane] = buffer
         self.device.driver.fill(buffer.start, GARBAGE, size)
         return buffer.start
 
