@@ -17,7 +17,7 @@ demo: $(VENV)/core
 # Both parts run whatever the first one finds; the exit code is the worse of the two.
 test: $(VENV)/dev
 	@.ci/missing
-	@$(BIN)/python -m pytest -m "not quiet" -n auto --maxprocesses 8 --dist loadfile; beside=$$?; \
+	@$(BIN)/python -m pytest -m "not quiet" --workers auto; beside=$$?; \
 	$(BIN)/python -m pytest -m quiet -rs; quiet=$$?; \
 	exit $$((beside > quiet ? beside : quiet))
 

@@ -23,6 +23,7 @@ from deepgen.tuning.finals import bursts, crowning
 from deepgen.tuning.study import connections
 from forked_workers import Forks
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
+from side_by_side import SideBySide
 
 TESTS = Path(__file__).parent
 FORKS = Forks()
@@ -80,6 +81,7 @@ settings.load_profile("deepgen")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing")
+    parser.addoption("--workers", metavar="N", help="run tests in N processes side by side, or as many as fit: auto")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -89,15 +91,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Each worker begins to collect at another file: pytest compiles a test file when it is first imported, which takes
-    as long as all of its imports, and a worker finds what another one has compiled before.
-    """
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker is None or [Path(arg).absolute() for arg in config.args] != [TESTS]:
-        return
-    files = sorted(map(str, TESTS.rglob("test_*.py")))
-    begin = len(files) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    config.args = files[begin:] + files[:begin]
+    if asked := config.getoption("--workers"):
+        # Said before torch is imported: beside each other, the threads of one mostly wait for those of another.
+        for library in ("OMP", "MKL"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+        config.pluginmanager.register(SideBySide(_workers() if asked == "auto" else int(asked), _place))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -111,36 +109,22 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Before anything that a test needs is set up, what several tests share included."""
-    vars(spawn)["subprocess"] = subprocess if _among(STARTED, nodeid) else FORKS
+    as_users_do = _among(STARTED, nodeid)
+    vars(spawn)["subprocess"] = subprocess if as_users_do else FORKS
+    os.environ["TESTS_HURRY"] = "" if as_users_do else "1"  # read by the file in tests/quick
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def _workers() -> int:
     """Twice as many as there are cores and one more, as tests wait for a third to half of their time: for processes,
-    disks, and for what is timed. Each collects all tests, ten seconds of a processor, and takes up to a gigabyte.
+    disks, and for what is timed. Each takes up to half a gigabyte.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * usable_cores() + 1, memory >> 30))
+    return max(1, min(2 * usable_cores() + 1, memory >> 30, 8))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes() -> None:
-    """Workers inherit this: beside each other, the threads of one mostly wait for those of another."""
-    for library in ("OMP", "MKL"):
-        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """A file goes to one worker, and so do all files that start Ray; in the order in which they were collected."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByPlace(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "on Ray" if _among(ON_RAY, nodeid) else super()._split_scope(nodeid)
-
-    config.option.loadscopereorder = False
-    return ByPlace(config, log)
+def _place(nodeid: str) -> str:
+    """A file goes to one worker, and so do all files that start Ray."""
+    return "on Ray" if _among(ON_RAY, nodeid) else nodeid.partition("::")[0]
 
 
 def _turn(nodeid: str) -> int:
@@ -230,7 +214,7 @@ def own_cores(request: pytest.FixtureRequest) -> Iterator[None]:
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One build cache for the whole run: the same kernel is compiled once, whichever tests use it."""
     base = tmp_path_factory.getbasetemp()
-    cache = (base if os.environ.get("PYTEST_XDIST_WORKER") is None else base.parent) / "cache"
+    cache = (base.parent if base.name.startswith("worker") else base) / "cache"
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)
     return cache

@@ -41,3 +41,13 @@ def test_dataclasses_are_what_they_were_whatever_is_kept(tmp_path: Path, kept: b
         file.write_bytes(kept)
     shown, _ = printed(None)
     assert [printed(tmp_path) for _ in range(2)] == [[shown, "True"]] * 2
+
+
+@pytest.mark.parametrize(("hurry", "shown"), [("", "True"), ("1", "0.0 0.2 0.02 False")])
+def test_only_programs_in_a_hurry_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, hurry: str, shown: str) -> None:
+    monkeypatch.setenv("TESTS_HURRY", hurry)
+    limits = "base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS, crowning.LAST_CALLS"
+    asked = limits if hurry else "base.CALM_SECONDS > 1 and crowning.LAST_CALLS"
+    text = f"from deepgen.run.measure import base\nfrom deepgen.tuning.finals import crowning\nprint({asked})"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == shown

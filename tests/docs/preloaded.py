@@ -157,7 +157,6 @@ def _preload() -> None:
 
     import deepgen.frontends.cli
     from deepgen import generators
-    from deepgen.tuning.finals import crowning
 
     for module in pkgutil.iter_modules(deepgen.frontends.cli.__path__):
         if module.name not in _WITH_TORCH:
@@ -171,7 +170,6 @@ def _preload() -> None:
         "deepgen.compiler.making",
     ):
         import_module(name)
-    crowning.LAST_CALLS = False  # as in the tests' own process
     gc.collect()
     gc.freeze()
 

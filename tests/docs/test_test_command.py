@@ -96,7 +96,7 @@ case "$*" in *"not quiet"*) exit {first} ;; *) exit {second} ;; esac
     for stamp in ("core", "dev"):
         (tmp_path / stamp).touch()
     done = subprocess.run(["make", f"VENV={tmp_path}", "test"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert [re.split(r" -(?:n|rs)\b", line)[0] for line in (tmp_path / "called").read_text().splitlines()] == [
+    assert [re.split(r" -(?:-workers|rs)\b", line)[0] for line in (tmp_path / "called").read_text().splitlines()] == [
         "-m pytest -m not quiet",
         "-m pytest -m quiet",
     ]

@@ -5,6 +5,9 @@ each process. Here the code of a text is kept beside the bytecode of modules, an
 
 Where $TESTS_WITHOUT names modules, nobody who looks finds them: a worker that races torch, as all do where it is found,
 takes ten times as long to start.
+
+Where $TESTS_HURRY is set, programs that tune wait for no calm machine, race as briefly as tests do, and start no
+process for each winner. The command line has settings for the first two; a program that calls `deepgen.tune` has none.
 """
 
 # pathlib takes as long to import as all that is here.
@@ -19,24 +22,28 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # and so does typing
+    from collections.abc import Callable
     from types import CodeType, ModuleType
     from typing import Any
 
 KEPT = os.path.join(os.path.dirname(__file__), "__pycache__", f"methods.{sys.implementation.cache_tag}")
 MANY = 20  # texts that are worth writing the file for
+HURRIED: dict[str, dict[str, object]] = {
+    "deepgen.run.measure.base": {"CALM_SECONDS": 0.0, "RACE_SECONDS": 0.2, "CALLS_SECONDS": 0.02},
+    "deepgen.tuning.finals.crowning": {"LAST_CALLS": False},
+}
 
 
-class Methods:
-    """Stands before the importers of modules until dataclasses is imported, which then compiles by `run`."""
+class Importing:
+    """Stands before the importers of modules: does something to each of a few, right after it was imported."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.fresh: dict[str, bytes] = {}
+        self.then: dict[str, Callable[[ModuleType], None]] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name != "dataclasses":
+        if name not in self.then:
             return None
-        sys.meta_path.remove(self)
+        then = self.then.pop(name)
         from importlib.util import find_spec
 
         spec = find_spec(name)
@@ -45,10 +52,18 @@ class Methods:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                self.install(module)
+                then(module)
 
             spec.loader.exec_module = exec_module
         return spec
+
+
+class Methods:
+    """Once it is installed in dataclasses, these compile by `run`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.fresh: dict[str, bytes] = {}
 
     def install(self, module: ModuleType) -> None:
         import atexit
@@ -93,7 +108,12 @@ if _hidden := os.environ.get("TESTS_WITHOUT", "").split():
     _find = importlib.util.find_spec
     importlib.util.find_spec = lambda name, *package: None if name in _hidden else _find(name, *package)
 
+_importing = Importing()
 if "dataclasses" in sys.modules:
     Methods().install(sys.modules["dataclasses"])
 else:
-    sys.meta_path.insert(0, Methods())
+    _importing.then["dataclasses"] = Methods().install
+if os.environ.get("TESTS_HURRY"):
+    _importing.then |= {name: lambda module: vars(module).update(HURRIED[module.__name__]) for name in HURRIED}
+if _importing.then:
+    sys.meta_path.insert(0, _importing)

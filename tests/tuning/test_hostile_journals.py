@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import DeepgenError
 
 MEGABYTES = 300
-BOMB = b"[" + b"[]," * 20_000_000 + b"[]]"
-TEXT = b'"' + b"x" * 200_000_000 + b'"'
+LISTS, LETTERS = 8_000_000, 200_000_000  # either takes more, once it is read
 
 
 @pytest.fixture(scope="module")
@@ -38,36 +38,41 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def packed(text: bytes) -> bytes:
+@cache
+def packed(before: bytes, unit: bytes, many: int, after: bytes) -> bytes:
     packer = zlib.compressobj(9, zdict=rows._USUAL)
-    return packer.compress(text) + packer.flush()
+    return packer.compress(before + unit * many + after) + packer.flush()
 
 
-def meta(key: str, text: bytes) -> Callable[[sqlite3.Connection], None]:
+def bomb(many: int = LISTS) -> bytes:
+    return packed(b"[", b"[],", many, b"[]]")
+
+
+def meta(key: str, text: Callable[[], bytes]) -> Callable[[sqlite3.Connection], None]:
     def forge(db: sqlite3.Connection) -> None:
         [number] = db.execute("SELECT seq FROM meta WHERE key = ?", (key,)).fetchone()
-        row = rows.sealed("meta", number, key, packed(text))
+        row = rows.sealed("meta", number, key, text())
         db.execute("UPDATE meta SET value = ?, seal = ? WHERE seq = ?", (row[2], row[3], number))
 
     return forge
 
 
-def outcomes(text: bytes) -> Callable[[sqlite3.Connection], None]:
+def outcomes(text: Callable[[], bytes]) -> Callable[[sqlite3.Connection], None]:
     def forge(db: sqlite3.Connection) -> None:
         for number, rank, verdict, seconds, at in db.execute(
             "SELECT id, rank, verdict, seconds, done_at FROM trials"
         ).fetchall():
-            values = (verdict, seconds, packed(text), at)
+            values = (verdict, seconds, text(), at)
             seal = rows.seal("done", number, rank, *values)
             db.execute("UPDATE trials SET outcome = ?, seal = ? WHERE id = ?", (values[2], seal, number))
 
     return forge
 
 
-def finals(text: bytes) -> Callable[[sqlite3.Connection], None]:
+def finals(text: Callable[[], bytes]) -> Callable[[sqlite3.Connection], None]:
     def forge(db: sqlite3.Connection) -> None:
         number, at = db.execute("SELECT seq, at FROM finals").fetchone()
-        row = rows.sealed("finals", number, at, packed(text))
+        row = rows.sealed("finals", number, at, text())
         db.execute("UPDATE finals SET result = ?, seal = ?", row[2:])
 
     return forge
@@ -86,10 +91,10 @@ def note(db: sqlite3.Connection) -> None:
 
 
 HOSTILE: dict[str, Callable[[sqlite3.Connection], None]] = {
-    **{f"{key} of lists": meta(key, BOMB) for key in ("tally", "study", "run", "time", "space")},
-    "a long text": meta("run", TEXT),
-    "outcomes of lists": outcomes(BOMB[:3_000_000] + b"[]]"),
-    "finals of lists": finals(BOMB),
+    **{f"{key} of lists": meta(key, bomb) for key in ("tally", "study", "run", "time", "space")},
+    "a long text": meta("run", lambda: packed(b'"', b"x", LETTERS, b'"')),
+    "outcomes of lists": outcomes(lambda: bomb(1_000_000)),
+    "finals of lists": finals(bomb),
     "a view": view,
     "a note that is no text": note,
 }
