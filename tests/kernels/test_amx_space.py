@@ -62,6 +62,13 @@ def test_a_constant_b_is_packed_in_a_step_of_its_own() -> None:
     assert generators.find(operator, TARGET).name == FAMILY.name, "who says nothing of B may change it between runs"
 
 
+def test_products_that_are_done_before_tiles_are_set_up_go_to_vectors_first() -> None:
+    for dtype in ("bf16", "i8"):
+        names = [family.name for family in generators.serving(gemm(64, 32, 16, dtype=dtype, layout="nt"), TARGET)]
+        assert names[:2] == ["x86_vector_dot_gemm", FAMILY.name]
+        assert generators.find(gemm(64, 64, 64, dtype=dtype, layout="nt"), TARGET).name == FAMILY.name
+
+
 def test_few_rows_by_a_b_that_tiles_would_have_to_pack_go_to_vectors_first() -> None:
     for few in (bf16(1, 4096, 4096), integers(4, 4096, 4096, "u8"), bf16(1, 512, 512, layout="tn")):
         names = [family.name for family in generators.serving(few, TARGET)]

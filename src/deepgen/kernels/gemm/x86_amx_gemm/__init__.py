@@ -43,6 +43,7 @@ _SOURCES = (*_OWN, "lines.h", "finish.h", "tasks.h", *_COMMON)
 _SWITCHES = ("SWAP", "K_OUTSIDE", "PACK_LEFT", "SNAKE", "ASIDE", "AHEAD_RESULT", "HUGE_PAGES")
 _PARTITION = {**PARTITION, "k": 4}
 _FEW_ROWS = 4
+_LITTLE = 80_000  # flops that vectors have done before tiles are set up
 _LEAST_SLICE = 256  # numbers along K; the sums of shorter slices take longer to add up than they save
 _WHILE_PACKING = {"GATHER": 8, "PACK_AHEAD": 0}  # what only a B that is packed in every run chooses
 
@@ -66,9 +67,10 @@ class AmxGemm:
         return unfit_result(operator)
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """It yields to vectors, which read B where it lies: packing it takes longer than products of few rows."""
+        """It yields to vectors: they need no setting up, and few rows take less time than packing B for tiles."""
         gemm, _ = served(operator, target, Gemm, X86)
-        return Rank.YIELDS if gemm.m <= _FEW_ROWS and gemm.layout[1] == "n" else Rank.SPECIALISED
+        few = gemm.m <= _FEW_ROWS and gemm.layout[1] == "n"
+        return Rank.YIELDS if few or gemm.flops() < _LITTLE else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target, Gemm, X86)
