@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PERIOD = 256  # tiles are mostly powers of two: a size cut by multiples of this keeps its remainder
 _WHOLE = 4e9  # operations: up to here the reference of the full shape takes a second or two at most
+_WHOLE_ELEMENTS = 1 << 22  # of a tensor: the same for a user's reference, which is called for each set of inputs
 _SMALL, _GRANULE = (7, 5, 3), 16
 _FAR, _FAR_TIMES = 70_001, 4  # beyond what 16 bits count, and beyond what was tuned
 _FAR_ELEMENTS = 1 << 21  # of a tensor there: a user's reference may go element by element
@@ -28,7 +29,7 @@ def neighbours(operator: O) -> tuple[O, ...]:
     """
     own = dict(operator.sizes())
     results: dict[tuple[int, ...], O] = {}
-    for sizes in _candidates(own, whole=operator.flops() <= _WHOLE):
+    for sizes in _candidates(own, whole=_moderate(operator, _WHOLE_ELEMENTS)):
         key = tuple(sizes.values())
         if sizes == own or key in results or min(key, default=0) < 1:
             continue
@@ -72,9 +73,9 @@ def _moderate_at(operator: O, sizes: Mapping[str, int]) -> O | None:
     return resized if resized is not None and _moderate(resized) else None
 
 
-def _moderate(operator: Operator) -> bool:
+def _moderate(operator: Operator, elements: int = _FAR_ELEMENTS) -> bool:
     """Whether its reference takes no longer than it must."""
-    return operator.flops() <= _WHOLE and all(prod(t.shape) <= _FAR_ELEMENTS for t in operator.tensors())
+    return operator.flops() <= _WHOLE and all(prod(t.shape) <= elements for t in operator.tensors())
 
 
 def variants(operator: O) -> tuple[O, ...]:
