@@ -142,7 +142,7 @@ def test_few_rows_or_columns_are_right_in_every_layout(target: X86, m: int, n: i
     swap = m > n
     thin = layout[0] == "t" if swap else layout[1] == "n"
     if thin:
-        config = {"KIND": "thin", "MR": 7, "NR": 1, "NC": 128, "UNROLL": 8, "NEXT_BLOCK": True}
+        config = {"KIND": "thin", "MR": 8, "NR": 1, "NC": 128, "UNROLL": 8, "NEXT_BLOCK": True}
     else:
         config = {"KIND": "dot", "MR": 4, "NR": 2}
         config |= {} if (layout[1] == "t" if swap else layout[0] == "n") else {"KC": 256}

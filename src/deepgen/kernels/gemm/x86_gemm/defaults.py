@@ -118,18 +118,22 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "PREFETCH_A": 64 if a_in_place and not small_a and not next_strip else 0,
         "NEXT_STRIP": next_strip,
         "NEXT_BLOCK": fast,
-        "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
         "PACK_FETCH": packs or (askew and not ahead),
-        "NEXT": "none"
-        if gemm.batch == 1 or blocks
-        else "l1"
-        if 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
-        else "l2",
+        **_fetches(gemm, cpu, blocks=blocks),
         "STREAM_C": False,
         "HUGE_PAGES": packs and not small(gemm),
     }
     along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else ""
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes, along=along, inner=config["INNER"])}
+
+
+def _fetches(gemm: Gemm, cpu: X86, *, blocks: bool) -> Mapping[str, Any]:
+    """What is asked for ahead of time: all of a small product, or the next matrix of a batch."""
+    both_in_l1 = 2 * gemm.least_bytes() // gemm.batch <= cpu.l1d_bytes
+    return {
+        "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
+        "NEXT": "none" if gemm.batch == 1 or blocks else "l1" if both_in_l1 else "l2",
+    }
 
 
 def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
@@ -343,8 +347,7 @@ def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> 
                 "NEXT_STRIP": False,
                 "NEXT_BLOCK": False,
                 "PACK_FETCH": False,
-                "AHEAD": False,
-                "NEXT": "none",
+                **_fetches(gemm, cpu, blocks=False),
                 "STREAM_C": False,
                 "HUGE_PAGES": False,
                 "THREADS": 1,
