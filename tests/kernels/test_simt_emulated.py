@@ -93,6 +93,26 @@ def test_the_last_block_adds_all_parts_of_k(operator: Gemm, some: dict[str, Any]
     check(operator, FAMILY.emit(operator, CHIP, config), tmp_path, times=2)
 
 
+@pytest.mark.parametrize(
+    ("operator", "some"),
+    [
+        (Gemm(37, 45, 140, layout="tn", beta=0.5), {"COPY": "async", "FIXUP": "none"}),
+        (Gemm(33, 37, 133, batch=2, layout="nt"), {"COPY": "registers", "BK": 8, "STAGE_ROWS": [1, 2]}),
+        (gemm(37, 34, 300, layout="nn"), {"FIXUP": "last"}),
+        (gemm(9, 50, 90, layout="tt"), {"COPY": "async", "BM": [8, 16]}),
+    ],
+    ids=["copies", "registers", "parts of K", "few rows"],
+)
+def test_tiles_at_the_end_are_moved_back_and_store_only_their_own(
+    operator: Gemm, some: dict[str, Any], tmp_path: Path
+) -> None:
+    space = FAMILY.space(operator, CHIP).restrict({"BM": [16, 32], "BN": [16, 32], **some})
+    (config,) = space.sample(1, seed=11)
+    kernel = FAMILY.emit(operator, CHIP, config)
+    assert "-DEDGE_N=2" in kernel.flags
+    check(operator, kernel, tmp_path)
+
+
 def test_the_default_is_right(tmp_path: Path) -> None:
     operator = gemm(70, 66, 130, layout="nt")
     check(operator, FAMILY.emit(operator, CHIP, FAMILY.default(operator, CHIP)), tmp_path)

@@ -25,21 +25,30 @@ constexpr int WIDEST = 16 / sizeof(TYPE_ACC);  // sums of one load or store
 // Sums of one store: neighbours of a row of C, or of a tile's part that its last block adds up.
 constexpr int OUT = FIXUP != 2 ? STORE : STAGE_ROWS || THREAD_SCATTER_B > WIDEST ? WIDEST : THREAD_SCATTER_B;
 
-// OUT neighbours of a row of C, or of the sums that another block or the next step adds up.
+// Whether this tile stores what is there.
+DG_DEVICE bool own(const Problem& p, const Work& w, int row, int column) {
+    if ((EDGE_M == 1 && row >= p.m) || (EDGE_N == 1 && column >= p.n)) return false;
+    return !((EDGE_M == 2 && row < w.m) || (EDGE_N == 2 && column < w.n));
+}
+
+// OUT neighbours of a row of C, or of the sums that another block or the next step adds up. From the tile's beginning.
 DG_DEVICE void store_run(const Problem& p, const Work& w, int row, int column, const TYPE_ACC* sums) {
-    if ((EDGE_M && row >= p.m) || (EDGE_N && column >= p.n)) return;
+    int m = first_row(p, w) + row, n = first_column(p, w) + column;
+#if FIXUP == 2
+    if ((EDGE_M == 1 && m >= p.m) || (EDGE_N == 1 && n >= p.n)) return;
+    TYPE_ACC* to = p.partial + ((i64)w.tile * p.splits + w.part) * (BM * BN) + row * BN + column;
+#else
+    if (!own(p, w, m, n)) return;
+#endif
+#if FIXUP == 1
+    TYPE_ACC* to = p.partial + (((i64)w.part * p.batch + w.batch) * p.m + m) * p.n + n;
+#endif
 #if FIXUP == 1 || FIXUP == 2
     Vec<TYPE_ACC, OUT> out;
     DG_UNROLL for (int e = 0; e < OUT; ++e) out.v[e] = sums[e];
-#if FIXUP == 1
-    i64 matrix = (i64)w.part * p.batch + w.batch;
-    store_global(p.partial + (matrix * p.m + row) * p.n + column, out);
+    store_global(to, out);
 #else
-    i64 slot = (i64)w.tile * p.splits + w.part;
-    store_global(p.partial + slot * (BM * BN) + (row - w.m) * BN + column - w.n, out);
-#endif
-#else
-    finish<STORE>(p, p.c + w.batch * p.stride_c + row * (i64)p.ldc + column, sums);
+    finish<STORE>(p, p.c + w.batch * p.stride_c + m * (i64)p.ldc + n, sums);
 #endif
 }
 
@@ -76,14 +85,14 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
             }
             int owner = line / STAGE_ROWS;
             int row = ScatterA::first(owner / LANES_M, owner % LANES_M) + ScatterA::row(pass + line % STAGE_ROWS);
-            store_run(p, w, w.m + row, w.n + column, total);
+            store_run(p, w, row, column, total);
         }
     }
 }
 #else
 DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& sums) {
     static_assert(THREAD_SCATTER_B % OUT == 0, "a store takes neighbours of one thread");
-    int row = w.m + ScatterA::first(lane.warp_m, lane.lane_m), column = w.n + ScatterB::first(lane.warp_n, lane.lane_n);
+    int row = ScatterA::first(lane.warp_m, lane.lane_m), column = ScatterB::first(lane.warp_n, lane.lane_n);
     DG_UNROLL for (int i = 0; i < TM; ++i)
         DG_UNROLL for (int j = 0; j < TN; j += OUT)
             store_run(p, w, row + ScatterA::row(i), column + ScatterB::row(j), &sums[i][j]);
@@ -104,7 +113,7 @@ DG_DEVICE void add_parts(const Problem& p, const Work& w) {
             DG_UNROLL for (int a = 0; a < AHEAD; ++a)
                 DG_UNROLL for (int r = 0; r < RUNS; ++r) {
                     int at = thread_id() + (i + r) * THREADS, row = at / LINE, column = at % LINE * WIDEST;
-                    bool inside = (!EDGE_M || w.m + row < p.m) && (!EDGE_N || w.n + column < p.n);
+                    bool inside = (EDGE_M != 1 || w.m + row < p.m) && (EDGE_N != 1 || w.n + column < p.n);
                     if ((ALL % THREADS == 0 || at < ALL) && inside && s + a < p.splits)
                         part[a][r] = load_fresh<Vec<TYPE_ACC, WIDEST>>(slots + (i64)(s + a) * (BM * BN) + at * WIDEST);
                 }
@@ -113,11 +122,12 @@ DG_DEVICE void add_parts(const Problem& p, const Work& w) {
                     DG_UNROLL for (int e = 0; e < WIDEST; ++e) total[r][e] += part[a][r].v[e];
         }
         DG_UNROLL for (int r = 0; r < RUNS; ++r) {
-            int at = thread_id() + (i + r) * THREADS, row = w.m + at / LINE, column = w.n + at % LINE * WIDEST;
-            if ((ALL % THREADS != 0 && at >= ALL) || (EDGE_M && row >= p.m)) continue;
+            int at = thread_id() + (i + r) * THREADS;
+            if (ALL % THREADS != 0 && at >= ALL) continue;
+            int row = first_row(p, w) + at / LINE, column = first_column(p, w) + at % LINE * WIDEST;
             TYPE_C* to = p.c + w.batch * p.stride_c + row * (i64)p.ldc + column;
             DG_UNROLL for (int e = 0; e < WIDEST; e += STORE)
-                if (!EDGE_N || column + e < p.n) finish<STORE>(p, to + e, &total[r][e]);
+                if (own(p, w, row, column + e)) finish<STORE>(p, to + e, &total[r][e]);
         }
     }
 }

@@ -21,6 +21,11 @@ struct Problem {
 
 #include "work.h"
 
+// Where a block's tile begins. One that would end outside of a matrix that is large enough (EDGE 2) is moved back: loads
+// need no guards, and what the tile before has too is not stored.
+DG_DEVICE int first_row(const Problem& p, const Work& w) { return EDGE_M == 2 && w.m > p.m - BM ? p.m - BM : w.m; }
+DG_DEVICE int first_column(const Problem& p, const Work& w) { return EDGE_N == 2 && w.n > p.n - BN ? p.n - BN : w.n; }
+
 // The fragments of A and B that BK_GROUP steps of K need.
 struct Fragments {
     typename TileA::Fragment a;
@@ -68,15 +73,15 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
     DG_UNROLL for (int i = 0; i < TM; ++i)
         DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
 
-    typename TileA::Loader load_a(p.a + w.batch * p.stride_a, p.lda, p.m, p.k, w.m, w.k);
-    typename TileB::Loader load_b(p.b + w.batch * p.stride_b, p.ldb, p.n, p.k, w.n, w.k);
+    typename TileA::Loader load_a(p.a + w.batch * p.stride_a, p.lda, p.m, p.k, first_row(p, w), w.k);
+    typename TileB::Loader load_b(p.b + w.batch * p.stride_b, p.ldb, p.n, p.k, first_column(p, w), w.k);
     constexpr u32 STAGE = TileA::BYTES + TileB::BYTES;
     const u32 first = shared_begin(), end = first + STAGE * STAGES;
 
 #if ASYNC
     // Copies run STAGES - 1 steps ahead of the arithmetic.
     u32 fill = first, stage = first;
-    DG_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
+    DG_NO_UNROLL for (int s = 0; s < STAGES - 1; ++s) {
         if (s < w.steps) {
             load_a.copy(fill);
             load_b.copy(fill + TileA::BYTES);

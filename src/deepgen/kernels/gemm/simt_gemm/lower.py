@@ -12,6 +12,7 @@ from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, Work
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
 _WIDEST = 16  # bytes of one load or store
+_MANY_STEPS = 8  # of K: loads without guards are then worth the code
 _REDUCERS = 256  # threads of a block of the second step, as in schedule.h
 
 
@@ -77,12 +78,17 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         else 0,
         "REDUCE_CONTINUOUS": int(c["REDUCE_CONTINUOUS"]),
         "FIXUP": FIXUPS[c["FIXUP"]],
-        "EDGE_M": int(everywhere or gemm.m % c["BM"] != 0),
-        "EDGE_N": int(everywhere or gemm.n % c["BN"] != 0),
-        "EDGE_K": int(everywhere or gemm.k % c["BK"] != 0),
+        "EDGE_M": 1 if everywhere else _edge(gemm.m, c["BM"], 1),
+        "EDGE_N": 1 if everywhere else _edge(gemm.n, c["BN"], 1),
+        "EDGE_K": 1 if everywhere else _edge(gemm.k, c["BK"], _MANY_STEPS),
     }
     threads = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
     return LoweredSimt(macros, threads, _shared_bytes(macros, a.bytes, acc.bytes))
+
+
+def _edge(size: int, tile: int, most: int) -> int:
+    """0: none. 1: everything is guarded. 2: the last tile is moved back, or the last step alone is guarded."""
+    return 0 if size % tile == 0 else 2 if size >= most * tile else 1
 
 
 def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
@@ -114,6 +120,9 @@ def implied(gemm: Gemm, config: Mapping[str, Any], macros: Mapping[str, Any]) ->
         for size, tile in (("M", "BM"), ("N", "BN"), ("K", "BK"))
         if not macros[f"EDGE_{size}"]
     ]
+    for size, tile in (("M", "BM"), ("N", "BN")):
+        if macros[f"EDGE_{size}"] == 2:
+            out.append((f"{size} >= {config[tile]}", f"{size} of at least {config[tile]}"))
     along = {"A": "KM"[macros["A_T"]], "B": "NK"[macros["B_T"]], "C": "N"}  # what lies side by side in memory
     for name, width in (("A", macros["LOAD_A"]), ("B", macros["LOAD_B"]), ("C", macros["STORE"])):
         if width > 1:

@@ -108,7 +108,7 @@ struct Tile {
         static constexpr bool EVEN = LOAD_CONTINUOUS && THREADS % A_LINE == 0;
         static constexpr int STEP = THREADS / A_LINE;
         static constexpr bool LINEAR = EVEN && STEP % S::PERIOD == 0;
-        static constexpr bool SIMPLE = EVEN && !(EDGE && ALONG_K) && (LINEAR || !(ALONG_K && INNER_K));
+        static constexpr bool SIMPLE = EVEN && (LINEAR || !(ALONG_K && INNER_K));
         const char* from;  // the tile's first element, or this thread's (SIMPLE)
         u32 pitch;         // bytes from line to line
         int rows, steps;   // left from here on
@@ -135,20 +135,26 @@ struct Tile {
         }
         static DG_DEVICE bool mine(int i) { return ALL % THREADS == 0 || load(i) < ALL; }
 
+        // The line of memory that load i is from.
+        static DG_DEVICE int source_line(int i) {
+            if (!(ALONG_K && INNER_K)) return line(i);
+            return LINEAR ? S::row_of_line(line(0)) + i * STEP : S::row_of_line(line(i));
+        }
         DG_DEVICE i64 source_offset(int i, u32 pitch_) const {
-            int line_ = !(ALONG_K && INNER_K) ? line(i) : LINEAR ? S::row_of_line(line(0)) + i * STEP : S::row_of_line(line(i));
-            int along = within(i);
-            // Rows past the edge read the last one instead: their sums are never stored.
-            if (EDGE && ALONG_K) line_ = line_ < rows ? line_ : rows - 1;
-            if (EDGE && !ALONG_K) along = along < rows ? along : rows - LOAD;
-            return (i64)((u64)(u32)line_ * pitch_) + along * SIZE;
+            return (i64)((u64)(u32)source_line(i) * pitch_) + within(i) * SIZE;
         }
         // `pitch_` is the pitch, hidden from the compiler: it would keep every product with it in registers.
         DG_DEVICE const char* source(int i, u32 pitch_) const {
             if (SIMPLE) return from + (u64)(u32)(i * STEP) * pitch_;
             return from + source_offset(i, pitch_);
         }
-        DG_DEVICE bool real(int i) const { return !EDGE_K || (ALONG_K ? within(i) : line(i)) < steps; }
+        // Nothing is read past an edge. Another row in its place would be asked for by all blocks at once.
+        DG_DEVICE bool real(int i) const {
+            if (EDGE && (ALONG_K ? source_line(i) : within(i)) >= rows) return false;
+            return !EDGE_K || (ALONG_K ? within(i) : line(i)) < steps;
+        }
+        // Only the last step ends outside of K: where there are many, the others go without guards.
+        DG_DEVICE bool guarded() const { return EDGE || EDGE_K == 1 || (EDGE_K == 2 && steps < BK); }
         // Where element e of load i goes.
         DG_DEVICE u32 target(int i, int e) const {
             if (ALONG_K && INNER_K) return (line(i) * PITCH + within(i) + e) * SIZE;
@@ -162,24 +168,34 @@ struct Tile {
         }
 
 #if ASYNC
-        DG_DEVICE void copy(u32 stage) {
+        template <bool GUARDED>
+        DG_DEVICE void copy_each(u32 stage) const {
             static_assert(SAME || LOAD == 1, "a copy that turns the tile moves single elements");
             u32 pitch_ = opaque(pitch);
             DG_UNROLL for (int i = 0; i < EACH; ++i)
                 if (mine(i)) {
-                    if (EDGE_K) copy_async_or_zero<LOAD * SIZE>(stage + target(i, 0), source(i, pitch_), real(i));
+                    if (GUARDED) copy_async_or_zero<LOAD * SIZE>(stage + target(i, 0), source(i, pitch_), real(i));
                     else copy_async<LOAD * SIZE>(stage + target(i, 0), source(i, pitch_));
                 }
+        }
+        DG_DEVICE void copy(u32 stage) {
+            if (guarded()) copy_each<true>(stage);
+            else copy_each<false>(stage);
             advance();
         }
 #else
-        DG_DEVICE void fetch() {
+        template <bool GUARDED>
+        DG_DEVICE void fetch_each() {
             u32 pitch_ = opaque(pitch);
             DG_UNROLL for (int i = 0; i < EACH; ++i)
                 if (mine(i)) {
-                    if (real(i)) held[i] = load_global<Vec<T, LOAD>>(source(i, pitch_));
+                    if (!GUARDED || real(i)) held[i] = load_global<Vec<T, LOAD>>(source(i, pitch_));
                     else held[i] = Vec<T, LOAD>{};
                 }
+        }
+        DG_DEVICE void fetch() {
+            if (guarded()) fetch_each<true>();
+            else fetch_each<false>();
             advance();
         }
         DG_DEVICE void put(u32 stage) {
@@ -197,5 +213,5 @@ struct Tile {
 
 typedef Scatter<LANES_M, WARPS_M, TM, WARP_SCATTER_A, THREAD_SCATTER_A> ScatterA;
 typedef Scatter<LANES_N, WARPS_N, TN, WARP_SCATTER_B, THREAD_SCATTER_B> ScatterB;
-typedef Tile<TYPE_A, BM, ScatterA, TM, THREAD_SCATTER_A, !A_T, INNER_K_A, PAD_A, LOAD_A, EDGE_M> TileA;
-typedef Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, B_T, INNER_K_B, PAD_B, LOAD_B, EDGE_N> TileB;
+typedef Tile<TYPE_A, BM, ScatterA, TM, THREAD_SCATTER_A, !A_T, INNER_K_A, PAD_A, LOAD_A, EDGE_M == 1> TileA;
+typedef Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, B_T, INNER_K_B, PAD_B, LOAD_B, EDGE_N == 1> TileB;
