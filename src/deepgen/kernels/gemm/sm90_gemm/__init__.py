@@ -9,7 +9,7 @@ from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, copies_cost_more, various
 from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
 from deepgen.kernels.gemm.sm90_gemm.model import seconds
-from deepgen.kernels.gemm.sm90_gemm.realign import realigned
+from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
 from deepgen.operators import Gemm, Operator
@@ -61,7 +61,9 @@ class Sm90Gemm:
         gemm, gpu = served(operator, target, Gemm, Cuda)
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
-        more = {"realign.h": bool(realigned(gemm)), "store_lines.h": config["STORE"] == "lines"}
+        copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
+        more = {"realign.h": copies, "shifted.h": copies or loads, "lines.h": loads, "loaders.h": loads}
+        more["store_lines.h"] = config["STORE"] == "lines"
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         return Kernel(
             name=self.name,

@@ -14,6 +14,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
+    LOADERS,
     operand_rows,
     promotes,
     result_line,
@@ -64,6 +65,7 @@ class Way(NamedTuple):
     fixup: str = "none"
     blocks: int = 1  # of a multiprocessor
     straight: bool = False  # whatever the rows of C
+    loads: bool = False  # lines that begin anywhere, without copies
 
     @property
     def bm(self) -> int:
@@ -116,7 +118,8 @@ def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
 
 def _kind(c: dict[str, Any]) -> tuple[Any, ...]:
     shares = c["CLUSTER_M"] * c["CLUSTER_N"] > 1
-    return c["SCHEDULE"], shares, c.get("CLUSTER_K", 1) > 1, c["FIXUP"], c["MIN_BLOCKS"] > 1, c["STORE"] == "lines"
+    stored = (c["STORE"] == "lines", c.get("REALIGN") == "load")
+    return c["SCHEDULE"], shares, c.get("CLUSTER_K", 1) > 1, c["FIXUP"], c["MIN_BLOCKS"] > 1, *stored
 
 
 def _tile_of_kind(c: dict[str, Any]) -> tuple[Any, ...]:
@@ -124,6 +127,16 @@ def _tile_of_kind(c: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
+    yield from _tiled(gemm, gpu)
+    letters = realigned(gemm)
+    for way in _tiled(gemm, gpu) if letters else ():
+        whole = LOADERS // 8 if gemm.layout[1] == "t" else 64
+        fits = "b" not in letters or (way.bn >= whole and (way.bn % whole == 0 or gemm.layout[1] == "n"))
+        if fits and way.cluster == (1, 1):
+            yield way._replace(loads=True)
+
+
+def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     steps = _steps(gemm)
     odd = gemm.n * dtype(gemm.c).bytes % LINE_BYTES > 0
     for consumers, tiles_m, ping_pong in _GROUPS:
@@ -166,7 +179,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.ping_pong
     if promotes(gemm):
         moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
-    if moved and way.blocks > 1:
+    if moved and (way.blocks > 1 or way.loads):
         return None
     store = "straight"
     if splits == 1 and gemm.n * size % LINE_BYTES:
@@ -184,7 +197,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         return None
     # Where twelve stages leave room, longer ones ask memory for more at once: 7 % in the mean of 59 pairs that were
     # raced, 7 of which were slower.
-    atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" else 1
+    atoms = 2 if most > STAGES[-1] and not staying and way.fixup == "none" and not way.loads else 1
     result: dict[str, Any] = {
         "SCHEDULE": "ping-pong" if way.ping_pong else "cooperative",
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
@@ -197,6 +210,8 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     }  # fmt: skip
     if buffers:
         result["BUFFERS"] = buffers
+    if realigned(gemm):
+        result["REALIGN"] = "load" if way.loads else "copy"
     if way.fixup == "none":
         result["PERSISTENT"] = staying
     else:

@@ -42,6 +42,7 @@
 #if STORE_LINES
 #include "store_lines.h"
 #endif
+constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
 // the swizzle has them: if the tile does not divide into such shares, neighbours fetch some lines both.
@@ -54,11 +55,12 @@ constexpr int A_BYTES = BM * 128, B_BYTES = B_ROWS * 128;  // of an atom: 128 by
 constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
 // Of a matrix that is lower than a tile only A_ROWS are fetched: to fill the others with zeros takes as long as to
 // fetch them. Whatever lies there adds to rows of C that do not exist.
-constexpr int FETCHED_BYTES = ATOMS * 128 * (A_ROWS + CLUSTER_M * share_of_tile(B_ROWS, CLUSTER_M, B_K_MAJOR));
+constexpr int FETCHED_BYTES =
+    ATOMS * 128 * (!A_BY_LANES * A_ROWS + !B_BY_LANES * CLUSTER_M * share_of_tile(B_ROWS, CLUSTER_M, B_K_MAJOR));
 constexpr int BUFFER_BYTES = (STORE_TMA || STORE_LINES) && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
-constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
 constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
+constexpr int FILLERS = A_BY_LANES || B_BY_LANES ? PRODUCERS / 32 + !(A_BY_LANES && B_BY_LANES) : 1;  // arrive at `full`
 constexpr int ORDER = 1 + CONSUMERS;                // named barriers: one for each warpgroup, then whose turn it is
 static_assert(BM == TILE_M * TEAM, "warpgroups cover the tile");
 
@@ -150,6 +152,10 @@ DG_DEVICE void produce(const Problem& p, const Shared& s, const TensorMap* a, co
         at.advance();
     }
 }
+
+#if A_BY_LANES || B_BY_LANES
+#include "loaders.h"
+#endif
 
 // Tells everyone who writes to this block's stage that a warp is done with it.
 DG_DEVICE void release(u32 empty, int rank) {
@@ -349,7 +355,16 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
-    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+#if A_BY_LANES
+    const char* a, int lda, i64 stride_a,
+#else
+    const __grid_constant__ TensorMap a,
+#endif
+#if B_BY_LANES
+    const char* b, int ldb, i64 stride_b,
+#else
+    const __grid_constant__ TensorMap b,
+#endif
 #if STORE_TMA
     const __grid_constant__ TensorMap c_map,
 #endif
@@ -367,11 +382,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     const Shared s(memory);
     int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), rank = CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS * 128) {
+#if !A_BY_LANES
         prefetch_map(&a);
+#endif
+#if !B_BY_LANES
         prefetch_map(&b);
+#endif
 #pragma unroll
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(s.full + i * 8, 1);
+            barrier_init(s.full + i * 8, FILLERS);
             barrier_init(s.empty + i * 8, TEAM * 4 * SHARERS);
         }
         barriers_ready();
@@ -380,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     __syncwarp();
     if (CLUSTER > 1)
         cluster_meet();
-    else if (warp >= CONSUMERS * 4)
+    else if (warp >= CONSUMERS * 4 && !(A_BY_LANES || B_BY_LANES))
         notify(0, THREADS);
     else
         meet(0, THREADS);
@@ -388,7 +407,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 #if REGISTERS
         registers_down<REGISTERS_DOWN>();
 #endif
+#if A_BY_LANES || B_BY_LANES
+        Loaders loaders{
+            p, s,
+#if A_BY_LANES
+            nullptr,
+#else
+            &a,
+#endif
+#if B_BY_LANES
+            nullptr,
+#else
+            &b,
+#endif
+            policy<CACHE_A>(), policy<CACHE_B>(), {}, {},
+#if A_BY_LANES
+            {a, p.m, p.k, lda, stride_a, p.batch},
+#endif
+#if B_BY_LANES
+            {b, p.n, p.k, ldb, stride_b, p.batch},
+#endif
+        };
+        loaders.run(rank);
+#else
         if (threadIdx.x == CONSUMERS * 128) produce(p, s, &a, &b, rank);
+#endif
         __syncwarp();
         if (CLUSTER_K > 1) cluster_share(), cluster_done();  // as the consumers do
     } else {

@@ -175,6 +175,10 @@ DG_DEVICE u32 load_shared(u32 address) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
     return word;
 }
+DG_DEVICE void store_shared(u32 address, uint4 v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
+}
 DG_DEVICE void store_shared(u32 address, u32 a, u32 b) {
     asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, along_k, copy_name, copying_step, lines, pitch, realigned
+from deepgen.kernels.gemm.sm90_gemm.realign import (
+    LINE_BYTES,
+    along_k,
+    copied,
+    copy_name,
+    copying_step,
+    lines,
+    loaded,
+    pitch,
+)
 from deepgen.operators import Gemm
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
 from deepgen.vocabulary import (
@@ -27,6 +36,7 @@ _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
 _FILE = 65536  # registers of a multiprocessor
 SWIZZLES = (128, 64, 32)  # bytes
+LOADERS = 256  # threads that load lines which begin anywhere
 BUFFER_ROWS = 16  # of C on their way out: a warp's
 # What the L2 cache is told of A, B and C: 1 leaves before others, 2 stays longer.
 _CACHES = {"none": (0, 0, 0), "stream": (1, 1, 1), "A": (2, 1, 1), "B": (1, 2, 1)}
@@ -73,7 +83,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "STAGES": c["STAGES"],
         "CONSUMERS": c["CONSUMERS"],
         "PING_PONG": int(ping_pong),
-        "PRODUCERS": 128 if c["REGISTERS"] else 32,
+        "PRODUCERS": producers(c),
         "REGISTERS": CONSUMER_REGISTERS[c["CONSUMERS"]] if c["REGISTERS"] else 0,
         "REGISTERS_DOWN": PRODUCER_REGISTERS[c["CONSUMERS"]] if c["REGISTERS"] else 0,
         "MIN_BLOCKS": c["MIN_BLOCKS"],
@@ -86,7 +96,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "HILBERT": int(c.get("HILBERT", False)),
         "EXACT": int(promotes(gemm)),
         **{f"CACHE_{name}": use for name, use in uses.items()},
-        "A_ROWS": _rows(gemm, bm, c["CLUSTER_N"]),
+        "A_ROWS": bm if "a" in loaded(gemm, c) else _rows(gemm, bm, c["CLUSTER_N"]),
         "B_LINE": operand_line(gemm, c["BN"]),
         "STORE_TMA": int(by_copy),
         "STORE_LINES": int(c["STORE"] == "lines"),
@@ -95,7 +105,10 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "C_BYTES": dtype(gemm.c).bytes,
         "C_LINE": line,
         "EPILOGUE_BUFFERS": c.get("BUFFERS", 1),
-        "REALIGN": sum(1 << "ab".index(letter) for letter in realigned(gemm)),
+        "REALIGN": sum(1 << "ab".index(letter) for letter in copied(gemm, c)),
+        "A_BY_LANES": int("a" in loaded(gemm, c)),
+        "B_BY_LANES": int("b" in loaded(gemm, c)),
+        "ELEMENT": size,
         **_sizes(gemm, c.get("FIXED", False)),
     }
     threads = c["CONSUMERS"] * 128 + int(macros["PRODUCERS"])
@@ -103,6 +116,11 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         int(macros["REGISTERS"]) or _FILE // threads // c["MIN_BLOCKS"], c["TILES_M"] * c["BN"] // 2
     )
     return LoweredSm90(macros, threads, shared_bytes(gemm, c), cluster["M"] * cluster["N"] * cluster["K"])
+
+
+def producers(c: Mapping[str, Any]) -> int:
+    """Threads: one asks the copy engine, the others of its warps wait; or all of them load lines."""
+    return LOADERS if c.get("REALIGN") == "load" else 128 if c["REGISTERS"] else 32
 
 
 def rows_of_tile(c: Mapping[str, Any]) -> int:
@@ -214,9 +232,11 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
     even = f"where({tiles} < {2 * resident}, {tiles}, {resident} + {over})"
     streamed: int | str = {"stream": even, "tail": over}.get(c["FIXUP"], 0)
     scale = "i32" if gemm.acc == "i32" else "f32"
+    copies, by_lanes = copied(gemm, c), loaded(gemm, c)
+    rows = {"a": int(m["A_ROWS"]) // c["CLUSTER_N"], "b": _share(gemm, bn, c["CLUSTER_M"])}
     args: tuple[Arg, ...] = (
-        _operand_map(gemm, "A", int(m["A_ROWS"]) // c["CLUSTER_N"]),
-        _operand_map(gemm, "B", _share(gemm, bn, c["CLUSTER_M"])),
+        *_operand(gemm, "a", rows["a"], copies, by_lanes),
+        *_operand(gemm, "b", rows["b"], copies, by_lanes),
         *((_result_map(gemm, int(m["C_LINE"])),) if m["STORE_TMA"] else ()),
         TensorArg("C"),
         TensorArg("bias") if gemm.bias else _NOTHING,
@@ -228,10 +248,9 @@ def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiproce
         *(ScalarArg(scale, name) for name in ("alpha", "beta")),
         ScalarArg("i32", streamed),
     )
-    copied = realigned(gemm)
     block, blocks = (lowered.threads, 1, 1), (cluster, 1, 1)
-    step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copied))
-    steps = (copying_step(gemm, copied), step) if copied else (step,)
+    step = Step("gemm", args, (grid, 1, 1), block, blocks, lowered.shared_bytes, bool(copies))
+    steps = (copying_step(gemm, copies), step) if copies else (step,)
     requires = [*_aligned(gemm, c), *_split(c, tiles, int(m["BK"]), splits, resident)]
     if m["FIXED"]:
         requires += [
@@ -255,15 +274,21 @@ def _counters(size: Size) -> WorkspaceArg:
     return WorkspaceArg("arrived", size, zeroed=True, lasting=True)
 
 
-def _operand_map(gemm: Gemm, name: str, rows: int) -> DescriptorArg:
+def _operand(gemm: Gemm, letter: str, rows: int, copies: str, by_lanes: str) -> tuple[Arg, ...]:
+    if letter in by_lanes:
+        return TensorArg(letter.upper()), ScalarArg("i32", f"ld{letter}"), ScalarArg("i64", f"stride_{letter}")
+    return (_operand_map(gemm, letter, rows, copies),)
+
+
+def _operand_map(gemm: Gemm, letter: str, rows: int, copies: str) -> DescriptorArg:
     """Lines of K, or of rows where K is the outer dimension; then the batch."""
-    letter, size = name.lower(), dtype(gemm.a).bytes
+    name, size = letter.upper(), dtype(gemm.a).bytes
     outer = "M" if name == "A" else "N"
     k_inside = along_k(gemm, letter)
     sizes = ("K", outer, "batch") if k_inside else (outer, "K", "batch")
     line = ATOM_BYTES if name == "A" else operand_line(gemm, rows)
     box = (ATOM_BYTES // size, rows, 1) if k_inside else (line // size, ATOM_BYTES // size, 1)
-    if letter in realigned(gemm):
+    if letter in copies:
         each = pitch(gemm, letter)
         apart = (each, f"{each} * {lines(gemm, letter)}")
         return DescriptorArg(name, TensorMapSpec(box, str(line), "256", sizes, apart), copy_name(letter))
@@ -286,11 +311,11 @@ def _strides(letter: str, lines: str, size: int) -> tuple[str, str]:
 
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the copy engine asks of tensors in memory."""
-    engine = [letter for letter in "ab" if letter not in realigned(gemm)] + ["c"] * (
+    engine = [letter for letter in "ab" if letter not in copied(gemm, c) + loaded(gemm, c)] + ["c"] * (
         c["STORE"] not in ("straight", "lines")
     )
-    copied = [(letter, dtype(getattr(gemm, letter)).bytes) for letter in engine]
-    for letter, size in copied:
+    for letter in engine:
+        size = dtype(getattr(gemm, letter)).bytes
         whole, name = LINE_BYTES // size, letter.upper()
         yield f"ld{letter} % {whole} == 0", f"lines of {name} that are multiples of 16 bytes"
         apart = f"batch == 1 or stride_{letter} % {whole} == 0"

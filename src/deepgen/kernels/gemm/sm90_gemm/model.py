@@ -13,6 +13,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     operand_line,
     operand_rows,
+    producers,
     promotes,
     rows_of_tile,
     shared_bytes,
@@ -73,7 +74,9 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     at_once, rounds = _rounds(gpu, c, tiles * splits, most)
     steps = ceil(ceil(gemm.k * size / ATOM_BYTES) / splits)
     row_a, row_b = (gemm.m if gemm.layout[0] == "t" else gemm.k), (gemm.k if gemm.layout[1] == "t" else gemm.n)
-    copied_a, copied_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
+    odd_a, odd_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
+    copies = c.get("REALIGN", "copy") == "copy"
+    copied_a, copied_b = odd_a * copies, odd_b * copies
     lines_a = _lines_of_a(gemm, c, bm) * (1 + _SPLIT * _beyond(row_a * size, PITCH_BYTES) * (1 - copied_a))
     lines_b = _lines_of_b(gemm, c) * (1 + _SPLIT * _beyond(row_b * size, PITCH_BYTES) * (1 - copied_b))
     body = _products(gemm, c, steps, (lines_a, lines_b), (at_once, most, rounds if stays else 1))
@@ -134,7 +137,7 @@ def _rounds(gpu: Gpu, c: Config, units: Any, most: int) -> tuple[Any, Any]:
 
 def _resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
     """Blocks that a multiprocessor holds, whether or not the compiler was asked to make room for so many."""
-    threads = c["CONSUMERS"] * 128 + (128 if c["REGISTERS"] else 32)
+    threads = c["CONSUMERS"] * 128 + producers(c)
     held = sums_of(gemm, c) * (3 if c["STORE"] == "late" else 2) // 2 + _MORE_REGISTERS
     registers = min(-(-held // 8) * 8, gpu.registers_per_sm // threads // c["MIN_BLOCKS"] // 8 * 8)
     by_shared = gpu.shared_per_sm // (shared_bytes(gemm, c) + gpu.shared_reserved)

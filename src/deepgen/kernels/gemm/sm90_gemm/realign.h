@@ -1,9 +1,9 @@
 // Copies of A and B whose lines begin at multiples of 16 bytes, as the copy engine asks for.
 //
-// A copy costs its bytes once; to realign while tiles are loaded would cost them, through registers, for every tile
-// that uses them. Where a line begins anywhere, a chunk of 16 bytes is taken out of two that are aligned.
+// A copy costs its bytes and a launch once; to realign while tiles are loaded (lines.h) costs more for every tile that
+// uses them.
 #pragma once
-#include "hopper.h"
+#include "shifted.h"
 
 // A matrix, or a batch of them, and its copy. Sizes and distances in bytes.
 struct Copied {
@@ -16,18 +16,6 @@ struct Copied {
 
 constexpr int COPY_THREADS = 256, COPY_EACH = 4;
 constexpr u32 COPY_BLOCK = COPY_THREADS * COPY_EACH;  // chunks of a block
-
-// The 16 bytes from `shift` on, of 32.
-DG_DEVICE uint4 shifted(uint4 a, uint4 b, u32 shift) {
-    u32 w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = shift & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = shift & 4 ? w[i + 1] : w[i];
-    u32 bits = (shift & 3) * 8;
-    return {__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits), __funnelshift_r(w[2], w[3], bits),
-            __funnelshift_r(w[3], w[4], bits)};
-}
 
 // `begin` and `end`: of the whole tensor, beyond which nothing is read.
 DG_DEVICE uint4 chunk_from(const char* from, int count, const char* begin, const char* end) {

@@ -1,6 +1,9 @@
-"""Operands whose lines the copy engine cannot take are copied first: which, and how the copying step is launched."""
+"""Operands whose lines the copy engine cannot take: which, and how a step is launched that copies them first."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
@@ -16,6 +19,15 @@ def realigned(gemm: Gemm) -> str:
     scalars, whole = gemm.scalars(), LINE_BYTES // dtype(gemm.a).bytes
     apart = {letter: [scalars[f"ld{letter}"], *([scalars[f"stride_{letter}"]] * (gemm.batch > 1))] for letter in "ab"}
     return "".join(letter for letter, distances in apart.items() if any(int(n) % whole for n in distances))
+
+
+def copied(gemm: Gemm, config: Mapping[str, Any]) -> str:
+    """Letters of those that are copied first; the others the producers load themselves."""
+    return realigned(gemm) if config.get("REALIGN", "copy") == "copy" else ""
+
+
+def loaded(gemm: Gemm, config: Mapping[str, Any]) -> str:
+    return realigned(gemm) if config.get("REALIGN", "copy") == "load" else ""
 
 
 def copy_name(letter: str) -> str:

@@ -8,11 +8,12 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
+    LOADERS,
     matrix_rows,
     promotes,
     result_line,
 )
-from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES
+from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.operators import Gemm
 from deepgen.space import Expr, Space, divides, implies, minimum, where
 from deepgen.space.expr import points
@@ -40,12 +41,13 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s.require(bm < max(2 * gemm.m, 65), "tiles are not much higher than the matrix")
 
     cluster_m, cluster_n = _clusters(s, gemm, bm, bn, min_blocks)
+    loads = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n)
     store, buffers = _result(s, gemm)
     sums = tiles_m * bn // 2
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
         held = sums * 2
-    _registers(s, gpu, consumers, bn, held, registers, min_blocks)
+    _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
     # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
     rows = bn if gemm.layout[1] == "t" else where(bn < 64, bn, (bn + 63) // 64 * 64)
     stage = atoms * ATOM_BYTES * (bm + rows)
@@ -100,9 +102,25 @@ def _clusters(s: Space, gemm: Gemm, bm: Expr, bn: Expr, min_blocks: Expr) -> tup
     return cluster_m, cluster_n
 
 
-def _registers(s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr) -> None:
+def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: Expr) -> Expr | bool:
+    """Whether lines that begin anywhere are loaded by many producers; or they are copied first."""
+    letters = realigned(gemm)
+    if not letters:
+        return False
+    loads = s.knob("REALIGN", ["load", "copy"]) == "load"
+    s.require(implies(loads, ~moved & (sharers == 1) & (atoms == 1)), "producers that load lines keep their registers")
+    if "b" in letters:
+        whole = LOADERS // 8 if gemm.layout[1] == "t" else 64
+        s.require(implies(loads, (bn >= whole) & (divides(whole, bn) | (gemm.layout[1] == "n"))), "lines fill a round")
+    return loads
+
+
+def _registers(
+    s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr, loads: Expr | bool
+) -> None:
     """Sums and all else fit; with `moved` the producers give registers to the consumers."""
-    groups = where(moved, consumers + 1, consumers) * 4 + where(moved, 0, 1)  # warps
+    others = where(moved, 4, 1) if loads is False else where(loads, LOADERS // 32, where(moved, 4, 1))
+    groups = consumers * 4 + others  # warps
     s.require(
         implies(moved, (consumers > 1) & (min_blocks == 1)), "registers are moved between three or four warpgroups"
     )
@@ -194,7 +212,8 @@ def _columns(gemm: Gemm) -> list[int]:
     else:
         step = 16 if gemm.acc == "i32" else 8
         all_ = list(range(step, 257, step))
-    return [n for n in all_ if n < 2 * gemm.n or n == step]
+    least = {step, *({LOADERS // 8, 64} if "b" in realigned(gemm) else ())}
+    return [n for n in all_ if n < 2 * gemm.n or n in least]
 
 
 def _fixups(gemm: Gemm, gpu: Gpu, steps: int) -> list[str]:
