@@ -62,8 +62,9 @@ class Sm90Gemm:
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
-        more = {"realign.h": copies, "shifted.h": copies or loads, "lines.h": loads, "loaders.h": loads}
-        more["store_lines.h"] = config["STORE"] == "lines"
+        lines = config["STORE"] == "lines"
+        more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
+        more["shifted.h"] = copies or loads or lines
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         return Kernel(
             name=self.name,

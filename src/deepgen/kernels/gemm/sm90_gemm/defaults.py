@@ -17,7 +17,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     LOADERS,
     operand_rows,
     promotes,
-    result_line,
+    result_pitch,
     rows_of_tile,
 )
 from deepgen.kernels.gemm.sm90_gemm.model import seconds, sums_of
@@ -187,7 +187,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     elif splits == 1:
         store = "late" if staying and moved and _late(gemm, way) else "copy" if staying else "reuse"
     stage = ATOM_BYTES * (way.bm + operand_rows(gemm, way.bn))
-    line = way.consumers * 4 * BUFFER_ROWS * result_line(gemm, way.bn)
+    line = way.consumers * 4 * BUFFER_ROWS * result_pitch(gemm, way.bn, store)
     buffers = 0 if store not in ("copy", "late") else 2 if line <= 16384 * way.consumers // 2 else 1
     held = buffers + (store == "lines")
     room = _ROOM if way.blocks == 1 else _ROOM // way.blocks - _FIXED

@@ -115,10 +115,10 @@ DG_DEVICE void store_straight(const Problem& p, const Piece& w, int row, const a
 #if STORE_TMA || STORE_LINES
 // The copy engine takes sixteen rows of C_LINE bytes at a time, which a warp has written to a buffer: swizzled, unless
 // lines are an odd number of 16 bytes, which fall on different banks as they are. Where rows of C begin anywhere, the
-// warp itself stores them from there, a row at a time.
+// warp itself stores them from there.
 constexpr int PIECE = C_LINE / (8 * (int)sizeof(TYPE_C));     // chunks
 constexpr int PIECES = CHUNKS / PIECE;                        // of a warp
-constexpr int PIECE_BYTES = 16 * C_LINE;
+constexpr int PIECE_BYTES = 16 * C_PITCH;
 constexpr int WORDS = PIECE * (int)sizeof(TYPE_C);            // of a thread, in a piece
 constexpr int SLOTS = REUSE ? PIECES : EPILOGUE_BUFFERS;      // buffers of a warp
 static_assert(BN / 8 % PIECE == 0, "a piece lies in one line of chunks");
@@ -139,6 +139,7 @@ DG_DEVICE void pack(const Problem& p, const Piece& w, int row, int s, const acc_
     }
 }
 
+#if STORE_TMA
 DG_DEVICE u32 swizzled(u32 offset) { return C_LINE / 16 % 2 ? offset : offset ^ (offset >> 3 & (C_LINE - 16)); }
 
 // A warp's piece to a buffer.
@@ -158,9 +159,7 @@ DG_DEVICE void fill(u32 buffer, const u32* words) {
     }
     if (C_LINE % 32) store_matrices(buffer + lane % 16 * C_LINE + C_LINE - 16, words[WORDS - 2], words[WORDS - 1]);
 }
-#endif
 
-#if STORE_TMA
 // Sends piece `s` on its way, through the buffer whose turn it is.
 DG_DEVICE void send(const TensorMap* map, const Piece& w, int row, int s, const u32* words, u32 buffers, int& turn) {
     int lane = threadIdx.x % 32, chunk = s * PIECE;
@@ -186,6 +185,7 @@ DG_DEVICE void store_copied(
         send(map, w, row, s, words, buffers, turn);
     }
 }
+#endif
 #endif
 
 #if FIXUP != WHOLE

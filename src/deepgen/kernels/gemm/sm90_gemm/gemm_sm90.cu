@@ -57,7 +57,7 @@ constexpr int STAGE_BYTES = ATOMS * (A_BYTES + B_BYTES);
 // fetch them. Whatever lies there adds to rows of C that do not exist.
 constexpr int FETCHED_BYTES =
     ATOMS * 128 * (!A_BY_LANES * A_ROWS + !B_BY_LANES * CLUSTER_M * share_of_tile(B_ROWS, CLUSTER_M, B_K_MAJOR));
-constexpr int BUFFER_BYTES = (STORE_TMA || STORE_LINES) && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_LINE : 0;
+constexpr int BUFFER_BYTES = (STORE_TMA || STORE_LINES) && !REUSE ? CONSUMERS * 4 * EPILOGUE_BUFFERS * 16 * C_PITCH : 0;
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that a block shares tiles with, and itself
 constexpr int TEAM = PING_PONG ? 1 : CONSUMERS;     // warpgroups that use a stage
 constexpr int FILLERS = A_BY_LANES || B_BY_LANES ? PRODUCERS / 32 + !(A_BY_LANES && B_BY_LANES) : 1;  // arrive at `full`

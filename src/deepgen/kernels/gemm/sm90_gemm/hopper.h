@@ -170,10 +170,14 @@ DG_DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
 DG_DEVICE void store_matrices(u32 address, u32 a, u32 b) {
     asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b) : "memory");
 }
-DG_DEVICE u32 load_shared(u32 address) {
-    u32 word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
+DG_DEVICE uint4 load_chunk(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+DG_DEVICE void store_shared(u32 address, u32 word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }
 DG_DEVICE void store_shared(u32 address, uint4 v) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

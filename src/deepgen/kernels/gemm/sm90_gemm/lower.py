@@ -36,6 +36,7 @@ _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
 _FILE = 65536  # registers of a multiprocessor
 SWIZZLES = (128, 64, 32)  # bytes
+_LONGEST_ROW = 512  # bytes that a warp gathers before it stores them
 LOADERS = 256  # threads that load lines which begin anywhere
 BUFFER_ROWS = 16  # of C on their way out: a warp's
 # What the L2 cache is told of A, B and C: 1 leaves before others, 2 stays longer.
@@ -63,7 +64,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     bm = rows_of_tile(c)
     by_copy = c["STORE"] not in ("straight", "lines")
     uses = dict(zip("ABC", _CACHES[c["CACHE"]], strict=True))
-    line = result_line(gemm, c["BN"])
+    line, apart = result_line(gemm, c["BN"], c["STORE"]), result_pitch(gemm, c["BN"], c["STORE"])
     cluster = {"M": c["CLUSTER_M"], "N": c["CLUSTER_N"], "K": c.get("CLUSTER_K", 1)}
     macros: dict[str, int | str] = {
         "TYPE_C": "f32" if gemm.c == "tf32" else gemm.c,
@@ -104,6 +105,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "REUSE": int(c["STORE"] == "reuse"),
         "C_BYTES": dtype(gemm.c).bytes,
         "C_LINE": line,
+        "C_PITCH": apart,
         "EPILOGUE_BUFFERS": c.get("BUFFERS", 1),
         "REALIGN": sum(1 << "ab".index(letter) for letter in copied(gemm, c)),
         "A_BY_LANES": int("a" in loaded(gemm, c)),
@@ -131,7 +133,8 @@ def rows_of_tile(c: Mapping[str, Any]) -> int:
 def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
     """Of a block."""
     stage = c["ATOMS"] * ATOM_BYTES * (rows_of_tile(c) + operand_rows(gemm, c["BN"]))
-    buffers = c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS * result_line(gemm, c["BN"])
+    buffers = c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS
+    buffers *= result_pitch(gemm, c["BN"], c["STORE"])
     whole: int = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + c["CONSUMERS"] * (4 * buffers + _FLAG)
     return whole
 
@@ -184,13 +187,22 @@ def _rounded(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
-def result_line(gemm: Gemm, bn: int) -> int:
-    """Bytes of a line of C that is copied in one go, of which a tile has whole ones: as wide as can be.
+def result_pitch(gemm: Gemm, bn: int, store: str) -> int:
+    """Bytes from line to line of a buffer: rows that a warp stores itself are an odd number of 16 bytes apart."""
+    line = result_line(gemm, bn, store)
+    return line + 16 * (store == "lines" and line % 32 == 0)
+
+
+def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
+    """Bytes of a line of C that goes out in one go, of which a tile has whole ones: as wide as can be.
 
     128, 64 or 32 bytes are swizzled. 16-bit results may also have an odd number of 16 bytes: such lines fall on
     different banks as they are.
     """
     whole = bn * dtype(gemm.c).bytes
+    if store == "lines":
+        chunk = 8 * dtype(gemm.c).bytes  # columns of an instruction
+        return max(n * chunk for n in range(1, bn // 8 + 1) if bn // 8 % n == 0 and n * chunk <= _LONGEST_ROW)
     swizzled = [line for line in SWIZZLES if whole % line == 0]
     if whole % 128 == 0 or dtype(gemm.c).bytes == 4:
         return swizzled[0]

@@ -12,6 +12,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     matrix_rows,
     promotes,
     result_line,
+    result_pitch,
 )
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.operators import Gemm
@@ -53,13 +54,15 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     stage = atoms * ATOM_BYTES * (bm + rows)
     size = dtype(gemm.c).bytes
     line: Expr | int = 128
+    row: Expr | int = 0
     for n in _columns(gemm):
         if result_line(gemm, n) != 128:
             line = where(bn == n, result_line(gemm, n), line)
+        row = where(bn == n, result_pitch(gemm, n, "lines"), row)
     copied = (store == "copy") | (store == "late")
-    s.require(implies(store != "straight", line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
-    kept = where(store == "lines", 1, where(copied, buffers, 0))
-    way_out = consumers * 4 * BUFFER_ROWS * kept * line
+    by_engine = (store != "straight") & (store != "lines")
+    s.require(implies(by_engine, line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
+    way_out = consumers * 4 * BUFFER_ROWS * where(store == "lines", row, where(copied, buffers * line, 0))
     shared = s.derive("shared_bytes", stage * stages + way_out)
     room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
     s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")

@@ -1,44 +1,62 @@
-// Rows of C that begin anywhere, which the copy engine cannot take, from a warp's buffer to memory.
+// Rows of C that begin anywhere, which the copy engine cannot take, from a warp's buffer to memory: whole chunks of 16
+// bytes of memory, and what is left of a row at both ends.
 #pragma once
 #include "epilogue.h"
+#include "shifted.h"
 
-// A row of `count` numbers, of which this lane has one word of every 32, to memory, in words of four bytes.
-template <int COUNT>
-DG_DEVICE void store_row(TYPE_C* to, int count, const u32 (&word)[COUNT]) {
+constexpr int ROW_CHUNKS = C_LINE / 16 + 1;  // of memory that a row of a piece lies in
+
+// A warp's piece to its buffer. Rows are an odd number of 16 bytes apart: those of a thread's fall on different banks.
+DG_DEVICE void fill_rows(u32 buffer, const u32* words) {
     int lane = threadIdx.x % 32;
-#if C_BYTES == 4
+    u32 place = buffer + lane / 4 * C_PITCH + lane % 4 * (2 * C_BYTES);
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i)
-        if (i * 32 + lane < count) reinterpret_cast<u32*>(to)[i * 32 + lane] = word[i];
+    for (int i = 0; i < PIECE * 2; ++i) {
+        u32 to = place + i / 2 * (8 * C_BYTES) + i % 2 * (8 * C_PITCH);
+#if C_BYTES == 2
+        store_shared(to, words[i]);
 #else
-    typedef unsigned short u16;
-    u16* out = reinterpret_cast<u16*>(to);
-    if ((u64)to & 2) {  // words of memory then have the second half of one word and the first of the next
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            u32 before = __shfl_up_sync(~0u, word[i], 1);
-            int at = (i * 32 + lane) * 2 - 1;  // of the word's first number
-            bool whole = lane > 0 && at + 1 < count;
-            if (whole) *reinterpret_cast<u32*>(out + at) = __byte_perm(before, word[i], 0x5432);
-            // What no word has: the first number of lane 0, the second of lane 31, and the last of the row.
-            if (lane == 0 && at + 1 < count) out[at + 1] = (u16)word[i];
-            if (lane == 31 ? at + 2 < count : at + 2 == count - 1) out[at + 2] = (u16)(word[i] >> 16);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) {
-            int at = (i * 32 + lane) * 2;
-            if (at + 1 < count)
-                *reinterpret_cast<u32*>(out + at) = word[i];
-            else if (at < count)
-                out[at] = (u16)word[i];
-        }
-    }
+        store_shared(to, words[2 * i], words[2 * i + 1]);
 #endif
+    }
 }
 
+// Bytes `from` to `to` of a chunk.
+DG_DEVICE void store_part(char* chunk, uint4 v, int from, int to) {
+    u32 w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 16; i += C_BYTES) {
+        if (i < from || i >= to) continue;
+#if C_BYTES == 2
+        *reinterpret_cast<unsigned short*>(chunk + i) = (unsigned short)(w[i / 4] >> i % 4 * 8);
+#else
+        *reinterpret_cast<u32*>(chunk + i) = w[i / 4];
+#endif
+    }
+}
+
+// Where a row of a piece lies.
+struct Row {
+    char* to;        // in memory: the chunk that it begins in
+    u32 from, skip;  // its buffer; bytes of that chunk before it
+    int end;         // bytes from that chunk on to its end
+
+    DG_DEVICE Row(const Problem& p, const Piece& w, int row, int column, u32 buffer, int r) {
+        char* begin = reinterpret_cast<char*>(p.c + w.batch * p.stride_c + (i64)(row + r) * p.ldc + column);
+        skip = (u64)begin & 15;
+        to = begin - skip;
+        from = buffer + r * C_PITCH;
+        int bytes = min(p.n - column, C_LINE / C_BYTES) * C_BYTES;
+        end = row + r < p.m && bytes > 0 ? (int)skip + bytes : 0;
+    }
+    // Chunk i as it is to lie in memory; what lies outside of the row may be anything.
+    DG_DEVICE uint4 chunk(int i) const {
+        uint4 here = load_chunk(from + min(i, C_LINE / 16 - 1) * 16);
+        return skip ? shifted(load_chunk(from + max(i - 1, 0) * 16), here, 16 - skip) : here;
+    }
+};
+
 DG_DEVICE void store_lines(const Problem& p, const Piece& w, int row, const acc_t (&sums)[CHUNKS * 4], u32 buffer) {
-    constexpr int LANE_WORDS = (C_LINE + 127) / 128, AT_ONCE = LANE_WORDS == 1 ? 8 : 4;  // rows read before any is stored
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int s = 0; s < PIECES; ++s) {
@@ -46,23 +64,20 @@ DG_DEVICE void store_lines(const Problem& p, const Piece& w, int row, const acc_
         int first = w.m + row + s * PIECE / (BN / 8) * 64, column = w.n + s * PIECE % (BN / 8) * 8;
         pack(p, w, row, s, sums, words);
         __syncwarp();  // all have read what was there
-        fill(buffer, words);
+        fill_rows(buffer, words);
         __syncwarp();
-        TYPE_C* to = p.c + w.batch * p.stride_c + (i64)first * p.ldc + column;
-        int rows = min(p.m - first, 16), count = min(p.n - column, PIECE * 8);
-#pragma unroll 1
-        for (int r = 0; r < 16; r += AT_ONCE) {
-            u32 word[AT_ONCE][LANE_WORDS];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE * LANE_WORDS; ++i) {
-                int from = (i % LANE_WORDS * 32 + lane) * 4;
-                if (from < C_LINE)
-                    word[i / LANE_WORDS][i % LANE_WORDS] =
-                        load_shared(buffer + swizzled((r + i / LANE_WORDS) * C_LINE + from));
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-                if (r + i < rows) store_row(to + (i64)(r + i) * p.ldc, count, word[i]);
+#pragma unroll 2
+        for (int i = lane; i < 16 * ROW_CHUNKS; i += 32) {
+            Row own(p, w, first, column, buffer, i / ROW_CHUNKS);
+            int chunk = i % ROW_CHUNKS;
+            if ((chunk > 0 || own.skip == 0) && chunk * 16 + 16 <= own.end)
+                *reinterpret_cast<uint4*>(own.to + chunk * 16) = own.chunk(chunk);
         }
+        // A row's two ends: a lane each.
+        Row own(p, w, first, column, buffer, lane / 2);
+        int last = own.end / 16;
+        if (lane % 2 == 0 && own.skip > 0 && own.end > 0) store_part(own.to, own.chunk(0), own.skip, own.end);
+        if (lane % 2 == 1 && own.end % 16 && (last > 0 || own.skip == 0))
+            store_part(own.to + last * 16, own.chunk(last), 0, own.end % 16);
     }
 }
