@@ -41,6 +41,7 @@ _OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memo
 _ALONE = 64.0  # the last products of a warpgroup that has no others, and no partner
 _PROMOTE, _ADD = 65.0, 1.23  # sums of 8-bit floats that are moved; for each column where no other group multiplies
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; more for one that K ends in
+_LOADED, _LOAD_BEGIN = 8.0, 0.6  # a line that producers load; microseconds until the first are there
 _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, of its rate:
@@ -77,8 +78,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     odd_a, odd_b = _beyond(row_a * size, LINE_BYTES), _beyond(row_b * size, LINE_BYTES)
     copies = c.get("REALIGN", "copy") == "copy"
     copied_a, copied_b = odd_a * copies, odd_b * copies
-    lines_a = _lines_of_a(gemm, c, bm) * (1 + _SPLIT * _beyond(row_a * size, PITCH_BYTES) * (1 - copied_a))
-    lines_b = _lines_of_b(gemm, c) * (1 + _SPLIT * _beyond(row_b * size, PITCH_BYTES) * (1 - copied_b))
+    lines_a = _lines_of_a(gemm, c, bm) * _slower(row_a * size, copies)
+    lines_b = _lines_of_b(gemm, c) * _slower(row_b * size, copies)
     body = _products(gemm, c, steps, (lines_a, lines_b), (at_once, most, rounds if stays else 1))
     ragged = 1 + _RAGGED * (bn * result % 128 > 0)
     odd = 1 + _ODD * _beyond(gemm.n * result, LINE_BYTES) * (c["STORE"] == "straight")
@@ -99,6 +100,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     whole += _LINES_BEGIN * (c["STORE"] == "lines") + _CLUSTER * (shared > 1)
     whole += _PING_PONG * (c["SCHEDULE"] == "ping-pong") + _adding(c, bm * bn * 4e-3)
     copying = copied_a + copied_b - copied_a * copied_b  # either
+    whole += (odd_a + odd_b - odd_a * odd_b) * (not copies) * _LOAD_BEGIN
     whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
     return whole * 1e-6
 
@@ -118,6 +120,12 @@ def sums_of(gemm: Gemm, c: Config) -> int:
 def _beyond(length: Any, whole: int) -> Any:
     """1 where it is no multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
     return ceil(length % whole / whole)
+
+
+def _slower(row: Any, copies: bool) -> Any:
+    """How many times as long as an aligned line one of such rows takes."""
+    odd = _beyond(row, LINE_BYTES)
+    return 1 + _SPLIT * _beyond(row, PITCH_BYTES) * (1 - odd) + (_LOADED / _LINE - 1) * odd * (not copies)
 
 
 def _longest(*times: Any) -> Any:

@@ -23,6 +23,7 @@ from deepgen.vocabulary import dtype
 
 _RESERVED = 36  # registers for addresses, counters and numbers on their way
 _FIXED = 1024 + 256  # shared bytes for alignment, barriers and flags
+_HELD, _LOADING = 8 * 16, 40  # registers for a line's eight chunks, twice, with what follows each; and for all else
 _COPIED_ROWS = 256  # the longest side of a box that the copy engine takes; tiles have no more columns
 
 
@@ -48,7 +49,12 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
         held = sums * 2
-    _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
+    share = _registers(s, gpu, consumers, bn, held, registers, min_blocks, loads)
+    if loads is not False:
+        lines = (bm if "a" in realigned(gemm) else 0) + ((bn + 31) // 32 * 32 if "b" in realigned(gemm) else 0)
+        s.require(
+            implies(loads, lines * _HELD // LOADERS + _LOADING <= share), "two stages fit in producers' registers"
+        )
     # Where columns are contiguous in B, lines of 64 are fetched, or a single shorter one.
     rows = bn if gemm.layout[1] == "t" else where(bn < 64, bn, (bn + 63) // 64 * 64)
     stage = atoms * ATOM_BYTES * (bm + rows)
@@ -120,8 +126,8 @@ def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: 
 
 def _registers(
     s: Space, gpu: Gpu, consumers: Expr, bn: Expr, held: Expr, moved: Expr, min_blocks: Expr, loads: Expr | bool
-) -> None:
-    """Sums and all else fit; with `moved` the producers give registers to the consumers."""
+) -> Expr:
+    """Sums and all else fit; with `moved` the producers give registers to the consumers. A thread's share, before."""
     others = where(moved, 4, 1) if loads is False else where(loads, LOADERS // 32, where(moved, 4, 1))
     groups = consumers * 4 + others  # warps
     s.require(
@@ -135,6 +141,7 @@ def _registers(
     s.require(held + _RESERVED <= most, "sums fit in a thread's registers")
     # The compiler asks that one instruction's operands fit in what a thread has before registers are moved.
     s.require(implies(moved & (consumers == 3), bn // 2 + 26 <= share), "an instruction's sums fit in registers")
+    return share
 
 
 def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
