@@ -20,7 +20,7 @@ from deepgen.run.call.plans import check_shape, evaluate, workspaces
 from deepgen.space import compile as compiler
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
-from deepgen.vocabulary import BadInput, DescriptorArg, WorkspaceArg
+from deepgen.vocabulary import BadInput, DescriptorArg, TensorArg, WorkspaceArg
 
 FAMILY, HOPPER = Sm90Gemm(), targets.resolve("cuda:sm_90a")
 SQUARE = gemm(4096, 4096, 4096, dtype="bf16", layout="nt")
@@ -61,7 +61,7 @@ def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "copied"),
+    ("operator", "odd"),
     [
         (gemm(64, 72, 60, dtype="bf16", layout="nt"), {"A", "B"}),
         (gemm(60, 72, 64, dtype="bf16", layout="tn"), {"A"}),
@@ -72,18 +72,25 @@ def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
     ],
     ids=lambda value: value.slug() if isinstance(value, Gemm) else "",
 )
-def test_operands_whose_lines_are_not_aligned_are_copied_first(operator: Gemm, copied: set[str]) -> None:
-    plan = FAMILY.emit(operator, HOPPER, FAMILY.default(operator, HOPPER)).plan
-    assert [step.entry for step in plan.steps] == (["realign", "gemm"] if copied else ["gemm"])
-    assert plan.steps[-1].overlaps == bool(copied)
-    maps = [arg for arg in plan.steps[-1].args if isinstance(arg, DescriptorArg) and arg.tensor != "C"]
-    assert {arg.tensor for arg in maps if arg.copy} == copied
-    spaces = workspaces(plan, operator.scalars())
-    for arg in maps:
-        pitch, matrix = (evaluate(size, operator.scalars()) for size in arg.spec.strides or ())
-        assert pitch % 16 == 0 and matrix % 16 == 0
-        if arg.copy:
-            assert spaces[arg.copy][1] == operator.batch * matrix
+def test_operands_whose_lines_are_not_aligned_are_copied_first_or_loaded(operator: Gemm, odd: set[str]) -> None:
+    configs = [dict(config) for config in FAMILY.ranked(operator, HOPPER)]
+    copies, loads = ([c for c in configs if c.get("REALIGN", "copy") == way] for way in ("copy", "load"))
+    assert not odd or loads, "without a step before it"
+    for config in (*copies[:1], *loads[:1]):
+        plan = FAMILY.emit(operator, HOPPER, config).plan
+        copied, loaded = (odd, set[str]()) if config in copies else (set[str](), odd)
+        assert [step.entry for step in plan.steps] == (["realign", "gemm"] if copied else ["gemm"])
+        assert plan.steps[-1].overlaps == bool(copied)
+        args = plan.steps[-1].args
+        maps = [arg for arg in args if isinstance(arg, DescriptorArg) and arg.tensor != "C"]
+        assert {arg.tensor for arg in maps if arg.copy} == copied
+        assert {arg.tensor for arg in args if isinstance(arg, TensorArg)} - {"C"} == loaded
+        spaces = workspaces(plan, operator.scalars())
+        for arg in maps:
+            pitch, matrix = (evaluate(size, operator.scalars()) for size in arg.spec.strides or ())
+            assert pitch % 16 == 0 and matrix % 16 == 0
+            if arg.copy:
+                assert spaces[arg.copy][1] == operator.batch * matrix
 
 
 @pytest.mark.parametrize("operator", SHAPES, ids=Gemm.slug)

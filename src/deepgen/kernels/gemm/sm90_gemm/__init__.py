@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen.kernels.base import Rank
-from deepgen.kernels.gemm.sm90_gemm.defaults import choose, copies_cost_more, various
+from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various, warp_wide_is_faster
 from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
 from deepgen.kernels.gemm.sm90_gemm.model import seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
@@ -51,8 +51,8 @@ class Sm90Gemm:
         return None
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """It yields to warp-wide products where the time of aligned copies is more than these lose."""
-        return Rank.YIELDS if copies_cost_more(*served(operator, target, Gemm, Cuda)) else Rank.SPECIALISED
+        """It yields to warp-wide products where lines that begin anywhere cost more than these lose."""
+        return Rank.YIELDS if warp_wide_is_faster(*served(operator, target, Gemm, Cuda)) else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
         return sm90_space(self.name, *served(operator, target, Gemm, Cuda))

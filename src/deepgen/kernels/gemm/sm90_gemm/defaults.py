@@ -45,10 +45,11 @@ _CACHED = 12 << 20  # bytes that surely stay in the cache
 _SAME_KIND = 1.03  # times longer, for each that was taken of a kind
 _LIKELY = 1.3  # times the best: others are not worth a try
 
-# Where `mma_gemm` copies in parts, its model tells too little: beyond the launch its defaults took about twice as long
-# at 15 shapes in layout nt. At all of them this says whether it was faster than is expected here; with parts of two
-# bytes it never was.
+# Where `mma_gemm` copies in parts, its model tells too little: beyond the launch its defaults took up to twice as long,
+# those of more than a microsecond, at 15 shapes in layout nt; with parts of two bytes it was never faster. Nor does it
+# tell what results cost that go out in parts of 2, 4 or 8 bytes: seconds for each byte more.
 _WARP_WIDE_LAUNCH, _IN_PARTS, _LEAST_PART = 4.4e-6, 2.0, 4
+_STORED_IN_PARTS = {2: 4.0e-12, 4: 1.3e-12, 8: 0.8e-12}
 _SMALL = 1 << 28  # operations: with more, aligned copies are the smaller cost
 
 
@@ -91,14 +92,17 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     return sorted(timed, key=lambda row: row[0])
 
 
-def copies_cost_more(gemm: Gemm, gpu: Cuda) -> bool:
-    """Whether warp-wide products are faster, which need no aligned copies."""
+def warp_wide_is_faster(gemm: Gemm, gpu: Cuda) -> bool:
+    """Whether small products of lines that begin anywhere are better left to warps, which copy them in parts."""
     if not realigned(gemm) or dtype(gemm.a).bytes != 2 or gemm.flops() > _SMALL or refused(gemm, gpu) is not None:
         return False
     if min(aligned_bytes(gemm, side) for side in "AB") < _LEAST_PART:
         return False
     other = warp_wide.seconds(gemm, gpu, warp_wide.choose(gemm, gpu)) - _WARP_WIDE_LAUNCH
-    return seconds(gemm, gpu, choose(gemm, gpu)) > _WARP_WIDE_LAUNCH + _IN_PARTS * other
+    longer = min(max(other / 1e-6, 1.0), _IN_PARTS)
+    results = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes
+    stored = results * _STORED_IN_PARTS.get(aligned_bytes(gemm, "C"), 0.0)
+    return seconds(gemm, gpu, choose(gemm, gpu)) > _WARP_WIDE_LAUNCH + other * longer + stored
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:

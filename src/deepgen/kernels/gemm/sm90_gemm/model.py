@@ -179,8 +179,10 @@ def _products(gemm: Gemm, c: Config, steps: Any, lines: tuple[Any, Any], work: t
     fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * (gemm.k * dtype(gemm.a).bytes < ATOM_BYTES)
     steps = ceil(steps / c["ATOMS"]) * c["ATOMS"]  # in whole stages
     # All stages are asked for at once. Each is let go when the products of the next have begun: one is not on its way.
-    ring = max(c["STAGES"] - 1, 1) * c["ATOMS"]
-    waits = max(steps - c["STAGES"] * c["ATOMS"] / rounds, 0) * _LATENCY / ring
+    ring, held = max(c["STAGES"] - 1, 1) * c["ATOMS"], c["STAGES"] * c["ATOMS"]
+    if c.get("REALIGN") == "load":  # producers wait for a stage while they ask for the next
+        ring, held = 1, 2
+    waits = max(steps - held / rounds, 0) * _LATENCY / ring
     own = steps * _longest(tensor + alone, fetch) / _CLOCK
     own = (own**_SOFT + waits**_SOFT) ** (1 / _SOFT)
     # Other blocks multiply while one waits.
