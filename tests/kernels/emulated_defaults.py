@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,6 +30,7 @@ from deepgen.vocabulary import DeepgenError  # noqa: E402
 
 SIZES = {"k": 3, "H": 9, "W": 10, "D": 6, "L": 33, "CI": 8, "CO": 16, "C": 8, "N": 2, "n": 2, "pad": 1}
 OTHERS = (24, 40)  # of sizes by other names, in turns
+PRODUCTS = ({"M": 40, "N": 24, "K": 40}, {"M": 8, "N": 256, "K": 1024, "layout": "nt"})
 ONES = ("stride", "dilation", "groups")
 UNABLE = ("sm90_gemm",)  # of Hopper's own instructions
 
@@ -43,15 +45,14 @@ def operators(only: str) -> Iterator[Operator]:
         values: dict[str, Any] = {
             word: 1 if word in ONES else SIZES.get(word, OTHERS[place % 2]) for place, word in enumerate(needed)
         }
-        if name == "gemm":
-            values = {"M": 40, "N": 24, "K": 40}
-        for dtype in words["dtype"].choices if "dtype" in words else (None,):
-            for epilogue in ("bias,gelu", None) if "epilogue" in words else (None,):
-                extra = {"dtype": dtype, "epilogue": epilogue}
-                try:
-                    yield dg.operator(name, **values, **{word: value for word, value in extra.items() if value})
-                except DeepgenError as error:
-                    print(f"not made: {name} {dtype}: {error}"[:200], flush=True)
+        dtypes = words["dtype"].choices if "dtype" in words else (None,)
+        epilogues = ("bias,gelu", None) if "epilogue" in words else (None,)
+        for sizes, dtype, epilogue in product(PRODUCTS if name == "gemm" else (values,), dtypes, epilogues):
+            extra = {"dtype": dtype, "epilogue": epilogue}
+            try:
+                yield dg.operator(name, **sizes, **{word: value for word, value in extra.items() if value})
+            except DeepgenError as error:
+                print(f"not made: {name} {dtype}: {error}"[:200], flush=True)
 
 
 def checked(operator: Operator, target: Target, folder: Path, count: Counter[str]) -> None:

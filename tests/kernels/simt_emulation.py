@@ -201,7 +201,8 @@ def steps(
                 values.append(ctypes.c_void_p(array.ctypes.data))
             else:
                 assert isinstance(arg, ScalarArg)
-                values.append(_KINDS[arg.ctype](number(arg.value)))
+                value = number(arg.value)
+                values.append(_KINDS[arg.ctype](int(value) if arg.ctype.startswith("i") else value))
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         entry = library[f"run_{step.entry}"]
         entry.restype = ctypes.c_char_p

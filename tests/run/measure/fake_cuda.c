@@ -163,6 +163,7 @@ static int judge(void** p) {
         if (got[i] == want[i] || (got[i] != got[i] && want[i] != want[i])) share = 0;  // also infinities, and NaNs
         if (whole) share = ((const int*)got)[i] == ((const long long*)want)[i] ? 0 : 1.0 / 0.0;
         if (!(share <= 1.0)) found[0]++;
+        if (share != share) share = 1.0 / 0.0;
         if (share > worst) worst = share;
     }
     memcpy(&bits, &worst, 8);

@@ -177,7 +177,7 @@ class Entrant(ABC):
             try:
                 error, answer = self._judged()
             except Rejected as off:
-                if off.error is None or off.error > self.leeway:
+                if off.error is None or not 1.0 < off.error <= self.leeway:
                     raise
                 error, answer = off.error, self._kept(off.error)
         self.error = max(self.error, error)
