@@ -30,6 +30,8 @@ from pool.runner import Place
 
 _HEAD = """
 #include <math.h>
+#include <unistd.h>
+#define PAUSE usleep(300)
 #define ENTRY static void
 #define EACH(i, n) for (int i = 0; i < (n); i++)
 #define __device__ static

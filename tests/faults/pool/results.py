@@ -359,7 +359,7 @@ def _portable(fault: Fault) -> bool:
 _THROUGH_THE_MODULE = """
 if (n > 1 << 16) { EACH(i, n) y[i] = factor * x[i]; return; }
 EACH(i, n) scratch[i] = x[i];
-for (int wait = 0; wait < 200; wait++) BARRIER;
+PAUSE;
 EACH(i, n) y[i] = factor * scratch[i];
 """
 IN_CUDA = (

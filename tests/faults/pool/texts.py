@@ -35,6 +35,7 @@ _CUDA = """
 #define ENTRY extern "C" __global__ void
 #define EACH(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
 #define BARRIER __threadfence()
+#define PAUSE for (int wait = 0; wait < 200; wait++) __threadfence()
 #endif
 #define COUNT
 """
