@@ -70,7 +70,7 @@ class AmxGemm:
         """It yields to vectors: they need no setting up, and few rows take less time than packing B for tiles."""
         gemm, _ = served(operator, target, Gemm, X86)
         few = gemm.m <= _FEW_ROWS and gemm.layout[1] == "n"
-        return Rank.YIELDS if few or gemm.flops() < _LITTLE else Rank.SPECIALISED
+        return Rank.YIELDS if few or (gemm.batch == 1 and gemm.flops() < _LITTLE) else Rank.SPECIALISED
 
     def space(self, operator: Operator, target: Target) -> Space:
         gemm, cpu = served(operator, target, Gemm, X86)

@@ -30,6 +30,7 @@ from deepgen.kernels.shared import covering, nearest, thread_counts
 from deepgen.operators import Gemm
 from deepgen.targets import X86
 
+_NARROW = 32  # rows or columns of C up to which a model knows best
 _ROWS = 8  # of a tile; each is a stream of its own where A is read in place
 _FEW = 128  # rows of C up to which packing B as a step of its own would show
 _SOME = 256  # rows of C up to which packing B would cost more than reading it where it lies
@@ -40,21 +41,25 @@ _STRIPS = 8  # of A in a block, so that others can help with it
 _SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
 _PAGES = 96  # whose places the nearest TLB holds
 
-
 # What the model counts, in cycles.
-_CALL = 300.0  # of a call and a task
-_TILE = 60.0  # to begin and to end a tile
-_SQUARE = 100.0  # a square of a transposed tile, until it is in C
-_TURN, _PART_TURN = 45.0, 110.0  # a square that is turned while it is packed: whole, and in part
+_CALL = 1750.0  # of a call and a task
+_TILE = 85.0  # to begin and to end a tile
+_SQUARE = 42.0  # a square of a transposed tile, until it is in C
+_TURN = 88.0  # a square that is turned while it is packed
 _COPY = 1.5  # a vector that is packed as it is
-_NEAR, _FAR = 48.0, 10.0  # bytes that a cycle brings from L2, and from L3
+_FAR = 8.5  # bytes that a cycle brings from beyond L2
+_ROW_BY_ROW = 1.2  # times as long where it comes a few lines of each row at a time
+_ROW = 1.5  # a row of a tile, until it is in C
+_SUMS, _SUM = 20.0, 1.75  # a tile of sums along K, and each of them, until they are added up
+_SWEEP, _WAIT = 10.0, 0.5  # some rows of B; a vector of sums that comes and goes
 _WAKE = 8000.0  # of a call that another thread takes part in
 
 
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
     """A good config without any search; a constant B is packed before all runs."""
-    if gemm.layout == "nt" and gemm.m <= THIN and not constant_b:
-        return _sums_along_k(gemm, cpu)
+    least = min(gemm.m, gemm.n)
+    if not constant_b and (least <= THIN or (least <= _NARROW and _fits(gemm, cpu))):
+        return guesses(gemm, cpu)[0]
     # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
@@ -67,8 +72,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     streamed = gemm.m <= THIN and b_in_place and not little  # B straight from memory, a few long rows at a time
     narrow = width <= 8 * lanes
     ahead = constant_b and not streamed  # what is read once is read where it lies
-    one_panel = little and small_a and not (ahead or b_in_place)
-    askew = little and small_a and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
+    # A C that no cache holds is written from end to end of its rows, not from row to row.
+    near = little and small_a and height * width * FLOAT <= cpu.l2_bytes // 2
+    one_panel = near and not (ahead or b_in_place)
+    askew = near and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
     # Strips of A pass over B, a block at a time.
     blocks = not (swap or little or streamed)
     few = blocks and gemm.m <= _FEW
@@ -134,13 +141,6 @@ def _fetches(gemm: Gemm, cpu: X86, *, blocks: bool) -> Mapping[str, Any]:
         "AHEAD": gemm.batch == 1 and small(gemm) and (gemm.m + gemm.n) * gemm.k * FLOAT <= cpu.l1d_bytes,
         "NEXT": "none" if gemm.batch == 1 or blocks else "l1" if both_in_l1 else "l2",
     }
-
-
-def _sums_along_k(gemm: Gemm, cpu: X86) -> Mapping[str, Any]:
-    rows = min(gemm.m, 8)
-    most = [v for v in (1, 2, 3, 4, 6, 8) if rows * v + v + 1 <= cpu.vector_registers and v <= gemm.n]
-    config = {"KIND": "dot", "SWAP": False, "MR": rows, "NR": most[-1], "PREFETCH": 16 if rows > 4 else 0}
-    return {**config, **_threads(gemm, cpu, gemm.m, gemm.n, rows, most[-1])}
 
 
 def _threads(
@@ -236,8 +236,13 @@ def cycles(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> float:
     arithmetic = work(gemm, config, lanes, height, width, deep)
     # What does not stay in L2 from call to call comes from beyond.
     touched = (height * deep + deep * width + height * width) * FLOAT * batch
-    beyond = touched / _FAR if touched > cpu.l2_bytes * 3 // 4 else 0.0
-    return _CALL + waking + max(batch * arithmetic, beyond) + 0.25 * min(batch * arithmetic, beyond)
+    far = min(max(touched / cpu.l2_bytes - 0.5, 0.0) / 0.75, 1.0)
+    beyond = far * touched / _FAR
+    if config.get("PACK_B") in ("none", "first"):  # from row to row of B: hardware does not see what comes next
+        beyond *= _ROW_BY_ROW
+    # Sums along K wait for what comes; others run ahead of it.
+    apart = 0.8 if config["KIND"] == "dot" else 0.25
+    return _CALL + waking + max(batch * arithmetic, beyond) + apart * min(batch * arithmetic, beyond)
 
 
 def _step(rows: int, vectors: int) -> float:
@@ -252,14 +257,13 @@ def _tiles(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width
     blocks = -(-deep // config["KC"])
 
     def tile(across: int) -> float:
-        put = _SQUARE * across if swap else 0.6 * rows * across
+        put = _SQUARE * across if swap else _ROW * rows
         return float(deep * _step(rows, across) + blocks * (_TILE + put))
 
     whole: float = strips * (panels * tile(vectors) + (tile(rest) if rest else 0.0))
-    squares, in_part = divmod(deep, lanes)
-    turned = squares * _TURN + (_PART_TURN if in_part else 0.0)
+    turned = -(-deep // lanes) * _TURN
     if config["PACK_A"] == "panels":
-        whole += strips * (deep * 2.0 if not along_k(gemm)[not swap] else (squares + 1) * _PART_TURN)
+        whole += strips * (deep * 2.0 if not along_k(gemm)[not swap] else turned)
     elif height % rows:  # the last rows are copied
         whole += deep * rows / 8
     if config["PACK_B"] in ("panel", "block"):
@@ -276,18 +280,18 @@ def _thin(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width:
     groups, sweeps = -(-height // rows), -(-deep // unroll)
 
     def swept(across: int) -> float:
-        return float(deep * _step(rows, across) + sweeps * (rows * across + 4.0))
+        return float(deep * _step(rows, across) + sweeps * (_WAIT * rows * across + 4.0))
 
-    whole: float = groups * (sweeps * (30.0 + 2.0 * rows) + panels * swept(vectors) + rest * swept(1))
+    whole: float = groups * (sweeps * _SWEEP + panels * swept(vectors) + rest * swept(1))
     return whole + (_SQUARE * groups * -(-width // lanes) if config["SWAP"] else 0.0)
 
 
 def _dot(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: int, deep: int) -> float:
     rows, vectors = config["MR"], config["NR"]
     steps = -(-deep // lanes)
-    sums = 30.0 + 2.2 * rows * vectors + 4.0 * (vectors if config["SWAP"] else rows)
+    sums = _SUMS + _SUM * rows * vectors + _ROW * (vectors if config["SWAP"] else rows)
     whole: float = -(-height // rows) * -(-width // vectors) * (steps * _step(rows, vectors) + sums)
-    return whole + (steps * _PART_TURN * -(-height // rows) if "KC" in config else 0.0)
+    return whole + (steps * _TURN * -(-height // rows) if "KC" in config else 0.0)
 
 
 def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
@@ -296,21 +300,21 @@ def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
     for swap in (False, True):
         height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
         a_along_k, b_along_n = along_k(gemm)[not swap], along_n(gemm)[not swap]
-        groups = -(-height // 8)
+        groups, bytes_b = -(-height // 8), width * gemm.k * FLOAT
         rows = -(-height // groups)
         fitting = [v for v in VECTORS if rows * v + v + 1 <= cpu.vector_registers]
         common = {"SWAP": swap, "PREFETCH": 0, "THREADS": 1}
         if height <= THIN and b_along_n:
             widths = [n for n in covering(BLOCK_N, width) if n <= (4096 if height == 1 else 1024 // groups)]
-            for vectors in (v for v in fitting if v <= 4 and v * lanes < width + lanes):
-                yield {
-                    **{"KIND": "thin", "MR": rows, "NR": vectors, "NC": widths[-1], "UNROLL": 8, "NEXT_BLOCK": False},
-                    **common,
-                }
+            for vectors in (v for v in fitting if v <= 4 and rows * v <= THIN and v * lanes < width + lanes):
+                thin = {"KIND": "thin", "MR": rows, "NR": vectors, "NC": widths[-1], "UNROLL": 8}
+                yield {**thin, "NEXT_BLOCK": height > 1 and bytes_b > cpu.l2_bytes, **common}
         if height <= 2 * THIN and not b_along_n:
             for vectors in (v for v in fitting if v <= width):
                 depth = {} if a_along_k else {"KC": nearest_depth(gemm, 1024)}
-                yield {"KIND": "dot", "MR": rows, "NR": vectors, **depth, **common}
+                fetches = 1 < rows <= 6 if bytes_b <= 4 * cpu.l2_bytes else rows > 4
+                fetched = {"PREFETCH": 16 if fetches and bytes_b > cpu.l2_bytes // 2 else 0}
+                yield {"KIND": "dot", "MR": rows, "NR": vectors, **depth, **common, **fetched}
         yield from _tile_configs(gemm, cpu, swap, height, width)
 
 
@@ -325,6 +329,8 @@ def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> 
     for rows, vectors in large_tiles(cpu, height, width):
         pack_b, inner = ("none", "b") if b_along_n else ("panel", "a")
         most = cpu.l1d_bytes // (FLOAT * (vectors * lanes if inner == "a" else rows))
+        if most < depths(gemm)[0]:
+            continue
         depth = nearest_depth(gemm, min(most, cpu.l2_bytes // FLOAT // max(BLOCK_M[0], BLOCK_N[0], vectors * lanes)))
         heights = [m for m in covering(BLOCK_M, height) if m * depth * FLOAT <= cpu.l2_bytes]
         widths = [n for n in covering(BLOCK_N, width) if n >= vectors * lanes]
@@ -368,5 +374,9 @@ def _shared(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> Mapping[str, Any
         divided += ["n"] if threads * columns < width + columns else []
         divided += ["m"] if threads * config["MR"] < height + config["MR"] else []
         divided += ["k"] if threads * LEAST_SLICE <= gemm.k else []
-        ways += [{**config, "THREADS": threads, "PARTITION": part, "TASKS": 1} for part in divided]
+        for part in divided:
+            # Slices of a long K are tasks enough for a thread that finds its core slowed down to do fewer of them.
+            pieces = gemm.k // max(LEAST_SLICE, _SLICE * min(gemm.m, gemm.n)) if part == "k" else 0
+            tasks = max(t for t in (1, 2, 4) if t == 1 or t * threads <= pieces)
+            ways.append({**config, "THREADS": threads, "PARTITION": part, "TASKS": tasks})
     return min(ways, key=lambda way: cycles(gemm, cpu, way))
