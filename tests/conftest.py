@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+# The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
+# time to fit. Said before numpy is imported; measuring workers set their own numbers.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import gc
 import itertools
-import os
 import subprocess
 import sys
 import warnings
@@ -30,6 +35,8 @@ FORKS = Forks()
 GOLDEN = TESTS / "golden"
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
+# These import torch's compiler, which takes seconds: one process is enough.
+ON_TORCH = ("frontends/deepgen_torch",)
 # Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
 ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
             "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
@@ -38,9 +45,9 @@ STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py"
            "faults/test_worker_surroundings.py", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
            "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
-FIRST = (*ON_RAY, "docs", "tuning", "chaos", "run/measure/test_riscv_board.py", "baselines", "faults", "examples",
-         "kernels", "compiler", "report", "libraries", "conformance", "frontends", "deepgen_triton_cpu", "run",
-         "operators", "toolchains")  # fmt: skip
+FIRST = (*ON_RAY, "docs", "tuning", "chaos", *ON_TORCH, "run/measure/test_riscv_board.py", "baselines", "faults",
+         "examples", "kernels", "compiler", "report", "libraries", "conformance", "frontends", "deepgen_triton_cpu",
+         "run", "operators", "toolchains")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
@@ -58,10 +65,6 @@ SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 0.2\ncalls_seconds = 0.
 # was committed outlives a killed process all the same, and no test cuts the power.
 connections.SYNCHRONOUS = "OFF"
 
-# The threads of numpy's BLAS spin while they wait for each other: a model of a search takes three times the processor
-# time to fit. Said before numpy is imported; measuring workers set their own numbers.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 # Python starts quicker in processes that tests begin, those of pytest's workers among them: see the file there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(TESTS / "quick"), os.environ.get("PYTHONPATH"))))
 
@@ -74,8 +77,9 @@ sys.dont_write_bytecode = False
 gc.set_threshold(50_000, 20, 20)
 
 # The same examples on every machine, however slow it is just now. As they are always the same ones, many more of them
-# would find little more.
-settings.register_profile("deepgen", deadline=None, derandomize=True, database=None, max_examples=40)
+# would find little more; `pytest --hypothesis-profile many` draws them, also always the same.
+settings.register_profile("deepgen", deadline=None, derandomize=True, database=None, max_examples=15)
+settings.register_profile("many", settings.get_profile("deepgen"), max_examples=400)
 settings.load_profile("deepgen")
 
 
@@ -123,8 +127,11 @@ def _workers() -> int:
 
 
 def _place(nodeid: str) -> str:
-    """A file goes to one worker, and so do all files that start Ray."""
-    return "on Ray" if _among(ON_RAY, nodeid) else nodeid.partition("::")[0]
+    """A file goes to one worker, and so do all files that start Ray or use torch's compiler."""
+    for places, name in ((ON_RAY, "on Ray"), (ON_TORCH, "on torch")):
+        if _among(places, nodeid):
+            return name
+    return nodeid.partition("::")[0]
 
 
 def _turn(nodeid: str) -> int:

@@ -26,7 +26,7 @@ from deepgen.compiler.schedule.steps import Schedule
 from deepgen.operators.expr.nodes import Expression
 
 # `DEEPGEN_EXPRESSIONS=2000 pytest tests/compiler/test_gpu_lowered.py` takes minutes.
-COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "30"))
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "18"))
 AT_ONCE = 40  # programs in a library
 pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 

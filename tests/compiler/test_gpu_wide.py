@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
@@ -114,7 +114,6 @@ def parts(draw: st.DrawFn) -> Index:
     return total + x % draw(FACTORS)
 
 
-@settings(max_examples=40, deadline=None)
 @given(parts())
 def test_an_index_keeps_its_value_when_it_is_simplified(index: Index) -> None:
     simple = IndexBounds({"x": (0, 60), "v": (0, 3)}).simple(index)

@@ -55,7 +55,7 @@ from deepgen.operators.expr.nodes import Expression
 from deepgen.targets import Cpu, Gpu
 
 # `DEEPGEN_EXPRESSIONS=1000 pytest tests/compiler/test_interpret.py` checks 2,000 random schedules, which takes minutes.
-COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "12"))
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "8"))
 SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "0"))  # more configs of each sketch
 PROCESSORS = (Machine(16), Machine(32), Machine(64))
 GPUS = (Machine(warp=32), Machine(warp=32), Machine(warp=64))

@@ -24,7 +24,7 @@ from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, widen
 
 # `DEEPGEN_EXPRESSIONS=5000 pytest tests/compiler/test_lowered.py` takes minutes.
-COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "40"))
+COUNT = int(os.environ.get("DEEPGEN_EXPRESSIONS", "24"))
 LARGEST = 1e30
 AT_ONCE = 40  # functions in a library
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from expressions import expressions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from schedules import random_schedule
 
@@ -131,7 +131,6 @@ def test_a_config_makes_a_template_whole() -> None:
         concrete((Split("C", "i", ("BM / 2",)),), {"BM": 3})
 
 
-@settings(max_examples=25)
 @given(expressions(), st.integers(0, 2**32))
 def test_schedules_are_kept_as_json(expression: Expression, seed: int) -> None:
     schedule = random_schedule(expression, Random(seed))

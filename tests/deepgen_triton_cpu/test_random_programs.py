@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import random_programs
 from compiled_kernels import Case, Compiled
 
-COUNT = int(os.environ.get("DEEPGEN_TRITON_PROGRAMS", "16"))
+COUNT = int(os.environ.get("DEEPGEN_TRITON_PROGRAMS", "8"))
 SEED = int(os.environ.get("DEEPGEN_TRITON_SEED", "1"))
 CLOSE = 2e-4  # of the largest number beside 1: sums are made in another order
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from expressions import expressions, naive, rounded
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import deepgen as dg
@@ -23,7 +23,6 @@ from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype, narrow, widen
 
 
-@settings(max_examples=25)
 @given(expressions())
 def test_an_expression_is_json_both_ways(expression: Expression) -> None:
     read = from_json(json.loads(json.dumps(to_json(expression))))
@@ -32,7 +31,6 @@ def test_an_expression_is_json_both_ways(expression: Expression) -> None:
 
 
 @pytest.mark.parametrize("points", [interpret._POINTS, 6])
-@settings(max_examples=25)
 @given(expressions(), st.integers(0, 9))
 def test_numpy_computes_what_loops_do(points: int, expression: Expression, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -50,7 +48,6 @@ def test_numpy_computes_what_loops_do(points: int, expression: Expression, seed:
         assert (done.held[name].error >= 0).all()
 
 
-@settings(max_examples=40)
 @given(expressions(dtypes=("f32",)), st.integers(0, 9), st.booleans())
 def test_kernels_that_round_every_step_are_right_in_either_order(expression: Expression, seed: int, back: bool) -> None:
     operator = ExpressionOperator(expression)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import simt_emulation as emulation
 from expressions import expressions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import deepgen as dg
@@ -91,7 +91,6 @@ needs_c = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installe
 
 
 @needs_c
-@settings(max_examples=25)
 @given(expressions(), st.integers(0, 9))
 def test_random_expressions_in_c(tmp_path_factory: pytest.TempPathFactory, expression: Expression, seed: int) -> None:
     operator = ExpressionOperator(expression)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hostile_text import HOSTILE
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -179,7 +179,6 @@ def test_many_trials_are_thinned_and_the_fastest_stay(tmp_path: Path, monkeypatc
     assert len(few) == 60 and [row["trial"] for row in few] == sorted(row["trial"] for row in few)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS}), max_size=12))
 def test_packed_rows_are_the_same_rows(rows: list[dict[str, Any]]) -> None:
     found = trials.unpacked(trials.packed(rows))

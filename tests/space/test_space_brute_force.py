@@ -17,7 +17,6 @@ from deepgen.space import compile as compiler
 from deepgen.space.expr import walk
 
 QUICK = settings(
-    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

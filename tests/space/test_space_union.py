@@ -15,7 +15,6 @@ from deepgen.space.member import MemberEngine
 from deepgen.vocabulary import BadInput
 
 QUICK = settings(
-    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

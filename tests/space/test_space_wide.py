@@ -18,7 +18,6 @@ from deepgen.space.engine import TooWide, TooWideToCount
 from deepgen.vocabulary import BadInput
 
 QUICK = settings(
-    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,

@@ -257,7 +257,7 @@ def test_two_tuners_on_one_study_the_second_is_refused(tmp_path: Path) -> None:
     assert len(study.trials()) == 40
 
 
-DUELS = int(os.environ.get("DEEPGEN_DUELS", "40"))  # set it to 100 for the whole statement
+DUELS = int(os.environ.get("DEEPGEN_DUELS", "20"))  # set it to 100 for the whole statement
 DUEL = {"BLOCK_M": [64], "BLOCK_N": [64], "BLOCK_K": [16], "THREAD_M": [4], "THREAD_N": [4], "STAGES": [2]}
 
 

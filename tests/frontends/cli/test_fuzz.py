@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 FUZZ = Path(__file__).parents[3] / "benchmarks" / "fuzz.py"
-COUNT = int(os.environ.get("DEEPGEN_FUZZ_COUNT", "56"))
+COUNT = int(os.environ.get("DEEPGEN_FUZZ_COUNT", "28"))
 
 
 def test_changed_files_do_no_harm(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -192,7 +191,6 @@ def _count(sizes: list[int]) -> int:
     return int(torch.Size(sizes).numel())
 
 
-@settings(max_examples=int(os.environ.get("DEEPGEN_VIEWS", "40")), deadline=None)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_the_expression_of_any_views_means_what_torch_computes(data: st.DataObject, sizes: list[int]) -> None:
     """By numpy's answer to the expression, for the memory that a kernel would get, in torch's layout."""

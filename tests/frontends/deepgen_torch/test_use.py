@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -112,7 +112,6 @@ def test_views_of_any_kind_give_what_torch_gives() -> None:
     """Whole numbers: sums are exact. One library for all, so that what is kept of a call meets the next ones."""
     used = dt.use(Everything(kinds=("gemm",)), race=False)
 
-    @settings(max_examples=40)
     @given(data=st.data(), sizes=st.tuples(*[st.integers(1, 9)] * 3), rows=st.sampled_from(("mm", "linear", "matmul")))
     def same(data: st.DataObject, sizes: tuple[int, int, int], rows: str) -> None:
         m, n, k = sizes

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import targets
@@ -164,7 +163,6 @@ def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 JUNK = [None, True, -1, 0, 1.5, 10**30, "", "x", "1 +", "1 / 0", "ProblemSize[7]", "[]", [], {}, [[]], {"X": []}, "é\n"]
 
 
-@settings(max_examples=int(os.environ.get("DEEPGEN_T1_JUNK", "80")))
 @given(st.sampled_from(sorted(leaves(SCALE), key=str)), st.sampled_from(JUNK))
 def test_junk_anywhere_is_told_in_words(folder: Path, path: tuple[Any, ...], junk: Any) -> None:
     def change(data: dict[str, Any]) -> None:
