@@ -144,7 +144,7 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     steps = _steps(gemm)
     odd = gemm.n * dtype(gemm.c).bytes % LINE_BYTES > 0
     for consumers, tiles_m, ping_pong in _GROUPS:
-        for bn in _COLUMNS:
+        for bn in _widths(gemm, gpu, Way(consumers, tiles_m, 8, ping_pong).bm):
             tile = Way(consumers, tiles_m, bn, ping_pong)
             most = CONSUMER_REGISTERS.get(consumers, _REGISTERS[1])
             if _sums(gemm, tile) + _RESERVED > most or tile.bm >= max(2 * gemm.m, 65):
@@ -156,7 +156,8 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
                 continue  # lines of columns that are used in part then take a third longer, or twice as long
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
             for straight in (False, True) if odd else (False,):
-                for cluster in ((1, 1), (2, 1), (1, 2)):  # 33 clusters of four do not run at once
+                # 33 clusters of four do not run at once; with few steps a cluster only waits.
+                for cluster in ((1, 1), (2, 1), (1, 2)) if steps > 2 else ((1, 1),):
                     yield tile._replace(cluster=cluster, straight=straight)
                 for blocks in _BLOCKS if not ping_pong and steps <= _FEW_STEPS else ():
                     if tiles > gpu.multiprocessors * (blocks - 1):
@@ -173,6 +174,16 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
                 for cluster_k in (2, 3, 4) if gemm.least_bytes() <= _CACHED else ():
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
                         yield tile._replace(cluster_k=cluster_k, parts=parts, fixup="split")
+
+
+def _widths(gemm: Gemm, gpu: Gpu, bm: int) -> list[int]:
+    """Some columns of a tile, and those with which as many tiles as there are multiprocessors cover the matrix."""
+    step = 8 if gemm.layout[1] == "t" and gemm.acc != "i32" else 16
+    high = ceil(gemm.m / bm) * gemm.batch
+    wide = {gpu.multiprocessors * rounds // high for rounds in (1, 2, 3)} - {0}
+    whole = {ceil(ceil(gemm.n / count) / step) * step for count in wide}
+    even = {n for n in whole if n <= _COLUMNS[0]} if gemm.layout[1] == "t" else set[int]()
+    return sorted({*_COLUMNS, *even}, reverse=True)
 
 
 def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:

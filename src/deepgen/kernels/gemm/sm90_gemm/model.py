@@ -41,6 +41,7 @@ _OPERAND, _OPERAND_BOUND = 0.26, 1.5  # 128 bytes of an operand from shared memo
 _ALONE = 64.0  # the last products of a warpgroup that has no others, and no partner
 _PROMOTE, _ADD = 65.0, 1.23  # sums of 8-bit floats that are moved; for each column where no other group multiplies
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; more for one that K ends in
+_NARROW_LINE = 1.5  # more for one across K that is mostly outside of the matrix
 _LOADED, _LOAD_BEGIN = 8.0, 0.6  # a line that producers load; microseconds until the first are there
 _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
@@ -176,7 +177,11 @@ def _products(gemm: Gemm, c: Config, steps: Any, lines: tuple[Any, Any], work: t
     if promotes(gemm):
         alone += _PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
-    fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * (gemm.k * dtype(gemm.a).bytes < ATOM_BYTES)
+    size = dtype(gemm.a).bytes
+    fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * (gemm.k * size < ATOM_BYTES)
+    narrow_a = (gemm.layout[0] == "t") * (gemm.m * size < ATOM_BYTES // 2)
+    narrow_b = (gemm.layout[1] == "n") * (gemm.n * size < ATOM_BYTES // 2)
+    fetch += _NARROW_LINE * (lines_a * narrow_a + lines_b * narrow_b)
     steps = ceil(steps / c["ATOMS"]) * c["ATOMS"]  # in whole stages
     # All stages are asked for at once. Each is let go when the products of the next have begun: one is not on its way.
     ring, held = max(c["STAGES"] - 1, 1) * c["ATOMS"], c["STAGES"] * c["ATOMS"]
