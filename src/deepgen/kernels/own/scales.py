@@ -22,6 +22,7 @@ _STEPS = 14.0  # of the result itself: quick exponentials of GPUs
 _NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change that shows in any result; the share of those that it spares
 _DRAWS, _SPREAD = 3, 4.0  # of changed inputs, where errors cannot be carried along
 _MOST_ELEMENTS = 1 << 24  # of inputs: errors that are carried along take several times the memory
+_PERIOD = 65_521  # of numbers that are drawn; a prime, so that no two rows have the same
 _SLOW_SECONDS = 1.0  # of a reference that is not called more often than it must be
 
 
@@ -82,9 +83,9 @@ class Scales:
                     if draw < draws:
                         raise
                     continue  # a reference need not take f32
-                for name, value in usual.items():
-                    off = np.abs(np.asarray(results[name], np.float64) - value)
-                    spread[name] = np.fmax(spread[name], off)
+                for name, value in usual.items():  # in place: new arrays of this size take longer than what is computed
+                    off = np.subtract(results[name], value, dtype=np.float64)
+                    np.fmax(spread[name], np.abs(off, out=off), out=spread[name])
         terms = self._terms_of(usual, spread, rng)
         self._spread[wide] = {
             n: terms[n] ** 0.5 * (_SPREAD * s + 2.0 * half * np.abs(usual[n])) for n, s in spread.items()
@@ -112,9 +113,15 @@ class Scales:
 
 
 def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = False) -> Array:
-    """Each number off by half a step, or every other one by chance."""
-    signs = rng.integers(0, 2, size=values.shape) if few else 2.0 * rng.integers(2, size=values.shape) - 1.0
-    moved: Array = values * (1.0 + half * signs) if values.dtype.kind == "f" else values.copy()
+    """Each number off by half a step, or every other one by chance, which repeats itself in large arrays."""
+    moved: Array = values.copy()
+    if values.dtype.kind == "f":
+        numbers = moved.reshape(-1)
+        drawn = rng.integers(0, 2, size=min(numbers.size, _PERIOD))
+        factors = 1.0 + half * (drawn if few else 2.0 * drawn - 1.0)
+        whole = numbers.size - numbers.size % max(1, factors.size)
+        numbers[:whole].reshape(-1, max(1, factors.size))[...] *= factors
+        numbers[whole:] *= factors[: numbers.size - whole]
     return moved
 
 

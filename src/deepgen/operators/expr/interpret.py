@@ -355,7 +355,6 @@ def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
     with np.errstate(all="ignore"):
-        unknown = np.where(np.isfinite(values), limits.max, 0.0)
-        finite = np.where(np.isfinite(scale), np.minimum(scale, limits.max), unknown)
-        scales: Array = np.where(np.isfinite(values), finite, 0.0).astype(kind)
-    return scales
+        told = np.isfinite(values)
+        scales: Array = np.asarray(np.fmin(np.broadcast_to(scale, np.shape(values)), limits.max)).astype(kind)
+    return scales if told.all() else np.where(told, scales, kind(0.0))
