@@ -42,7 +42,7 @@ _LATE_STEPS = 8  # results that are late go out between so many steps, or all at
 _CACHED = 12 << 20  # bytes that surely stay in the cache
 
 # The model is sure of the order within a kind of configs, and less so of that between kinds.
-_SAME_KIND = 1.03  # times longer, for each that was taken of a kind
+_SAME_KIND = 1.05  # times longer, for each that was taken of a kind
 _LIKELY = 1.3  # times the best: others are not worth a try
 
 # Where `mma_gemm` copies in parts, its model tells too little: beyond the launch its defaults took up to twice as long,
