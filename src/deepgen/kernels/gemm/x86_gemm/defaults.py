@@ -39,6 +39,7 @@ _SHORT = 64  # steps of K; in shorter blocks C is passed over too often
 _PAGE = 4096  # bytes
 _STRIPS = 8  # of A in a block, so that others can help with it
 _SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
+_MORE = 8  # of the first choices of the model, of whichever kind
 _PAGES = 96  # whose places the nearest TLB holds
 
 # What the model counts, in cycles.
@@ -204,8 +205,12 @@ def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
     if min(gemm.m, gemm.n) > THIN and not _fits(gemm, cpu):
         return []
     alone = sorted(_configs(gemm, cpu), key=lambda config: cycles(gemm, cpu, config))
-    shared = [_shared(gemm, cpu, config) for config in alone[:4]]
-    return sorted(shared, key=lambda config: cycles(gemm, cpu, config))
+    # The best of each kind before others of a kind: where the model errs, it is seldom by the size of a tile.
+    kinds = {(config["KIND"], config["SWAP"]): config for config in reversed(alone)}
+    order = [*kinds.values(), *(config for config in alone[:_MORE] if config not in kinds.values())]
+    shared = [_shared(gemm, cpu, config) for config in order]
+    first = sorted(shared[: len(kinds)], key=lambda config: cycles(gemm, cpu, config))
+    return [*first, *shared[len(kinds) :]]
 
 
 def _fits(gemm: Gemm, cpu: X86) -> bool:
