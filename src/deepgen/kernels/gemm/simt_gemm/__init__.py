@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds
+from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds, various
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
 from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
@@ -55,8 +55,11 @@ class SimtGemm:
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return choose(*served(operator, target, Gemm, Gpu))
 
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        return various(*served(operator, target, Gemm, Gpu))
+
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return seconds(*served(operator, target, Gemm, Gpu), dict(config))
+        return seconds(*served(operator, target, Gemm, Gpu), config)
 
 
 def dots(gpu: Gpu) -> dict[str, int]:

@@ -1,108 +1,353 @@
-"""A good config without any search: the tile and the split of K by a simple model of the busiest multiprocessor."""
+"""Good configs without any search: tiles, copies and parts of K, in the order of a model's times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import ceil, gcd
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import ceil, gcd, inf
 from typing import Any, NamedTuple
 
-from deepgen.kernels.gemm.simt_gemm.space import WIDEST, simt_space
+from deepgen.kernels.gemm.simt_gemm.lower import group_k
+from deepgen.kernels.gemm.simt_gemm.space import WIDEST, load_widths, simt_space, splits_of_k, store_widths, tile_sizes
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu, Hip
 from deepgen.vocabulary import dtype
 
+Config = Mapping[str, Any]
 
-class _Shape(NamedTuple):
+_THREAD_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (8, 4), (4, 8), (8, 8), (12, 4), (12, 8), (16, 4), (16, 8))
+_LANES = {32: (4, 8, 2, 16, 1), 64: (8, 4, 16, 2)}  # along M, the best first
+_LEAST_THREADS, _MOST_THREADS = 32, 512
+_STEPS = (8, 16, 32, 64)  # of K, in a stage
+_ROOM = 48 << 10  # bytes of shared memory that stages may take, so that several blocks run at once
+_BLOCKS = (1, 2, 3, 4, 6, 8)  # of a multiprocessor, that the compiler is asked to make room for
+_LEAST_PART, _MOST_ROUNDS = 32, 64
+_DIVIDED = 60  # of the best: K is divided in other ways
+_UNROLLED = 1024  # multiply-adds
+
+# The model is sure of the order within a kind of configs, and less so of that between kinds.
+_SAME_KIND = 1.03  # times longer, for each that was taken of a kind
+_LIKELY = 1.5  # times the best: others are not worth a try
+
+
+class Way(NamedTuple):
+    """What a config follows from."""
+
     bm: int
     bn: int
     tm: int
     tn: int
-    split_u: int = 1
+    lanes_m: int
+    split_u: int
+    bk: int
+    stages: int  # of asynchronous copies; 0: through registers
+    splits: int = 1
+    stream: bool = False
 
-
-# Warps of 32 lanes lie 4 x 8, of 64 lanes 8 x 8.
-_TILES_32 = (
-    _Shape(256, 128, 16, 8), _Shape(128, 128, 16, 8), _Shape(128, 64, 16, 8), _Shape(128, 64, 8, 8),
-    _Shape(64, 64, 8, 8), _Shape(64, 64, 8, 8, 2), _Shape(32, 64, 8, 4), _Shape(32, 64, 8, 4, 4), _Shape(16, 64, 4, 4),
-    _Shape(16, 64, 4, 4, 4), _Shape(16, 32, 4, 4, 4), _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
-)  # fmt: skip
-_TILES_64 = (
-    _Shape(128, 128, 8, 8), _Shape(128, 64, 8, 8), _Shape(64, 64, 8, 8), _Shape(64, 64, 4, 4), _Shape(32, 64, 4, 8),
-    _Shape(32, 32, 4, 4), _Shape(16, 32, 2, 4), _Shape(16, 16, 2, 2),
-)  # fmt: skip
-_LAUNCH_SECONDS = 3e-6
+    def tiles(self, gemm: Gemm) -> int:
+        return ceil(gemm.m / self.bm) * ceil(gemm.n / self.bn) * gemm.batch
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest by the model of those that the space admits."""
+    return dict(_chosen(gemm, gpu))
+
+
+@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = simt_space("defaults", gemm, gpu)
-    ranked = sorted(_candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
-    return next(config for config in ranked if not space.explain(config))
+    return next(config for _, config in ranked(gemm, gpu) if not space.explain(config))
 
 
-def _candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    for tile in _TILES_32 if gpu.warp == 32 else _TILES_64:
-        tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / tile.bn) * gemm.batch
-        yield _config(gemm, gpu, tile, 1)
-        for splits in (2, 3, 4, 6, 8, 16, 33, 66):
-            if tiles * splits <= 4 * gpu.multiprocessors:
-                yield _config(gemm, gpu, tile, splits)
+@lru_cache(2)
+def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
+    """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
+    timed = {way: _timed(gemm, gpu, way) for way in _ways(gemm, gpu)}
+    for way in sorted(timed, key=lambda way: timed[way][0])[:_DIVIDED]:
+        timed |= {other: _timed(gemm, gpu, other) for other in _divided(gemm, gpu, way) if other not in timed}
+    return sorted(timed.values(), key=lambda row: row[0])
 
 
-def _config(gemm: Gemm, gpu: Gpu, tile: _Shape, splits: int) -> dict[str, Any]:
-    """K outermost in shared memory, through registers: the arithmetic then reads its operands from different banks."""
-    cuda = not isinstance(gpu, Hip)
-    wide = max(1, gemm.dtypes[3].bytes // 4)
-    threads = tile.bm // tile.tm * (tile.bn // tile.tn) * tile.split_u
-    registers = tile.tm * tile.tn * wide + 3 * (tile.tm + tile.tn) * wide + 40
-    most, size = WIDEST // dtype(gemm.a).bytes, dtype(gemm.a).bytes
-    bk = 8 if tile.split_u == 1 else 16 * (2 if tile.split_u > 2 else 1)
-    shared = 2 * size * ((tile.bm + tile.bn) * (bk + most) + 2 * most * bk) + gpu.shared_reserved
-    resident = min(
-        gpu.registers_per_sm // (min(registers, 255) * threads),
-        gpu.threads_per_sm // threads,
-        gpu.shared_per_sm // shared,
+def _timed(gemm: Gemm, gpu: Gpu, way: Way) -> tuple[float, dict[str, Any]]:
+    config = _config(gemm, gpu, way)
+    fits = registers(gemm, config) <= gpu.registers_per_thread
+    return seconds(gemm, gpu, config) if fits else inf, config
+
+
+def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """Configs that may be the fastest, beginning with the default: of several kinds, each tile once in a kind."""
+    space = simt_space("defaults", gemm, gpu)
+    modelled = ranked(gemm, gpu)
+    taken: Counter[Any] = Counter()
+    least = inf
+    while modelled and modelled[0][0] < inf:
+        time, best = min(modelled, key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
+        modelled = [row for row in modelled if _tile_of_kind(row[1]) != _tile_of_kind(best)]
+        if not space.explain(best) and time <= _LIKELY * least:
+            least = min(least, time)
+            taken[_kind(best)] += 1
+            yield dict(best)
+
+
+def _kind(c: Config) -> tuple[Any, ...]:
+    return c["COPY"], c["SPLIT_U"] > 1, c["FIXUP"], c["BK"] * c["STAGES"] > 64
+
+
+def _tile_of_kind(c: Config) -> tuple[Any, ...]:
+    return *_kind(c), c["BM"], c["BN"]
+
+
+def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
+    copies = gpu.has("cp_async") and all(load_widths(gemm, side)[-1] * _bytes(gemm)[0] >= 4 for side in "AB")
+    deepest = next((bk for bk in _STEPS if bk >= gemm.k), _STEPS[-1])
+    deep = max(1, gemm.k // _LEAST_PART)
+    for bm in _sizes(gemm.m):
+        for bn in _sizes(gemm.n):
+            tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+            if tiles * deep < gpu.multiprocessors // 2 and max(bm, bn) > 16:
+                continue  # smaller ones employ more multiprocessors
+            if tiles > _MOST_ROUNDS * gpu.multiprocessors and bm * bn < 1024:
+                continue
+            for tm, tn in _THREAD_TILES:
+                lanes_m = next((n for n in _LANES[gpu.warp] if bm % (n * tm) + bn % (gpu.warp // n * tn) == 0), 0)
+                threads = bm // tm * (bn // tn)
+                if lanes_m == 0 or threads > 256 or _uneven(tm, tn, bm * bn):
+                    continue
+                for split_u in (1, 2, 4, 8) if tiles < 2 * gpu.multiprocessors else (1,):
+                    if 64 <= threads * split_u <= 512 or (split_u == 1 and threads == 32):
+                        for bk in _STEPS:
+                            if 8 * split_u <= bk <= deepest and bk <= 32 * split_u:
+                                way = Way(bm, bn, tm, tn, lanes_m, split_u, bk, 0)
+                                yield from _copied(gemm, gpu, way, copies)
+
+
+def _sizes(size: int) -> list[int]:
+    """Tiles that are no power of two are worth it only where they waste less."""
+    all_sizes = tile_sizes(size)
+    whole = [t for t in all_sizes if t & (t - 1) == 0]
+    least = min(-(-size // t) * t for t in whole if t >= 32 or t == whole[-1])
+    return [t for t in all_sizes if t in whole or -(-size // t) * t < least or size > 1024]
+
+
+def _uneven(tm: int, tn: int, area: int) -> bool:
+    """Threads have many sums where tiles are large."""
+    sums = tm * tn
+    return (
+        sums > 16 if area <= 512 else not 8 <= sums <= 64 if area <= 2048 else sums < 16 if area <= 4096 else sums < 32
     )
-    loads = {side: _load(gemm, side, most) for side in "AB"}
-    run = {"A": gcd(tile.tm, min(4, most)), "B": gcd(tile.tn, min(4, most))}
-    store = gcd(run["B"] if tile.split_u == 1 else 4, gcd(gemm.n, WIDEST // max(gemm.dtypes[2].bytes, wide * 4)))
+
+
+def _copied(gemm: Gemm, gpu: Gpu, way: Way, copies: bool) -> Iterator[Way]:
+    """Through registers and asynchronously. With few tiles, parts of K fill two waves."""
+    most = 2 * gpu.multiprocessors // way.tiles(gemm)
+    way = way._replace(splits=max((n for n in _parts(gemm, gpu, way) if n <= most), default=1))
+    yield way
+    fit = _ROOM // ((way.bm + way.bn) * (way.bk + 4) * _bytes(gemm)[0])
+    if copies and fit >= 2:
+        yield way._replace(stages=max(2, min(fit, 5, ceil(ceil(gemm.k / way.bk) / way.splits) + 1)))
+
+
+def _divided(gemm: Gemm, gpu: Gpu, way: Way) -> Iterator[Way]:
+    """The same with other parts of K."""
+    able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
+    for most in (1, 2, 4, 8, *(blocks * gpu.multiprocessors // tiles for blocks in (1, 3, 4))):
+        if (splits := max((n for n in able if n <= most), default=1)) != way.splits:
+            yield way._replace(splits=splits)
+
+
+def _parts(gemm: Gemm, gpu: Gpu, way: Way) -> list[int]:
+    few = way.tiles(gemm) * 2 <= 3 * gpu.multiprocessors and gemm.k >= 2 * _LEAST_PART
+    return [n for n in splits_of_k(gemm, gpu) if n * way.bk <= gemm.k] if few else []
+
+
+def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
+    """Through registers K is outermost in shared memory; copies leave an operand as it lies in memory."""
+    most, cuda = WIDEST // _bytes(gemm)[0], not isinstance(gpu, Hip)
+    along_k = {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
+    rows = {"A": way.bm, "B": way.bn}
+    loads = {side: gcd(load_widths(gemm, side)[-1], way.bk if along_k[side] else rows[side]) for side in "AB"}
+    straight = way.split_u == 1
+    widest = store_widths(gemm)[-1]
+    run = {"A": gcd(way.tm, min(4, most)), "B": gcd(way.tn, min(4, most))}
+    if straight and widest == 1:
+        run["B"] = 1  # neighbours in a row of C are then stored by neighbours
     config: dict[str, Any] = {
-        "BM": tile.bm, "BN": tile.bn, "BK": bk, "TM": tile.tm, "TN": tile.tn,
-        "LANES_M": 4 if gpu.warp == 32 else 8, "LANE_ORDER": 1, "SPLIT_U": tile.split_u,
-        # AMD's registers come in halves and thirds of a file: asking for more wavefronts makes the compiler spill.
-        "MIN_BLOCKS": max(n for n in (1, 2, 3, 4, 6) if n <= max(1, resident)) if cuda else 1,
-        "INNER_A": "row", "INNER_B": "row", "COPY": "registers", "REG_PREFETCH": cuda and wide == 1,
-        "UNROLL": min(8, bk // tile.split_u), "LOAD_CONTINUOUS": True, "STAGES": 2, "PAD": most,
-        "LOAD_A": loads["A"], "LOAD_B": loads["B"],
-        "THREAD_SCATTER_A": run["A"], "THREAD_SCATTER_B": run["B"],
-        "WARP_SCATTER_A": "thread" if run["A"] == tile.tm else "tile",
-        "WARP_SCATTER_B": "thread" if run["B"] == tile.tn else "tile",
-        "STAGE_ROWS": 0 if tile.split_u == 1 else 1, "REDUCE_CONTINUOUS": True, "STORE": store, "MAPPING": 8,
-        "FIXUP": "none" if splits == 1 else "last", "GUARD": "sizes",
+        "BM": way.bm, "BN": way.bn, "BK": way.bk, "TM": way.tm, "TN": way.tn,
+        "LANES_M": way.lanes_m, "LANE_ORDER": int(way.lanes_m > 1), "SPLIT_U": way.split_u, "MIN_BLOCKS": 1,
+        **{f"INNER_{side}": "k" if way.stages and along_k[side] else "row" for side in "AB"},
+        "COPY": "async" if way.stages else "registers",
+        "LOAD_CONTINUOUS": True, "STAGES": way.stages or 2, "PAD": most,
+        **{f"LOAD_{side}": loads[side] for side in "AB"},
+        **{f"THREAD_SCATTER_{side}": run[side] for side in "AB"},
+        "WARP_SCATTER_A": "thread" if run["A"] == way.tm else "tile",
+        "WARP_SCATTER_B": "thread" if run["B"] == way.tn else "tile",
+        "STAGE_ROWS": 0 if straight else gcd(way.tm, 2), "REDUCE_CONTINUOUS": True,
+        "STORE": gcd(widest, run["B"]) if straight else widest,
+        "MAPPING": 8, "FIXUP": "stream" if way.stream else "none" if way.splits == 1 else "last", "GUARD": "sizes",
     }  # fmt: skip
-    return config if splits == 1 else {**config, "SPLITS": splits}
+    group = group_k(config, _bytes(gemm)[0])
+    groups = way.bk // (group * way.split_u)
+    config["UNROLL"] = max(
+        n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= groups and n * group * way.tm * way.tn <= _UNROLLED)
+    )
+    config["REG_PREFETCH"] = cuda and _bytes(gemm)[2] == 4 and config["UNROLL"] > 1
+    if cuda:  # AMD's registers come in halves and thirds of a file: asking for more wavefronts makes the compiler spill
+        most = resident(gemm, gpu, config)
+        config["MIN_BLOCKS"] = max(n for n in _BLOCKS if n <= most)
+    if way.stream:
+        return {**config, "BLOCKS": gpu.multiprocessors * min(config["MIN_BLOCKS"], 4)}
+    return config if way.splits == 1 else {**config, "SPLITS": way.splits}
 
 
-def _load(gemm: Gemm, side: str, most: int) -> int:
-    scalars = gemm.scalars()
-    line = int(scalars["lda" if side == "A" else "ldb"])
-    stride = int(scalars["stride_a" if side == "A" else "stride_b"]) if gemm.batch > 1 else line
-    # A tile's line along K is 8 steps long.
-    return gcd(gcd(line, stride), min(most, 8))
+# Microseconds, unless said otherwise. Fitted together to timings on an H200; docs/kernels/simt_gemm.md tells how.
+_LAUNCH, _SPREAD = 2.62, 0.89  # of the kernel; more where all multiprocessors take part
+_CODE = 0.056  # for 1,000 bytes that are fetched
+_FIRST, _LATENCY = 0.76, 0.3  # until a block's first tiles are there; from asking for others to having them
+_ASKED = 86.0  # kB a microsecond that a multiprocessor is given
+_CLOCK = 1950.0  # clocks in a microsecond, where a warp's multiply-add takes a quarter of one
+# Instructions of a warp: multiply-adds, with four steps of K in a fragment and with one; loads of fragments; copies;
+# loads to registers, and stores from there; those of a step; stores of results.
+_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.17, 1.0, 2.1, 8.5, 6.0, 4.0, 42.0, 20.0
+_FEW_WARPS = 0.28  # more of them, divided by how many warps each quarter of a multiprocessor has
+_WAVE_K, _WAVE_ROW, _MOVE, _SECTOR = 1.6, 1.29, 0.5, 2.0  # clocks of shared memory: fragments, copies, 32 bytes of C
+_ALONE_COPY, _ALONE = 0.97, 0.78  # of a step's instructions, what its next tiles wait for
+_PASS = 0.083  # sums that pass through shared memory
+_READ, _CACHE, _WRITTEN = 3.0, 4.2, 1.05  # TB/s from memory and from the cache; what is written, beside what is read
+_PARTS, _PART, _ADDED = 1.6, 0.052, 119.0  # parts of K: once, for each, and kB a microsecond
+_STREAM = 3.0  # blocks that share tiles wait for each other
+_SHARP, _SOFT = 8.0, 3.0  # how little the shorter of times that overlap add to the longest
 
 
-def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
-    """The busiest multiprocessor's arithmetic, or the memory's time, and what adding parts of K up costs."""
-    splits, threads = c.get("SPLITS", 1), c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
-    tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch
-    rounds = ceil(tiles * splits / gpu.multiprocessors)
-    warps = min(rounds, max(2, c["MIN_BLOCKS"])) * threads / gpu.warp
-    moved = 2.0 * (c["TM"] + c["TN"]) + 10.0 * (c["BM"] + c["BN"]) / threads  # from and to shared memory, by trial
-    share = c["TM"] * c["TN"] / (c["TM"] * c["TN"] + moved)  # of arithmetic among instructions
-    peak = (gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e9
-    rate = peak / gpu.multiprocessors * min(1.0, 0.4 + warps / 13) * share
-    arithmetic = rounds * ceil(gemm.k / splits) * c["BM"] * c["BN"] * 2 / rate
-    memory = gemm.least_bytes() / (gpu.bandwidth_gbs * 1e9)
-    parts = 0.0 if splits == 1 else 1e-6 + splits * c["BM"] * c["BN"] * 4 / 120e9
-    whole: float = _LAUNCH_SECONDS + max(arithmetic, memory) + 0.2 * min(arithmetic, memory) + parts
-    return whole
+def registers(gemm: Gemm, c: Config) -> float:
+    """Of a thread, as the compiler takes them where it may."""
+    size, wide = _bytes(gemm)[0], _bytes(gemm)[2] // 4
+    tm, tn, each = c["TM"], c["TN"], sum(_loads(c))
+    if c["COPY"] == "registers":
+        return float((tm * tn + 1.04 * (tm + tn)) * wide + 1.2 * each * (c["LOAD_A"] + c["LOAD_B"]) / 8 * size + 50)
+    ahead = 1.3 if c["REG_PREFETCH"] else 1.0
+    return float(tm * tn * wide + (tm + tn) * (0.62 * group_k(c, size) - 0.3) * ahead + 1.46 * each + 56)
+
+
+def resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
+    """Blocks that a multiprocessor holds."""
+    threads, (size, _, wide) = _threads(c), _bytes(gemm)
+    each = min(ceil(registers(gemm, c) / 8) * 8, gpu.registers_per_thread)
+    each = min(each, gpu.registers_per_sm // (threads * c["MIN_BLOCKS"]) // 8 * 8)
+    stages = (c["BM"] + c["BN"]) * (c["BK"] + c.get("PAD", 0)) * size * c["STAGES"]
+    passes = c["SPLIT_U"] * c["BM"] // c["TM"] * c["STAGE_ROWS"] * (c["BN"] + 8) * wide
+    by_shared = gpu.shared_per_sm // (max(stages, passes) + gpu.shared_reserved)
+    most = min(gpu.registers_per_sm // (each * threads), gpu.threads_per_sm // threads, by_shared, gpu.blocks_per_sm)
+    return int(max(1, most))
+
+
+def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
+    """What a run takes with cold caches. Sizes may be symbols (`libraries/c/models.py`)."""
+    size, result, wide = _bytes(gemm)
+    bm, bn, bk, splits, most = c["BM"], c["BN"], c["BK"], c.get("SPLITS", 1), resident(gemm, gpu, c)
+    warps = _threads(c) / gpu.warp
+    tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+    blocks, steps = tiles * splits, ceil(ceil(gemm.k / bk) / splits)
+    mine = ceil(blocks / gpu.multiprocessors)  # of the busiest multiprocessor
+    if c["FIXUP"] == "stream":
+        mine = c["BLOCKS"] // gpu.multiprocessors
+        steps = ceil(ceil(gemm.k / bk) * tiles / c["BLOCKS"])
+    at_once, rounds = min(mine, most), ceil(mine / most)
+    instructions, waves = _step(gemm, c)
+    # A warp's multiply-add takes a quarter of a clock of an H200.
+    slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e3)
+    clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
+    issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
+    results = min(gemm.m, bm) * min(gemm.n, bn) * _sectors(gemm, gpu, c) * _SECTOR
+    shared = mine * (warps * steps * waves + results) * clock
+    copies = c["COPY"] == "async"
+    ahead = min(c["STAGES"] - 1, steps) if copies else 1
+    alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
+    wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
+    fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS if c["STAGE_ROWS"] else 0.0)
+    stores = mine * warps * c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"] * _STORE * slot
+    own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + stores
+    bandwidth = (
+        gpu.bandwidth_gbs / 3350 * 1e6
+    )  # bytes in a microsecond for one TB/s here, as an H200's target states it
+    operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
+    memory = (operands + gemm.batch * gemm.m * gemm.n * result * _WRITTEN) / (_READ * bandwidth)
+    cache = tiles * ceil(gemm.k / bk) * bk * (bm + bn) * size / (_CACHE * bandwidth)
+    adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
+    whole = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
+    whole += _longest(_SOFT, own, shared, memory, cache) + adding + _STREAM * (c["FIXUP"] == "stream")
+    return whole * 1e-6
+
+
+def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
+    """Instructions of a warp in a step, and clocks that they keep shared memory busy."""
+    size, steps = _bytes(gemm)[0], c["BK"] / c["SPLIT_U"]
+    group, fragments, waves = group_k(c, size), 0.0, 0.0
+    for side, tile in (("A", c["TM"]), ("B", c["TN"])):
+        inner, run = c[f"INNER_{side}"] == "k", c[f"THREAD_SCATTER_{side}"]
+        count = tile / (group if inner else run) * steps
+        fragments += count
+        waves += count * (_WAVE_K if inner else _WAVE_ROW if run * size == WIDEST else 1.0)
+    loads, puts = sum(_loads(c)), _puts(gemm, c)
+    moves = loads * (_COPY if c["COPY"] == "async" else _LOAD) + puts * _PUT
+    multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
+    return multiply + fragments * _FRAGMENT + moves + _STEP, waves + puts + loads * _MOVE
+
+
+def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
+    """Pieces of 32 bytes that stores touch, for a number of C: a warp's neighbours in a row should be many."""
+    sector = 32 // _bytes(gemm)[1]
+    if c["STAGE_ROWS"]:
+        line = min(gpu.warp * c["STORE"], c["BN"])
+        return (line / sector + _beyond(gemm.n, sector)) / line
+    line = max(1.0, gpu.warp // c["LANES_M"] * c["THREAD_SCATTER_B"] / sector)
+    return c["LANES_M"] * (line + _beyond(gemm.n, sector)) / (gpu.warp * c["STORE"])
+
+
+def _longest(sharp: float, *times: Any) -> Any:
+    """Of times that overlap."""
+    return sum(time**sharp for time in times) ** (1 / sharp)
+
+
+def _bytes(gemm: Gemm) -> tuple[int, int, int]:
+    """Of a number of A and B, of C, and of a sum."""
+    return _size(gemm.a), _size(gemm.c), _size(gemm.acc)
+
+
+@lru_cache
+def _size(name: str) -> int:
+    return dtype(name).bytes
+
+
+def _threads(c: Config) -> int:
+    threads: int = c["BM"] // c["TM"] * (c["BN"] // c["TN"]) * c["SPLIT_U"]
+    return threads
+
+
+def _loads(c: Config) -> tuple[int, int]:
+    """Of a thread, for a tile of A and of B."""
+    threads = _threads(c)
+    return -(-c["BM"] * c["BK"] // (c["LOAD_A"] * threads)), -(-c["BN"] * c["BK"] // (c["LOAD_B"] * threads))
+
+
+def _puts(gemm: Gemm, c: Config) -> int:
+    """A thread's stores to shared memory: what is transposed goes there one by one."""
+    if c["COPY"] == "async":
+        return 0
+    along_k = gemm.layout[0] == "n", gemm.layout[1] == "t"
+    turned = [(c[f"INNER_{side}"] == "k") != along for side, along in zip("AB", along_k, strict=True)]
+    each = zip(_loads(c), turned, (c["LOAD_A"], c["LOAD_B"]), strict=True)
+    return sum(count * (width if turns else 1) for count, turns, width in each)
+
+
+def _kilobytes(gemm: Gemm, c: Config) -> float:
+    """Of code, roughly."""
+    tile, group = c["TM"] * c["TN"], group_k(c, _bytes(gemm)[0])
+    body = 20.0 * c["UNROLL"] * group * tile + (380 if c["COPY"] == "registers" else 200) * sum(_loads(c))
+    stores = 12 * tile + 750 * c["TM"] / c["STAGE_ROWS"] if c["STAGE_ROWS"] else 100 * tile / c["STORE"]
+    return float((5e3 + body + 80 * _puts(gemm, c) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
+
+
+def _beyond(length: Any, whole: int) -> Any:
+    """1 where it is no multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    return ceil(length % whole / whole)

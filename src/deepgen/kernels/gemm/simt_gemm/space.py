@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 
 from deepgen.operators import Gemm
@@ -19,7 +20,7 @@ _LEAST_SLICE = 32  # steps of K; below it adding parts up costs more than it gai
 
 def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
     s = Space(name)
-    bm, bn = s.knob("BM", _tile_sizes(gemm.m)), s.knob("BN", _tile_sizes(gemm.n))
+    bm, bn = s.knob("BM", tile_sizes(gemm.m)), s.knob("BN", tile_sizes(gemm.n))
     bk = s.knob("BK", [8, 16, 32, 64])
     tm, tn = s.knob("TM", [2, 4, 8, 12, 16]), s.knob("TN", [2, 4, 8, 12, 16])
     lanes_m = s.knob("LANES_M", [n for n in (1, 2, 4, 8, 16) if gpu.warp // n <= 32])
@@ -86,7 +87,7 @@ def _operand(
     """How A or B is loaded and which of its rows a thread owns."""
     size = dtype(gemm.a).bytes
     inner = Expr("knob", (), f"INNER_{side}")
-    widths = _load_widths(gemm, side)
+    widths = load_widths(gemm, side)
     load = s.knob(f"LOAD_{side}", widths)
     run = s.knob(f"THREAD_SCATTER_{side}", [1, 2, 4])
     spread = s.knob(f"WARP_SCATTER_{side}", ["thread", "tile"])
@@ -107,7 +108,7 @@ def _result(s: Space, gemm: Gemm, gpu: Gpu, bm: Expr, bn: Expr, tm: Expr, split_
     run = Expr("knob", (), "THREAD_SCATTER_B")
     stage_rows = s.knob("STAGE_ROWS", [0, 1, 2, 4, 8, 16])
     continuous = s.knob("REDUCE_CONTINUOUS", [True, False])
-    store = s.knob("STORE", _store_widths(gemm))
+    store = s.knob("STORE", store_widths(gemm))
     s.require(implies(split_u > 1, stage_rows > 0), "groups are added up through shared memory")
     s.require(implies(stage_rows > 0, divides(stage_rows, tm)), "passes divide the thread's rows")
     s.require(implies(stage_rows == 0, continuous), "the order of the sums matters only in shared memory")
@@ -123,20 +124,21 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None
     """How the work is shared out among blocks."""
     s.knob("MAPPING", [1, 4, 8, 16])
     fixup = s.knob("FIXUP", _fixups(gemm, gpu))
-    splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
+    splits = s.knob("SPLITS", splits_of_k(gemm, gpu), when=fixup.isin(["step", "last"]))
     blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
     s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
     s.require(implies(fixup == "stream", blocks <= gpu.multiprocessors * min_blocks), "streaming blocks run at once")
     s.knob("GUARD", ["sizes"])
 
 
-def _tile_sizes(size: int) -> list[int]:
+def tile_sizes(size: int) -> list[int]:
     """Not more than twice what there is: the rest of the tile would be idle."""
     small = [8] if size <= 16 else []
     return small + [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t == 16]
 
 
-def _load_widths(gemm: Gemm, side: str) -> list[int]:
+@lru_cache(8)
+def load_widths(gemm: Gemm, side: str) -> list[int]:
     """Whole loads must not cross the end of a line of memory, and lines must begin aligned."""
     scalars = gemm.scalars()
     line = int(scalars["lda" if side == "A" else "ldb"])
@@ -145,7 +147,8 @@ def _load_widths(gemm: Gemm, side: str) -> list[int]:
     return [w for w in (1, 2, 4, 8, 16) if w <= most and line % w == 0 and stride % w == 0]
 
 
-def _store_widths(gemm: Gemm) -> list[int]:
+@lru_cache(8)
+def store_widths(gemm: Gemm) -> list[int]:
     most = WIDEST // max(dtype(gemm.c).bytes, dtype(gemm.acc).bytes)
     return [w for w in (1, 2, 4) if w <= most and gemm.n % w == 0]
 
@@ -157,6 +160,7 @@ def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
     return ["none", *(["stream"] if deep else []), *(["step", "last"] if few and deep else [])]
 
 
-def _splits(gemm: Gemm, gpu: Gpu) -> list[int]:
+@lru_cache(8)
+def splits_of_k(gemm: Gemm, gpu: Gpu) -> list[int]:
     most = max(2, min(gemm.k // _LEAST_SLICE, 2 * gpu.multiprocessors))
     return [n for n in (2, 3, 4, 5, 6, 7, 8, 11, 14, 16, 22, 29, 32, 33, 44, 66, 88, 132) if n <= most]
