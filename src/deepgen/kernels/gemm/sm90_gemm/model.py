@@ -42,12 +42,12 @@ _ALONE = 64.0  # the last products of a warpgroup that has no others, and no par
 _PROMOTE, _ADD = 65.0, 1.23  # sums of 8-bit floats that are moved; for each column where no other group multiplies
 _LINE, _SHORT_LINE = 1.32, 2.4  # a line that the copy engine fetches; more for one that K ends in
 _NARROW_LINE = 1.5  # more for one across K that is mostly outside of the matrix
-_LOADED, _LOAD_BEGIN = 8.0, 0.6  # a line that producers load; microseconds until the first are there
+_LOADED, _LOAD_BEGIN = 8.0, 0.85  # a line that producers load; microseconds until the first are there
 _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, of its rate:
 _READ, _WRITTEN, _OVER = 0.95, 1.6, 0.19  # results stay in the cache, but for what it does not hold
-_COPIED = 0.46  # aligned copies: each byte is read and written
+_COPIED, _COPIED_LINE = 0.38, 8e-5  # aligned copies: each byte is read and written; more for each line
 _COPY = 2.74  # the launch before, as far as it does not overlap
 _LINES_FROM_CACHE = 117e3  # that all multiprocessors together are given
 # Results, kB a microsecond from one multiprocessor:
@@ -103,6 +103,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     copying = copied_a + copied_b - copied_a * copied_b  # either
     whole += (odd_a + odd_b - odd_a * odd_b) * (not copies) * _LOAD_BEGIN
     whole += _COPY * copying + (a * copied_a + b * copied_b) / (bandwidth * _COPIED)
+    whole += _COPIED_LINE * (copied_a * a / (row_a * size) + copied_b * b / (row_b * size))
     return whole * 1e-6
 
 
@@ -177,6 +178,7 @@ def _products(gemm: Gemm, c: Config, steps: Any, lines: tuple[Any, Any], work: t
     if promotes(gemm):
         alone += _PROMOTE + _ADD * c["TILES_M"] * c["BN"] * single
     along = lines_a * (gemm.layout[0] == "n") + lines_b * (gemm.layout[1] == "t")
+    along *= c.get("REALIGN") != "load"
     size = dtype(gemm.a).bytes
     fetch = _LINE * (lines_a + lines_b) + _SHORT_LINE * along * (gemm.k * size < ATOM_BYTES)
     narrow_a = (gemm.layout[0] == "t") * (gemm.m * size < ATOM_BYTES // 2)
