@@ -14,9 +14,9 @@ from deepgen.kernels.gemm.x86_gemm.space import (
     BLOCK_N,
     FLOAT,
     LEAST_SLICE,
+    ROWS,
     THIN,
     VECTORS,
-    WORTH_A_THREAD,
     along_k,
     along_n,
     depths,
@@ -58,8 +58,7 @@ _WAKE = 8000.0  # of a call that another thread takes part in
 
 def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping[str, Any]:
     """A good config without any search; a constant B is packed before all runs."""
-    least = min(gemm.m, gemm.n)
-    if not constant_b and (least <= THIN or (least <= _NARROW and _fits(gemm, cpu))):
+    if not constant_b and _is_modelled(gemm, cpu):
         return guesses(gemm, cpu)[0]
     # Turned, the few rows of the caller's A are packed and B, much larger, is read in place.
     swap = not constant_b and gemm.layout[1] == "t" and 4 * gemm.m <= gemm.n
@@ -153,7 +152,7 @@ def _threads(
     something else: a thread that is done helps the others with their strips, or finds more tasks to draw.
     """
     threads = cpu.cores
-    if threads == 1 or gemm.flops() < 4 * WORTH_A_THREAD * threads:
+    if threads == 1 or not may_share(gemm, 4 * threads):
         return {"THREADS": 1}
     if gemm.batch >= threads:
         tasks = max(t for t in (1, 2, 4) if t * threads <= gemm.batch)
@@ -211,6 +210,13 @@ def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
     shared = [_shared(gemm, cpu, config) for config in order]
     first = sorted(shared[: len(kinds)], key=lambda config: cycles(gemm, cpu, config))
     return [*first, *shared[len(kinds) :]]
+
+
+def _is_modelled(gemm: Gemm, cpu: X86) -> bool:
+    """Whether the model has the best choice: for few rows or columns, and for small products but those whose rows of B
+    begin within cache lines. It does not know that loads there touch two lines."""
+    least, askew = min(gemm.m, gemm.n), gemm.layout[1] == "n" and gemm.n * FLOAT % cpu.vector_bytes != 0
+    return least <= THIN or (_fits(gemm, cpu) and (least <= _NARROW or not askew))
 
 
 def _fits(gemm: Gemm, cpu: X86) -> bool:
@@ -306,7 +312,7 @@ def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
         height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
         a_along_k, b_along_n = along_k(gemm)[not swap], along_n(gemm)[not swap]
         groups, bytes_b = -(-height // 8), width * gemm.k * FLOAT
-        rows = -(-height // groups)
+        rows = min(r for r in (*ROWS, *(h for h in (gemm.m, gemm.n) if h <= lanes)) if r * groups >= height)
         fitting = [v for v in VECTORS if rows * v + v + 1 <= cpu.vector_registers]
         common = {"SWAP": swap, "PREFETCH": 0, "THREADS": 1}
         if height <= THIN and b_along_n:
