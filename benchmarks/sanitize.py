@@ -1,8 +1,7 @@
 """compute-sanitizer over samples of GEMM families: out-of-bounds accesses, races, uninitialised reads.
 
-Kernels of every way to share K run on odd sizes, each checked against numpy; the checkers watch. Of the SIMT family and
-those on warp-wide products, in formats that numpy has. Without torch, so that only our kernels are looked at. Writes
-what they printed.
+Kernels of every way to share K run on odd sizes, each checked against numpy; the checkers watch. In formats that numpy
+has. Without torch, so that only our kernels are looked at. Writes what they printed.
 
     PYTHONPATH=src python benchmarks/sanitize.py
 """
@@ -43,6 +42,11 @@ PROBLEMS = {
         gemm(96, 200, 640, dtype="i8", layout="tn"),
         gemm(66, 70, 260, dtype="tf32", layout="tt"),
     ],
+    "sm90_gemm": [
+        gemm(130, 136, 261, dtype="f16", layout="nt"),
+        gemm(37, 141, 153, dtype="f16", layout="nn", batch=2),
+        gemm(61, 77, 130, dtype="i8", layout="nt"),
+    ],
     "skinny_gemm": [
         gemm(8, 1104, 1024, dtype="f16", layout="nt"),
         gemm(1031, 5, 777, dtype="f16", layout="nt", batch=2),
@@ -55,13 +59,13 @@ PROBLEMS = {
 }
 NUMPY = {"f32": np.float32, "tf32": np.float32, "f16": np.float16, "i8": np.int8, "i32": np.int32}
 MOST = {"f32": 1e-5, "tf32": 2e-3, "f16": 2e-3, "i8": 0.0}  # of the norm of the result
-EACH = {"simt_gemm": 4, "mma_gemm": 2, "skinny_gemm": 3}
+EACH = {"simt_gemm": 4, "mma_gemm": 2, "sm90_gemm": 2, "skinny_gemm": 3}
 
 
-def sample(target: Cuda) -> Iterator[tuple[Generator, Gemm, dict[str, Any]]]:
-    for name, problems in PROBLEMS.items():
+def sample(target: Cuda, names: list[str]) -> Iterator[tuple[Generator, Gemm, dict[str, Any]]]:
+    for name in names:
         family = by_name(name)
-        for problem in problems:
+        for problem in PROBLEMS[name]:
             yield family, problem, dict(family.default(problem, target))
             space = family.space(problem, target)
             fixups = dict.fromkeys(c["FIXUP"] for c in space.sample(40, 1) if "FIXUP" in c)
@@ -77,7 +81,8 @@ def run(driver: Driver, problem: Gemm, loaded: GpuKernel) -> bool:
     places = {name: driver.alloc(array.nbytes) for name, array in host.items()}
     for name, array in host.items():
         driver.to_device(places[name], array.ctypes.data, array.nbytes)
-    bound = loaded.bind(places, problem.scalars(), lambda _, size: driver.alloc(size))
+    shapes = {t.name: (t.shape, t.dtype.name) for t in problem.tensors()}
+    bound = loaded.bind(places, problem.scalars(), lambda _, size: driver.alloc(size), shapes)
     got = np.zeros_like(host["C"])
     for _ in range(2):  # the second run finds the counters as the first one left them
         bound.run.run(0)
@@ -89,13 +94,13 @@ def run(driver: Driver, problem: Gemm, loaded: GpuKernel) -> bool:
     return bool(np.linalg.norm(got - want) <= MOST[problem.a] * np.linalg.norm(want))
 
 
-def inside(cache: Path) -> int:
+def inside(cache: Path, names: list[str]) -> int:
     """The part that the checkers watch."""
     driver = Driver(CUDA)
     target = targets.resolve("cuda:native")
     assert isinstance(target, Cuda), "cuda:native is a CUDA target"
     right = []
-    for family, problem, config in sample(target):
+    for family, problem, config in sample(target, names):
         kernel = family.emit(problem, target, config)
         built = build_once(kernel, target, cache=Cache(cache))
         right.append(run(driver, problem, GpuKernel.read(driver, kernel, built.binary)))
@@ -126,16 +131,18 @@ def watched(tool: str, command: list[str], seconds: float) -> Watched:
 def main() -> int:
     words = parser(__doc__, json=H200 / "sanitizer.json")
     words.add_argument("--inside", type=Path, metavar="CACHE", help="be the part that is watched")
+    words.add_argument("--tool", action="append", choices=TOOLS, help="repeatedly [all]")
     words.add_argument("--seconds", type=float, default=60.0, help="for each tool [60]")
     options = words.options()
     if options.inside:
-        return inside(options.inside)
+        return inside(options.inside, options.chosen(PROBLEMS))
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     rows = []
     with tempfile.TemporaryDirectory() as cache:  # what the first run builds, the others find
-        for tool in ("none", *TOOLS):
+        for tool in ("none", *(options.tool or TOOLS)):
             before = [] if tool == "none" else [checker, "--tool", tool, "--error-exitcode", str(FAILED)]
-            row = watched(tool, [*before, sys.executable, __file__, "--inside", cache], options.seconds)
+            only = [word for name in options.only for word in ("--only", name)]
+            row = watched(tool, [*before, sys.executable, __file__, "--inside", cache, *only], options.seconds)
             last = (row.text.strip().splitlines() or [""])[-1]
             print(f"{tool:10} exit {row.exit}  {row.seconds} s  {last[:50]}", flush=True)
             rows.append(row)

@@ -156,18 +156,7 @@ def general(config: Config) -> dict[str, Any]:
     return {**config, "FIXED": False} if "FIXED" in config else dict(config)
 
 
-__all__ = [
-    "DEFAULT",
-    "OURS",
-    "ROUGH",
-    "Beside",
-    "Choice",
-    "Config",
-    "Place",
-    "Raced",
-    "family_of",
-    "fitting",
-    "general",
-    "race",
-    "tuned",
-]
+__all__ = (
+    "DEFAULT", "OURS", "ROUGH", "Beside", "Choice", "Config", "Place", "Raced", "family_of",
+    "fitting", "general", "race", "tuned",
+)  # fmt: skip

@@ -25,6 +25,8 @@
 //   pairs that share tiles of any width               nothing in bf16; fp8 2048x11008x4096: 127.6 to 126.5
 //   parts of the tiles beyond the last full round     nn 2048x11008x4096: 243.7 to 233.7; nt: nothing (168 fits)
 //   squares of tiles along Hilbert's curve            nothing: 1 % at most, in three of 130
+//   rows that begin anywhere, loaded by producers     2332x24x10: 8.4 (copied first) to 5.8; 1139x576x30 i8: 8.8 to 6.5
+//   such rows of C in aligned chunks                  3186x5526x64: 30.6 to 26.0; 128 of 197x197x64: 14.9 to 13.8
 //   8-bit floats: a second set of sums, in f32        exact to f32, not to 14 bits; 4096^3: 94 to 109, 8192^3: 720 to 755
 // Tried and left out: to move such sums at different times in the warpgroups of a block, half a stage apart (0 to 6 %
 // slower, in 12 of 14 shapes); to go through the storing once, outside of C, while the first tile is on its way (more
