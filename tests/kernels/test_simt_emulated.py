@@ -141,7 +141,7 @@ def test_one_binary_is_right_at_every_size_that_it_says_it_serves(
     tuned: Sizes, layout: str, changes: dict[str, Any], served: list[Sizes], refused: list[Sizes], tmp_path: Path
 ) -> None:
     operator = gemm(*tuned, layout=layout)
-    wide = {"BM": [16, 32], "BN": [16, 32], "BK": 32, "LOAD_A": 4, "LOAD_B": 4, "STORE": 4}
+    wide: dict[str, Any] = {"BM": [16, 32], "BN": [16, 32], "BK": 32, "LOAD_A": 4, "LOAD_B": 4, "STORE": 4}
     (config,) = FAMILY.space(operator, CHIP).restrict({**wide, **changes}).sample(1, seed=3)
     kernel = FAMILY.emit(operator, CHIP, config)
     library = emulation.build(kernel, tmp_path)

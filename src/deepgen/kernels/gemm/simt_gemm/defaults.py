@@ -274,7 +274,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     memory = (operands + gemm.batch * gemm.m * gemm.n * result * _WRITTEN) / (_READ * bandwidth)
     cache = tiles * ceil(gemm.k / bk) * bk * (bm + bn) * size / (_CACHE * bandwidth)
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
-    whole = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
+    whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
     whole += _longest(_SOFT, own, shared, memory, cache) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
 
