@@ -18,11 +18,13 @@ Config = Mapping[str, Any]
 
 _THREAD_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (8, 2), (8, 4), (4, 8), (8, 8), (12, 4), (12, 8), (16, 4), (16, 8))
 _LANES = {32: (4, 8, 2, 16, 1), 64: (8, 4, 16, 2)}  # along M, the best first
+_LANES_ODD = {32: (2, 4, 1, 8, 16), 64: (4, 8, 2, 16)}  # where rows of C are stored number by number
 _LEAST_THREADS, _MOST_THREADS = 32, 512
 _STEPS = (8, 16, 32, 64)  # of K, in a stage
 _ROOM = 48 << 10  # bytes of shared memory that stages may take, so that several blocks run at once
 _BLOCKS = (1, 2, 3, 4, 6, 8)  # of a multiprocessor, that the compiler is asked to make room for
 _LEAST_PART, _MOST_ROUNDS = 32, 64
+_LEAST_STREAM = 256  # steps of K
 _DIVIDED = 60  # of the best: K is divided in other ways
 _UNROLLED = 1024  # multiply-adds
 
@@ -102,6 +104,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     copies = gpu.has("cp_async") and all(load_widths(gemm, side)[-1] * _bytes(gemm)[0] >= 4 for side in "AB")
     deepest = next((bk for bk in _STEPS if bk >= gemm.k), _STEPS[-1])
     deep = max(1, gemm.k // _LEAST_PART)
+    lanes = (_LANES if store_widths(gemm)[-1] > 1 else _LANES_ODD)[gpu.warp]
     for bm in _sizes(gemm.m):
         for bn in _sizes(gemm.n):
             tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
@@ -110,7 +113,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             if tiles > _MOST_ROUNDS * gpu.multiprocessors and bm * bn < 1024:
                 continue
             for tm, tn in _THREAD_TILES:
-                lanes_m = next((n for n in _LANES[gpu.warp] if bm % (n * tm) + bn % (gpu.warp // n * tn) == 0), 0)
+                lanes_m = next((n for n in lanes if bm % (n * tm) + bn % (gpu.warp // n * tn) == 0), 0)
                 threads = bm // tm * (bn // tn)
                 if lanes_m == 0 or threads > 256 or _uneven(tm, tn, bm * bn):
                     continue
@@ -149,8 +152,10 @@ def _copied(gemm: Gemm, gpu: Gpu, way: Way, copies: bool) -> Iterator[Way]:
 
 
 def _divided(gemm: Gemm, gpu: Gpu, way: Way) -> Iterator[Way]:
-    """The same with other parts of K."""
+    """The same with other parts of K, or with tiles that blocks share."""
     able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
+    if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM:
+        yield way._replace(stream=True)
     for most in (1, 2, 4, 8, *(blocks * gpu.multiprocessors // tiles for blocks in (1, 3, 4))):
         if (splits := max((n for n in able if n <= most), default=1)) != way.splits:
             yield way._replace(splits=splits)
@@ -200,22 +205,24 @@ def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
     return config if way.splits == 1 else {**config, "SPLITS": way.splits}
 
 
-# Microseconds, unless said otherwise. Fitted together to timings on an H200; docs/kernels/simt_gemm.md tells how.
-_LAUNCH, _SPREAD = 2.62, 0.89  # of the kernel; more where all multiprocessors take part
-_CODE = 0.056  # for 1,000 bytes that are fetched
-_FIRST, _LATENCY = 0.76, 0.3  # until a block's first tiles are there; from asking for others to having them
-_ASKED = 86.0  # kB a microsecond that a multiprocessor is given
+# Microseconds, unless said otherwise. Fitted together to 1,626 timings on an H200: 157 shapes, most of them drawn;
+# docs/kernels/simt_gemm.md tells how, and how well it chooses.
+_LAUNCH, _SPREAD = 2.57, 0.58  # of the kernel; more where all multiprocessors take part
+_CODE = 0.068  # for 1,000 bytes that are fetched
+_FIRST, _LATENCY = 0.78, 0.27  # until a block's first tiles are there; from asking for others to having them
+_ASKED = 53.0  # kB a microsecond that a multiprocessor is given
 _CLOCK = 1950.0  # clocks in a microsecond, where a warp's multiply-add takes a quarter of one
 # Instructions of a warp: multiply-adds, with four steps of K in a fragment and with one; loads of fragments; copies;
 # loads to registers, and stores from there; those of a step; stores of results.
-_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.17, 1.0, 2.1, 8.5, 6.0, 4.0, 42.0, 20.0
-_FEW_WARPS = 0.28  # more of them, divided by how many warps each quarter of a multiprocessor has
-_WAVE_K, _WAVE_ROW, _MOVE, _SECTOR = 1.6, 1.29, 0.5, 2.0  # clocks of shared memory: fragments, copies, 32 bytes of C
-_ALONE_COPY, _ALONE = 0.97, 0.78  # of a step's instructions, what its next tiles wait for
-_PASS = 0.083  # sums that pass through shared memory
-_READ, _CACHE, _WRITTEN = 3.0, 4.2, 1.05  # TB/s from memory and from the cache; what is written, beside what is read
-_PARTS, _PART, _ADDED = 1.6, 0.052, 119.0  # parts of K: once, for each, and kB a microsecond
-_STREAM = 3.0  # blocks that share tiles wait for each other
+_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.395, 1.0, 1.6, 4.4, 10.0, 0.5, 30.5, 20.0
+_FEW_WARPS = 0.1  # more of them, divided by how many warps each quarter of a multiprocessor has
+_WAVE_K, _WAVE_ROW, _MOVE, _SECTOR = 1.96, 2.53, 0.5, 1.25  # clocks of shared memory: fragments, copies, 32 bytes of C
+_ALONE_COPY, _ALONE = 0.57, 0.56  # of a step's instructions, what its next tiles wait for
+_PASS, _PASSED = 0.02, 0.09  # sums that go through shared memory: a pass, and a thread's store
+_READ, _CACHE = 3.78, 5.31  # TB/s from memory and from the cache
+_WRITTEN, _SCATTERED = 1.09, 0.98  # what is written, beside what is read; more for what stores touch in vain
+_PARTS, _PART, _ADDED = 1.59, 0.046, 91.0  # parts of K: once, for each, and kB a microsecond
+_STREAM = 6.5  # blocks that share tiles wait for each other
 _SHARP, _SOFT = 8.0, 3.0  # how little the shorter of times that overlap add to the longest
 
 
@@ -258,20 +265,22 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
     issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
-    results = min(gemm.m, bm) * min(gemm.n, bn) * _sectors(gemm, gpu, c) * _SECTOR
+    sectors = _sectors(gemm, gpu, c)
+    results = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR
     shared = mine * (warps * steps * waves + results) * clock
     copies = c["COPY"] == "async"
     ahead = min(c["STAGES"] - 1, steps) if copies else 1
     alone = instructions * max(warps / 4, 1.0) * clock * (_ALONE_COPY if copies else _ALONE)
     wait = (_LATENCY + at_once * (bm + bn) * bk * size * 1e-3 / _ASKED) / ahead + alone
-    fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS if c["STAGE_ROWS"] else 0.0)
-    stores = mine * warps * c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"] * _STORE * slot
-    own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + stores
+    stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
+    fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
+    own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
     bandwidth = (
         gpu.bandwidth_gbs / 3350 * 1e6
     )  # bytes in a microsecond for one TB/s here, as an H200's target states it
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
-    memory = (operands + gemm.batch * gemm.m * gemm.n * result * _WRITTEN) / (_READ * bandwidth)
+    written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (sectors * 32 / result - 1))
+    memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
     cache = tiles * ceil(gemm.k / bk) * bk * (bm + bn) * size / (_CACHE * bandwidth)
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)

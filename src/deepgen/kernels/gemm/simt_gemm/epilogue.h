@@ -62,6 +62,7 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
     constexpr int RUN = THREAD_SCATTER_B;
     const u32 first = shared_begin();
     constexpr int ALL = C_ROWS * BN / OUT, EACH = (ALL + THREADS - 1) / THREADS;
+    constexpr int AT_ONCE = EACH % 4 == 0 ? 4 : EACH % 2 == 0 ? 2 : 1;  // no load waits for the store before it
     DG_UNROLL for (int pass = 0; pass < TM; pass += STAGE_ROWS) {
         barrier();
         DG_UNROLL for (int i = 0; i < STAGE_ROWS; ++i)
@@ -73,19 +74,24 @@ DG_DEVICE void store(const Problem& p, const Work& w, const Lane& lane, Sums& su
                 store_shared(first + lane.group * C_BYTES + (row * C_PITCH + column) * sizeof(TYPE_ACC), run);
             }
         barrier();
-        DG_NO_UNROLL for (int i = 0; i < EACH; ++i) {
-            int at = REDUCE_CONTINUOUS ? thread_id() + i * THREADS : thread_id() * EACH + i;
-            if (ALL % THREADS != 0 && at >= ALL) continue;
-            int line = at / (BN / OUT), column = at % (BN / OUT) * OUT;
-            TYPE_ACC total[OUT] = {};
-            DG_UNROLL for (int u = 0; u < SPLIT_U; ++u) {
-                u32 from = first + u * C_BYTES + (line * C_PITCH + column) * sizeof(TYPE_ACC);
-                Vec<TYPE_ACC, OUT> part = load_shared<Vec<TYPE_ACC, OUT>>(from);
-                DG_UNROLL for (int e = 0; e < OUT; ++e) total[e] += part.v[e];
+        DG_NO_UNROLL for (int i = 0; i < EACH; i += AT_ONCE) {
+            TYPE_ACC total[AT_ONCE][OUT] = {};
+            auto place = [&](int r) { return REDUCE_CONTINUOUS ? thread_id() + (i + r) * THREADS : thread_id() * EACH + i + r; };
+            DG_UNROLL for (int r = 0; r < AT_ONCE; ++r) {
+                int at = place(r), line = at / (BN / OUT), column = at % (BN / OUT) * OUT;
+                if (ALL % THREADS != 0 && at >= ALL) continue;
+                DG_UNROLL for (int u = 0; u < SPLIT_U; ++u) {
+                    u32 from = first + u * C_BYTES + (line * C_PITCH + column) * sizeof(TYPE_ACC);
+                    Vec<TYPE_ACC, OUT> part = load_shared<Vec<TYPE_ACC, OUT>>(from);
+                    DG_UNROLL for (int e = 0; e < OUT; ++e) total[r][e] += part.v[e];
+                }
             }
-            int owner = line / STAGE_ROWS;
-            int row = ScatterA::first(owner / LANES_M, owner % LANES_M) + ScatterA::row(pass + line % STAGE_ROWS);
-            store_run(p, w, row, column, total);
+            DG_UNROLL for (int r = 0; r < AT_ONCE; ++r) {
+                int at = place(r), line = at / (BN / OUT), column = at % (BN / OUT) * OUT, owner = line / STAGE_ROWS;
+                if (ALL % THREADS != 0 && at >= ALL) continue;
+                int row = ScatterA::first(owner / LANES_M, owner % LANES_M) + ScatterA::row(pass + line % STAGE_ROWS);
+                store_run(p, w, row, column, total[r]);
+            }
         }
     }
 }
