@@ -107,6 +107,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    """Folders of tests come last, and once: forty before the others make each process of ours import more slowly."""
+    ours = {path for path in sys.path if Path(path).is_relative_to(TESTS)}
+    sys.path[:] = dict.fromkeys(sorted(sys.path, key=lambda path: path in ours))
     gc.collect()
     gc.freeze()
 

@@ -169,6 +169,7 @@ def _work(session: pytest.Session, line: Connection, base: Path) -> None:
     capture.start_global_capturing()
     base.mkdir(mode=0o700)
     config._tmp_path_factory._basetemp = base  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     sender = Sender(config, line)
     config.pluginmanager.register(sender)
     sender.listening = True

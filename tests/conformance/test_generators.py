@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 
@@ -21,6 +22,7 @@ TARGETS = [
     "cpu", "x86:avx2", "x86:avx512", "arm:neon", "x86:avx512_bf16", "x86:amx", "cuda:sm_80", "cuda:sm_90a",
     "hip:gfx906", "riscv:rv64gcv_zvl256b", "sim", "vta",
 ]  # fmt: skip
+SAMPLES = int(os.environ.get("DEEPGEN_SAMPLES", "8"))  # of each space
 CHIPS = {name: targets.resolve(name) for name in TARGETS}
 
 
@@ -39,7 +41,7 @@ class TestGenerators(GeneratorSuite):
         return family.name != "rules" or target == ("arm:neon", "x86:avx512")[place % 2]
 
     def sampled(self, family: Generator) -> int:
-        return 4 if family.name == "rules" else 25
+        return min(SAMPLES, 4) if family.name == "rules" else SAMPLES
 
 
 @pytest.mark.parametrize("target", TARGETS)
