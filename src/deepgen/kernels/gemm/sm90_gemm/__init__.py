@@ -17,7 +17,7 @@ from deepgen.space import Space
 from deepgen.targets import Cuda, Target
 from deepgen.vocabulary import Kernel, Source, dtype
 
-_SOURCES = ("gemm_sm90.cu", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
+_SOURCES = ("gemm_sm90.cu", "producers.h", "epilogue.h", "schedule.h", "numbers.h", "hopper.h")
 _FLOATS = ("bf16", "f16", "f32")
 _SERVED = {  # (A and B, sums): C
     ("f16", "f32"): ("f16", "f32"),
