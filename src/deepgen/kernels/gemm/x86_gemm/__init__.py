@@ -129,6 +129,7 @@ def _macros(gemm: Gemm, config: Mapping[str, Any], lanes: int) -> dict[str, int]
         "NEXT_BLOCK": int(config.get("NEXT_BLOCK", False)),
         "AHEAD": int(config.get("AHEAD", False)),
         "PACK_FETCH": int(config.get("PACK_FETCH", False)),
+        "NEXT_C": int(config.get("NEXT_C", False)),
         "NEXT": NEXT.index(config.get("NEXT", "none")),
         "NEXT_LINES": _next_lines(gemm, config, lanes),
         "STREAM_C": int(config.get("STREAM_C", False)),

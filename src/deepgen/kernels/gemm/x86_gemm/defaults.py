@@ -127,6 +127,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NEXT_BLOCK": fast,
         "PACK_FETCH": packs or (askew and not ahead),
         **_fetches(gemm, cpu, blocks=blocks),
+        "NEXT_C": False,
         "STREAM_C": False,
         "HUGE_PAGES": packs and not small(gemm),
     }
@@ -365,6 +366,7 @@ def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> 
                 "NEXT_BLOCK": False,
                 "PACK_FETCH": False,
                 **_fetches(gemm, cpu, blocks=False),
+                "NEXT_C": False,
                 "STREAM_C": False,
                 "HUGE_PAGES": False,
                 "THREADS": 1,

@@ -30,6 +30,9 @@ static void run(void (*loop)(tile_work *), int unroll, const work *w, const tile
                      .to = r.c, .ldc = r.ldc * 4, .far = ROWS_AHEAD * t->ldb * 4, .sums = sums, .alpha = r.alpha,
                      .beta = r.beta, .how = how};
     if (ASKS) job.at = later->at, job.end = later->end, job.gap = later->gap, job.ld = later->ld;
+    if (NEXT_C && !SWAP)
+        for (float *c = r.c + (INNER_A ? MR * r.ldc : COLS), *end = c + MR * r.ldc; c < end; c += r.ldc)
+            UNROLLED for (int j = 0; j < COLS; j += 16) __builtin_prefetch(c + j, 1);
     loop(&job);
     if (ASKS) later->at = job.at, later->end = job.end;
     if (left) put(sums, COLS, t->rows, t->cols, &r);

@@ -77,6 +77,9 @@
 #ifndef NEXT_LINES  // of what comes next, asked for in a turn of the innermost loop
 #define NEXT_LINES 1
 #endif
+#ifndef NEXT_C  // 1: while a tile is at work, ask for the next one's part of C: a short loop has no time for its own
+#define NEXT_C 0
+#endif
 #ifndef PARTITION  // what tasks divide: 0 M, 1 N, 2 both, 3 K, 4 the batch
 #define PARTITION 0
 #endif

@@ -93,6 +93,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: boo
     fetch_b = s.knob("PACK_FETCH", [False, True], when=tiled)
     s.knob("AHEAD", [False, True] if small(gemm) else [False], when=tiled)
     following = s.knob("NEXT", NEXT if gemm.batch > 1 else ["none"], when=tiled)
+    next_c = s.knob("NEXT_C", [False, True] if gemm.k <= SHORT else [False], when=tiled)
     stream = s.knob("STREAM_C", [False, True] if gemm.beta == 0 and gemm.n % lanes == 0 else [False], when=tiled)
     s.knob("HUGE_PAGES", [False] if small(gemm) else [False, True], when=tiled)
 
@@ -136,6 +137,7 @@ def _blocks(s: Space, gemm: Gemm, cpu: X86, tile: _RegisterTile, constant_b: boo
     s.require(
         implies(fetch_b, (pack_b != "none") & (pack_b != "ahead")), "rows of B are asked for while they are packed"
     )
+    s.require(implies(next_c, ~swap & ~stream), "C is asked for where its rows are written, through the caches")
     s.require(implies(stream, (kc >= gemm.k) & ~swap), "C is streamed only where one block of K gives whole rows")
 
 
@@ -174,6 +176,7 @@ NEXT = ("none", "l2", "l1")  # where the next matrix of a batch is asked into; p
 WORTH_A_THREAD = 1_000_000  # flops; waking another thread takes as long as computing these
 _WORTH_HELP = 32 * WORTH_A_THREAD  # flops of a thread's part; in less time none falls behind so far that help pays
 LEAST_SLICE = 256  # steps of K; below it adding the slices up costs more than it gains
+SHORT = 64  # steps of K; in fewer a tile's part of C does not come in time
 _LOW = 64  # rows of C up to which a block of K may be short: the few passes over C that it takes are cheap
 _AHEAD_BYTES = 256 << 10  # of A and B in a task that gemm_fma.c still asks for all at once
 
