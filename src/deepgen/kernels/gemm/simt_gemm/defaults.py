@@ -27,6 +27,7 @@ _LEAST_PART, _MOST_ROUNDS = 32, 64
 _LEAST_STREAM = 256  # steps of K
 _DIVIDED = 60  # of the best: K is divided in other ways
 _UNROLLED = 1024  # multiply-adds
+_SPARE = 16  # registers, so that the compiler does not spill
 
 # The model is sure of the order within a kind of configs, and less so of that between kinds.
 _SAME_KIND = 1.03  # times longer, for each that was taken of a kind
@@ -73,7 +74,7 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 def _timed(gemm: Gemm, gpu: Gpu, way: Way) -> tuple[float, dict[str, Any]]:
     config = _config(gemm, gpu, way)
-    fits = registers(gemm, config) <= gpu.registers_per_thread
+    fits = registers(gemm, config) + _SPARE <= gpu.registers_per_thread
     return seconds(gemm, gpu, config) if fits else inf, config
 
 
@@ -167,7 +168,7 @@ def _parts(gemm: Gemm, gpu: Gpu, way: Way) -> list[int]:
 
 
 def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
-    """Through registers K is outermost in shared memory; copies leave an operand as it lies in memory."""
+    """K is outermost in shared memory, which multiplies best; copies of several numbers along K cannot turn."""
     most, cuda = WIDEST // _bytes(gemm)[0], not isinstance(gpu, Hip)
     along_k = {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
     rows = {"A": way.bm, "B": way.bn}
@@ -180,7 +181,7 @@ def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
     config: dict[str, Any] = {
         "BM": way.bm, "BN": way.bn, "BK": way.bk, "TM": way.tm, "TN": way.tn,
         "LANES_M": way.lanes_m, "LANE_ORDER": int(way.lanes_m > 1), "SPLIT_U": way.split_u, "MIN_BLOCKS": 1,
-        **{f"INNER_{side}": "k" if way.stages and along_k[side] else "row" for side in "AB"},
+        **{f"INNER_{side}": "k" if way.stages and along_k[side] and loads[side] > 1 else "row" for side in "AB"},
         "COPY": "async" if way.stages else "registers",
         "LOAD_CONTINUOUS": True, "STAGES": way.stages or 2, "PAD": most,
         **{f"LOAD_{side}": loads[side] for side in "AB"},
@@ -222,7 +223,7 @@ _PASS, _PASSED = 0.02, 0.09  # sums that go through shared memory: a pass, and a
 _READ, _CACHE = 3.78, 5.31  # TB/s from memory and from the cache
 _WRITTEN, _SCATTERED = 1.09, 0.98  # what is written, beside what is read; more for what stores touch in vain
 _PARTS, _PART, _ADDED = 1.59, 0.046, 91.0  # parts of K: once, for each, and kB a microsecond
-_STREAM = 6.5  # blocks that share tiles wait for each other
+_STREAM, _STREAMED = 6.5, 1.03  # blocks that share tiles wait for each other; times more instructions
 _SHARP, _SOFT = 8.0, 3.0  # how little the shorter of times that overlap add to the longest
 
 
@@ -261,6 +262,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
         steps = ceil(ceil(gemm.k / bk) * tiles / c["BLOCKS"])
     at_once, rounds = min(mine, most), ceil(mine / most)
     instructions, waves = _step(gemm, c)
+    instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
     # A warp's multiply-add takes a quarter of a clock of an H200.
     slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
