@@ -317,16 +317,18 @@ def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
         fitting = [v for v in VECTORS if rows * v + v + 1 <= cpu.vector_registers]
         common = {"SWAP": swap, "PREFETCH": 0, "THREADS": 1}
         if height <= THIN and b_along_n:
-            widths = [n for n in covering(BLOCK_N, width) if n <= (4096 if height == 1 else 1024 // groups)]
+            widths = [n for n in covering(BLOCK_N, width) if n <= (4096 if height <= 4 else 1024 // groups)]
             for vectors in (v for v in fitting if v <= 4 and rows * v <= THIN and v * lanes < width + lanes):
                 thin = {"KIND": "thin", "MR": rows, "NR": vectors, "NC": widths[-1], "UNROLL": 8}
-                yield {**thin, "NEXT_BLOCK": height > 1 and bytes_b > cpu.l2_bytes, **common}
+                # Rows that span pages the hardware fetches by itself.
+                fetched = height > 1 and bytes_b > cpu.l2_bytes and width * FLOAT <= _PAGE
+                yield {**thin, "NEXT_BLOCK": fetched, **common}
         if height <= 2 * THIN and not b_along_n:
             for vectors in (v for v in fitting if v <= width):
                 depth = {} if a_along_k else {"KC": nearest_depth(gemm, 1024)}
                 fetches = 1 < rows <= 6 if bytes_b <= 4 * cpu.l2_bytes else rows > 4
-                fetched = {"PREFETCH": 16 if fetches and bytes_b > cpu.l2_bytes // 2 else 0}
-                yield {"KIND": "dot", "MR": rows, "NR": vectors, **depth, **common, **fetched}
+                ahead = {"PREFETCH": 16 if fetches and bytes_b > cpu.l2_bytes // 2 else 0}
+                yield {"KIND": "dot", "MR": rows, "NR": vectors, **depth, **common, **ahead}
         yield from _tile_configs(gemm, cpu, swap, height, width)
 
 
