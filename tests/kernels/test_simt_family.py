@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
+from math import log
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from deepgen.kernels.shared import source_text
 from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()
+HOPPER = targets.resolve("cuda:sm_90a")
 KERNEL_FILES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
 TARGETS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:z100", "hip:gfx90a", "hip:gfx1100"]
 
@@ -106,3 +111,30 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
     kernel = FAMILY.emit(operator, chip, {**FAMILY.default(operator, chip), **changes}).to_json()
     kept = {key: kernel[key] for key in ("name", "language", "flags", "plan")}
     assert golden(f"simt_gemm/{name}.json", json.dumps(kept, indent=1) + "\n") == ""
+
+
+def test_what_the_model_takes_for_the_fastest_is_nearly_the_fastest_of_those_that_were_timed() -> None:
+    timings = json.loads((Path(__file__).parent / "simt_timings.json").read_text())
+    reached, told = [], []
+    for row in timings["shapes"]:
+        layout, batch, m, n, k = row["gemm"]
+        operator = gemm(m, n, k, batch=batch, layout=layout)
+        configs = [{"PAD": 4, **dict(zip(timings["knobs"], values, strict=True))} for values in row["configs"]]
+        chosen = [{knob: value for knob, value in config.items() if value is not None} for config in configs]
+        times = [FAMILY.modelled_seconds(operator, HOPPER, config) or 0.0 for config in chosen]
+        reached.append(min(row["us"]) / row["us"][times.index(min(times))])
+        told.append(times[row["us"].index(min(row["us"]))] * 1e6 / min(row["us"]))
+    assert fmean(map(log, reached)) > log(0.94) and min(reached) > 0.75
+    assert abs(fmean(map(log, told))) < 0.1
+
+
+def test_configs_are_ranked_from_the_default_on_and_all_are_valid() -> None:
+    for operator in (
+        gemm(12, 12, 1196, layout="tt"),
+        gemm(2287, 2759, 12, layout="nt"),
+        gemm(700, 300, 900, dtype="f16"),
+    ):
+        first = list(islice(FAMILY.ranked(operator, HOPPER), 12))
+        assert first[0] == FAMILY.default(operator, HOPPER)
+        assert all(FAMILY.space(operator, HOPPER).explain(dict(config)) == [] for config in first)
+        assert len({repr(config) for config in first}) == len(first) >= 8

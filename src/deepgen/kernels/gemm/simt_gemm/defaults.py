@@ -206,24 +206,26 @@ def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
     return config if way.splits == 1 else {**config, "SPLITS": way.splits}
 
 
-# Microseconds, unless said otherwise. Fitted together to 1,626 timings on an H200: 157 shapes, most of them drawn;
+# Microseconds, unless said otherwise. Fitted together to 2,002 timings on an H200: 205 shapes, most of them drawn;
 # docs/kernels/simt_gemm.md tells how, and how well it chooses.
-_LAUNCH, _SPREAD = 2.57, 0.58  # of the kernel; more where all multiprocessors take part
-_CODE = 0.068  # for 1,000 bytes that are fetched
-_FIRST, _LATENCY = 0.78, 0.27  # until a block's first tiles are there; from asking for others to having them
-_ASKED = 53.0  # kB a microsecond that a multiprocessor is given
+_LAUNCH, _SPREAD = 2.53, 0.65  # of the kernel; more where all multiprocessors take part
+_CODE = 0.073  # for 1,000 bytes that are fetched
+_FIRST, _LATENCY = 0.7, 0.34  # until a block's first tiles are there; from asking for others to having them
+_ASKED = 101.0  # kB a microsecond that a multiprocessor is given
 _CLOCK = 1950.0  # clocks in a microsecond, where a warp's multiply-add takes a quarter of one
 # Instructions of a warp: multiply-adds, with four steps of K in a fragment and with one; loads of fragments; copies;
 # loads to registers, and stores from there; those of a step; stores of results.
-_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.395, 1.0, 1.6, 4.4, 10.0, 0.5, 30.5, 20.0
-_FEW_WARPS = 0.1  # more of them, divided by how many warps each quarter of a multiprocessor has
-_WAVE_K, _WAVE_ROW, _MOVE, _SECTOR = 1.96, 2.53, 0.5, 1.25  # clocks of shared memory: fragments, copies, 32 bytes of C
-_ALONE_COPY, _ALONE = 0.57, 0.56  # of a step's instructions, what its next tiles wait for
-_PASS, _PASSED = 0.02, 0.09  # sums that go through shared memory: a pass, and a thread's store
-_READ, _CACHE = 3.78, 5.31  # TB/s from memory and from the cache
-_WRITTEN, _SCATTERED = 1.09, 0.98  # what is written, beside what is read; more for what stores touch in vain
-_PARTS, _PART, _ADDED = 1.59, 0.046, 91.0  # parts of K: once, for each, and kB a microsecond
-_STREAM, _STREAMED = 6.5, 1.03  # blocks that share tiles wait for each other; times more instructions
+_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.346, 1.0, 1.6, 2.6, 8.0, 0.5, 47.0, 20.0
+_FEW_WARPS = 0.144  # more of them, divided by how many warps each quarter of a multiprocessor has
+# Clocks of shared memory: fragments, copies, what is put there where banks differ, 32 bytes of C.
+_WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 1.75, 2.0, 0.5, 1.55, 1.54
+_ALONE_COPY, _ALONE = 0.73, 0.51  # of a step's instructions, what its next tiles wait for
+_PASS, _PASSED = 0.02, 0.092  # sums that go through shared memory: a pass, and a thread's store
+_READ, _CACHE = 4.68, 5.26  # TB/s from memory and from the cache
+_WRITTEN, _SCATTERED = 1.02, 1.26  # what is written, beside what is read; more for what stores touch in vain
+_SLICES, _HOT = 96, 1.08  # of the cache; clocks in which one answers a copy: all blocks ask for a small operand's lines
+_PARTS, _PART, _ADDED = 1.22, 0.03, 70.0  # parts of K: once, for each, and kB a microsecond
+_STREAM, _STREAMED = 4.5, 1.03  # blocks that share tiles wait for each other; times more instructions
 _SHARP, _SOFT = 8.0, 3.0  # how little the shorter of times that overlap add to the longest
 
 
@@ -284,9 +286,10 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (sectors * 32 / result - 1))
     memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
     cache = tiles * ceil(gemm.k / bk) * bk * (bm + bn) * size / (_CACHE * bandwidth)
+    hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if copies and gemm.batch == 1 else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
-    whole += _longest(_SOFT, own, shared, memory, cache) + adding + _STREAM * (c["FIXUP"] == "stream")
+    whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
 
 
@@ -299,10 +302,22 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
         count = tile / (group if inner else run) * steps
         fragments += count
         waves += count * (_WAVE_K if inner else _WAVE_ROW if run * size == WIDEST else 1.0)
-    loads, puts = sum(_loads(c)), _puts(gemm, c)
-    moves = loads * (_COPY if c["COPY"] == "async" else _LOAD) + puts * _PUT
+    loads, copies = sum(_loads(c)), c["COPY"] == "async"
+    moves = loads * _COPY if copies else loads * _LOAD + sum(_puts(gemm, c)) * _PUT
     multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
-    return multiply + fragments * _FRAGMENT + moves + _STEP, waves + puts + loads * _MOVE
+    # What is transposed goes to the same banks, the more so the longer the lines along K are.
+    same = max(1.0, c["BK"] / 8)
+    waves += sum(_BANK * same * put if turned else 0.0 if copies else _BANK * put for put, turned in _placed(gemm, c))
+    return multiply + fragments * _FRAGMENT + moves + _STEP, waves + loads * _MOVE
+
+
+def _asked_of_one(gemm: Gemm, c: Config) -> Any:
+    """Rows of both operands that a block asks for, divided by how many slices of the cache answer."""
+    size, total = _bytes(gemm)[0], 0.0
+    for rows, tile in ((gemm.m, c["BM"]), (gemm.n, c["BN"])):
+        lines = rows * gemm.k * size / 128 + 1
+        total += min(rows, tile) * (1 / lines + 1 / _SLICES)
+    return total
 
 
 def _sectors(gemm: Gemm, gpu: Gpu, c: Config) -> Any:
@@ -341,14 +356,16 @@ def _loads(c: Config) -> tuple[int, int]:
     return -(-c["BM"] * c["BK"] // (c["LOAD_A"] * threads)), -(-c["BN"] * c["BK"] // (c["LOAD_B"] * threads))
 
 
-def _puts(gemm: Gemm, c: Config) -> int:
-    """A thread's stores to shared memory: what is transposed goes there one by one."""
-    if c["COPY"] == "async":
-        return 0
+def _placed(gemm: Gemm, c: Config) -> tuple[tuple[int, bool], tuple[int, bool]]:
+    """A thread's stores to shared memory for a tile of A and of B, and whether they transpose it, number by number."""
     along_k = gemm.layout[0] == "n", gemm.layout[1] == "t"
-    turned = [(c[f"INNER_{side}"] == "k") != along for side, along in zip("AB", along_k, strict=True)]
-    each = zip(_loads(c), turned, (c["LOAD_A"], c["LOAD_B"]), strict=True)
-    return sum(count * (width if turns else 1) for count, turns, width in each)
+    a, b = ((c[f"INNER_{side}"] == "k") != along for side, along in zip("AB", along_k, strict=True))
+    loads_a, loads_b = _loads(c)
+    return (loads_a * (c["LOAD_A"] if a else 1), a), (loads_b * (c["LOAD_B"] if b else 1), b)
+
+
+def _puts(gemm: Gemm, c: Config) -> tuple[int, ...]:
+    return () if c["COPY"] == "async" else tuple(count for count, _ in _placed(gemm, c))
 
 
 def _kilobytes(gemm: Gemm, c: Config) -> float:
@@ -356,7 +373,7 @@ def _kilobytes(gemm: Gemm, c: Config) -> float:
     tile, group = c["TM"] * c["TN"], group_k(c, _bytes(gemm)[0])
     body = 20.0 * c["UNROLL"] * group * tile + (380 if c["COPY"] == "registers" else 200) * sum(_loads(c))
     stores = 12 * tile + 750 * c["TM"] / c["STAGE_ROWS"] if c["STAGE_ROWS"] else 100 * tile / c["STORE"]
-    return float((5e3 + body + 80 * _puts(gemm, c) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
+    return float((5e3 + body + 80 * sum(_puts(gemm, c)) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
 
 
 def _beyond(length: Any, whole: int) -> Any:
