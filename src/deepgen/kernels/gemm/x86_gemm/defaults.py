@@ -40,6 +40,7 @@ _PAGE = 4096  # bytes
 _STRIPS = 8  # of A in a block, so that others can help with it
 _SLICE = 64  # times the rows of C: a shorter slice of K would cost as much to add up as B does to read
 _MORE = 8  # of the first choices of the model, of whichever kind
+_WITHOUT = ("NEXT_STRIP", "NEXT_BLOCK", "PACK_FETCH", "NEXT_C", "STREAM_C", "HUGE_PAGES")  # by the model
 _PAGES = 96  # whose places the nearest TLB holds
 
 # What the model counts, in cycles.
@@ -66,6 +67,8 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     rows, vectors = _tile(gemm, cpu, height, width, transposed=swap)
     lanes = cpu.vector_bytes // FLOAT
     a_in_place, b_in_place = along_k(gemm)[not swap], along_n(gemm)[not swap]
+    # Numbers of A that lie side by side in each step of K: steps that are not far apart need not be packed.
+    a_by_steps = not (a_in_place or constant_b) and height * FLOAT <= _PAGE and gemm.k <= 8 * _SHORT
     bytes_b = width * gemm.k * FLOAT
     little = bytes_b <= cpu.l2_bytes // 4
     small_a = height * gemm.k * FLOAT <= cpu.l2_bytes // 4
@@ -74,6 +77,8 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     ahead = constant_b and not streamed  # what is read once is read where it lies
     # A C that no cache holds is written from end to end of its rows, not from row to row.
     near = little and small_a and height * width * FLOAT <= cpu.l2_bytes // 2
+    # In a short K it does not come in time either, and each thread had better write to the same part in every call.
+    passing = gemm.k <= _SHORT // 2 and gemm.batch * height * width * FLOAT > cpu.l2_bytes
     one_panel = near and not (ahead or b_in_place)
     askew = near and b_in_place and width % lanes != 0  # every load in place would touch two cache lines
     # Strips of A pass over B, a block at a time.
@@ -104,7 +109,10 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
     most = min(cpu.l1d_bytes // stays, most_block_bytes(cpu) // (widths[0] * FLOAT))
     block_k = nearest(depths(gemm), min(depth, max(d for d in depths(gemm) if d == depths(gemm)[0] or d <= most)))
     widths = [n for n in widths if n * block_k * FLOAT <= most_block_bytes(cpu)] or widths[:1]
-    block_n = nearest(widths, 4096 if streamed else 1024 if as_it_lies else 384 if few else packed_n)
+    long = 1024 if b_in_place else 4096  # rows of C that are passed over once
+    block_n = nearest(
+        widths, 4096 if streamed else long if passing else 1024 if as_it_lies else 384 if few else packed_n
+    )
     room = most_block_bytes(cpu) if block_n * block_k * FLOAT <= cpu.l2_bytes else cpu.l2_bytes
     heights = covering(BLOCK_M, height)
     heights = [m for m in heights if m * block_k * FLOAT <= room] or heights[:1]
@@ -116,7 +124,7 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "MC": heights[-1] if blocks and a_in_place else nearest(heights, 256),
         "NC": block_n,
         "KC": block_k,
-        "PACK_A": "none" if a_in_place else "panels",
+        "PACK_A": "none" if a_in_place or a_by_steps else "panels",
         "PACK_B": "ahead" if ahead else packing,
         "OUTER": "b",
         "INNER": "a" if one_panel or askew else "b",
@@ -127,11 +135,11 @@ def default_config(gemm: Gemm, cpu: X86, *, constant_b: bool = False) -> Mapping
         "NEXT_BLOCK": fast,
         "PACK_FETCH": packs or (askew and not ahead),
         **_fetches(gemm, cpu, blocks=blocks),
-        "NEXT_C": False,
+        "NEXT_C": passing and not swap,
         "STREAM_C": False,
         "HUGE_PAGES": packs and not small(gemm),
     }
-    along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else ""
+    along = "k" if streamed or (as_it_lies and gemm.k >= 2 * max(height, width)) else "m" if passing else ""
     return {**config, **_threads(gemm, cpu, height, width, rows, vectors * lanes, along=along, inner=config["INNER"])}
 
 
@@ -149,8 +157,9 @@ def _threads(
 ) -> Mapping[str, Any]:
     """All cores when there is enough to do, dividing what gives each of them most tiles.
 
-    `along` k: B lies as it is, and a slice of K is memory in one piece. Any core may be slowed down at any time by
-    something else: a thread that is done helps the others with their strips, or finds more tasks to draw.
+    `along` k: B lies as it is, and a slice of K is memory in one piece; m: so is what a thread writes. Any core may be
+    slowed down at any time by something else: a thread that is done helps the others with their strips, or finds more
+    tasks to draw.
     """
     threads = cpu.cores
     if threads == 1 or not may_share(gemm, 4 * threads):
@@ -160,7 +169,9 @@ def _threads(
         return {"THREADS": threads, "PARTITION": "batch", "TASKS": tasks}
     helped = height >= _STRIPS * rows and worth_help(gemm, threads, inner)
     wide = width > columns * (threads - 1) and width >= height
-    if along and gemm.k >= threads * LEAST_SLICE:
+    if along == "m" and height > rows * (threads - 1):
+        return {"THREADS": threads, "PARTITION": "m", "TASKS": 1}
+    if along == "k" and gemm.k >= threads * LEAST_SLICE:
         part, pieces = along, gemm.k // max(LEAST_SLICE, _SLICE * gemm.m)
     elif wide or height > rows * (threads - 1):
         part, pieces = ("n", width // columns // 8) if wide else ("m", height // rows // 8)
@@ -214,10 +225,9 @@ def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
 
 
 def _is_modelled(gemm: Gemm, cpu: X86) -> bool:
-    """Whether the model has the best choice: for few rows or columns, and for small products but those whose rows of B
-    begin within cache lines. It does not know that loads there touch two lines."""
-    least, askew = min(gemm.m, gemm.n), gemm.layout[1] == "n" and gemm.n * FLOAT % cpu.vector_bytes != 0
-    return least <= THIN or (_fits(gemm, cpu) and (least <= _NARROW or not askew))
+    """Whether the model has the best choice: for few rows or columns, and small products with a C that stays near."""
+    least, results = min(gemm.m, gemm.n), gemm.batch * gemm.m * gemm.n * FLOAT
+    return least <= THIN or (_fits(gemm, cpu) and (least <= _NARROW or results <= cpu.l2_bytes))
 
 
 def _fits(gemm: Gemm, cpu: X86) -> bool:
@@ -230,9 +240,7 @@ def cycles(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> float:
     lanes, swap = cpu.vector_bytes // FLOAT, config["SWAP"]
     height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
     work = {"tiles": _tiles, "thin": _thin, "dot": _dot}[config["KIND"]]
-    threads, deep = config["THREADS"], gemm.k
-    waking = 0.0
-    batch = gemm.batch
+    threads, deep, batch, waking = config["THREADS"], gemm.k, gemm.batch, 0.0
     if threads > 1:
         waking = _WAKE + 500.0 * threads
         part = config["PARTITION"]
@@ -362,25 +370,17 @@ def _tile_configs(gemm: Gemm, cpu: X86, swap: bool, height: int, width: int) -> 
                 "OUTER": "b",
                 "INNER": inner,
                 "UNROLL": 8 if depth >= 8 and gemm.k >= 64 else 4,
-                "PREFETCH": 0,
-                "PREFETCH_A": 0,
-                "NEXT_STRIP": False,
-                "NEXT_BLOCK": False,
-                "PACK_FETCH": False,
+                **dict.fromkeys(("PREFETCH", "PREFETCH_A"), 0),
+                **dict.fromkeys(_WITHOUT, False),
                 **_fetches(gemm, cpu, blocks=False),
-                "NEXT_C": False,
-                "STREAM_C": False,
-                "HUGE_PAGES": False,
                 "THREADS": 1,
             }
 
 
 def _shared(gemm: Gemm, cpu: X86, config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same on as many threads as pay, what is divided chosen too."""
-    lanes = cpu.vector_bytes // FLOAT
-    swap = config["SWAP"]
-    height, width = (gemm.n, gemm.m) if swap else (gemm.m, gemm.n)
-    columns = config["NR"] * (1 if config["KIND"] == "dot" else lanes)
+    height, width = (gemm.n, gemm.m) if config["SWAP"] else (gemm.m, gemm.n)
+    columns = config["NR"] * (1 if config["KIND"] == "dot" else cpu.vector_bytes // FLOAT)
     ways = [config]
     for threads in thread_counts(cpu.cores)[1:]:
         if not may_share(gemm, threads):
