@@ -115,7 +115,7 @@ def test_the_emitted_kernel_is_the_one_we_looked_at(
 
 def test_what_the_model_takes_for_the_fastest_is_nearly_the_fastest_of_those_that_were_timed() -> None:
     timings = json.loads((Path(__file__).parent / "simt_timings.json").read_text())
-    reached, told = [], []
+    reached, predicted = [], []
     for row in timings["shapes"]:
         layout, batch, m, n, k = row["gemm"]
         operator = gemm(m, n, k, batch=batch, layout=layout)
@@ -123,9 +123,9 @@ def test_what_the_model_takes_for_the_fastest_is_nearly_the_fastest_of_those_tha
         chosen = [{knob: value for knob, value in config.items() if value is not None} for config in configs]
         times = [FAMILY.modelled_seconds(operator, HOPPER, config) or 0.0 for config in chosen]
         reached.append(min(row["us"]) / row["us"][times.index(min(times))])
-        told.append(times[row["us"].index(min(row["us"]))] * 1e6 / min(row["us"]))
+        predicted.append(times[row["us"].index(min(row["us"]))] * 1e6 / min(row["us"]))
     assert fmean(map(log, reached)) > log(0.94) and min(reached) > 0.75
-    assert abs(fmean(map(log, told))) < 0.1
+    assert abs(fmean(map(log, predicted))) < 0.1
 
 
 def test_configs_are_ranked_from_the_default_on_and_all_are_valid() -> None:

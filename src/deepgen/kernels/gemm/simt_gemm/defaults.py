@@ -307,7 +307,9 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
     multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
     # What is transposed goes to the same banks, the more so the longer the lines along K are.
     same = max(1.0, c["BK"] / 8)
-    waves += sum(_BANK * same * put if turned else 0.0 if copies else _BANK * put for put, turned in _placed(gemm, c))
+    waves += sum(
+        _BANK * same * put if transposed else 0.0 if copies else _BANK * put for put, transposed in _placed(gemm, c)
+    )
     return multiply + fragments * _FRAGMENT + moves + _STEP, waves + loads * _MOVE
 
 
