@@ -47,7 +47,7 @@ _PAGES = 96  # whose places the nearest TLB holds
 _CALL = 1750.0  # of a call and a task
 _TILE = 85.0  # to begin and to end a tile
 _SQUARE = 42.0  # a square of a transposed tile, until it is in C
-_TURN = 88.0  # a square that is turned while it is packed
+_TRANSPOSE = 88.0  # a square that is transposed while it is packed
 _COPY = 1.5  # a vector that is packed as it is
 _FAR = 8.5  # bytes that a cycle brings from beyond L2
 _ROW_BY_ROW = 1.2  # times as long where it comes a few lines of each row at a time
@@ -281,14 +281,14 @@ def _tiles(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width
         return float(deep * _step(rows, across) + blocks * (_TILE + put))
 
     whole: float = strips * (panels * tile(vectors) + (tile(rest) if rest else 0.0))
-    turned = -(-deep // lanes) * _TURN
+    transposing = -(-deep // lanes) * _TRANSPOSE
     if config["PACK_A"] == "panels":
-        whole += strips * (deep * 2.0 if not along_k(gemm)[not swap] else turned)
+        whole += strips * (deep * 2.0 if not along_k(gemm)[not swap] else transposing)
     elif height % rows:  # the last rows are copied
         whole += deep * rows / 8
     if config["PACK_B"] in ("panel", "block"):
         many = -(-width // lanes)
-        whole += many * (deep * _COPY if along_n(gemm)[not swap] else turned)
+        whole += many * (deep * _COPY if along_n(gemm)[not swap] else transposing)
     elif config["PACK_B"] == "first":
         whole += -(-width // lanes) * deep * 0.5
     return whole
@@ -311,7 +311,7 @@ def _dot(gemm: Gemm, config: Mapping[str, Any], lanes: int, height: int, width: 
     steps = -(-deep // lanes)
     sums = _SUMS + _SUM * rows * vectors + _ROW * (vectors if config["SWAP"] else rows)
     whole: float = -(-height // rows) * -(-width // vectors) * (steps * _step(rows, vectors) + sums)
-    return whole + (steps * _TURN * -(-height // rows) if "KC" in config else 0.0)
+    return whole + (steps * _TRANSPOSE * -(-height // rows) if "KC" in config else 0.0)
 
 
 def _configs(gemm: Gemm, cpu: X86) -> Iterator[dict[str, Any]]:
