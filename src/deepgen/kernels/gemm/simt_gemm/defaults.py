@@ -24,9 +24,10 @@ _STEPS = (8, 16, 32, 64)  # of K, in a stage
 _ROOM = 48 << 10  # bytes of shared memory that stages may take, so that several blocks run at once
 _BLOCKS = (1, 2, 3, 4, 6, 8)  # of a multiprocessor, that the compiler is asked to make room for
 _LEAST_PART, _MOST_ROUNDS = 32, 64
-_LEAST_STREAM = 256  # steps of K
+_LEAST_STREAM = 256  # steps of K; AMD's wavefronts were never timed
 _DIVIDED = 60  # of the best: K is divided in other ways
 _UNROLLED = 1024  # multiply-adds
+_MOST_SUMS = {32: 128, 64: 64}  # of a thread
 _SPARE = 16  # registers, so that the compiler does not spill
 
 # The model is sure of the order within a kind of configs, and less so of that between kinds.
@@ -74,7 +75,7 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 def _timed(gemm: Gemm, gpu: Gpu, way: Way) -> tuple[float, dict[str, Any]]:
     config = _config(gemm, gpu, way)
-    fits = registers(gemm, config) + _SPARE <= gpu.registers_per_thread
+    fits = registers(gemm, config) + _SPARE * (2 if way.stream else 1) <= gpu.registers_per_thread
     return seconds(gemm, gpu, config) if fits else inf, config
 
 
@@ -116,7 +117,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             for tm, tn in _THREAD_TILES:
                 lanes_m = next((n for n in lanes if bm % (n * tm) + bn % (gpu.warp // n * tn) == 0), 0)
                 threads = bm // tm * (bn // tn)
-                if lanes_m == 0 or threads > 256 or _uneven(tm, tn, bm * bn):
+                if lanes_m == 0 or tm * tn > _MOST_SUMS[gpu.warp] or threads > 256 or _uneven(tm, tn, bm * bn):
                     continue
                 for split_u in (1, 2, 4, 8) if tiles < 2 * gpu.multiprocessors else (1,):
                     if 64 <= threads * split_u <= 512 or (split_u == 1 and threads == 32):
@@ -155,7 +156,7 @@ def _copied(gemm: Gemm, gpu: Gpu, way: Way, copies: bool) -> Iterator[Way]:
 def _divided(gemm: Gemm, gpu: Gpu, way: Way) -> Iterator[Way]:
     """The same with other parts of K, or with tiles that blocks share."""
     able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
-    if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM:
+    if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM and gpu.warp == 32:
         yield way._replace(stream=True)
     for most in (1, 2, 4, 8, *(blocks * gpu.multiprocessors // tiles for blocks in (1, 3, 4))):
         if (splits := max((n for n in able if n <= most), default=1)) != way.splits:
