@@ -351,10 +351,10 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
 
 
 def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
-    """Finite, and in f32, in which GPUs judge. What cannot be reported within any error is right whatever it is."""
+    """Finite, and in f32, in which GPUs judge. What cannot be finite within any error is right whatever it is."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
     with np.errstate(all="ignore"):
-        reported = np.isfinite(values)
+        finite = np.isfinite(values)
         scales: Array = np.asarray(np.fmin(np.broadcast_to(scale, np.shape(values)), limits.max)).astype(kind)
-    return scales if reported.all() else np.where(reported, scales, kind(0.0))
+    return scales if finite.all() else np.where(finite, scales, kind(0.0))

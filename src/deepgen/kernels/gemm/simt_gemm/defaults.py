@@ -35,7 +35,7 @@ _SAME_KIND = 1.03  # times longer, for each that was taken of a kind
 _LIKELY = 1.5  # times the best: others are not worth a try
 
 
-class Way(NamedTuple):
+class SimtTile(NamedTuple):
     """What a config follows from."""
 
     bm: int
@@ -73,7 +73,7 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     return sorted(timed.values(), key=lambda row: row[0])
 
 
-def _timed(gemm: Gemm, gpu: Gpu, way: Way) -> tuple[float, dict[str, Any]]:
+def _timed(gemm: Gemm, gpu: Gpu, way: SimtTile) -> tuple[float, dict[str, Any]]:
     config = _config(gemm, gpu, way)
     fits = registers(gemm, config) + _SPARE * (2 if way.stream else 1) <= gpu.registers_per_thread
     return seconds(gemm, gpu, config) if fits else inf, config
@@ -102,7 +102,7 @@ def _tile_of_kind(c: Config) -> tuple[Any, ...]:
     return *_kind(c), c["BM"], c["BN"]
 
 
-def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
+def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[SimtTile]:
     copies = gpu.has("cp_async") and all(load_widths(gemm, side)[-1] * _bytes(gemm)[0] >= 4 for side in "AB")
     deepest = next((bk for bk in _STEPS if bk >= gemm.k), _STEPS[-1])
     deep = max(1, gemm.k // _LEAST_PART)
@@ -123,7 +123,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
                     if 64 <= threads * split_u <= 512 or (split_u == 1 and threads == 32):
                         for bk in _STEPS:
                             if 8 * split_u <= bk <= deepest and bk <= 32 * split_u:
-                                way = Way(bm, bn, tm, tn, lanes_m, split_u, bk, 0)
+                                way = SimtTile(bm, bn, tm, tn, lanes_m, split_u, bk, 0)
                                 yield from _copied(gemm, gpu, way, copies)
 
 
@@ -143,7 +143,7 @@ def _uneven(tm: int, tn: int, area: int) -> bool:
     )
 
 
-def _copied(gemm: Gemm, gpu: Gpu, way: Way, copies: bool) -> Iterator[Way]:
+def _copied(gemm: Gemm, gpu: Gpu, way: SimtTile, copies: bool) -> Iterator[SimtTile]:
     """Through registers and asynchronously. With few tiles, parts of K fill two waves."""
     most = 2 * gpu.multiprocessors // way.tiles(gemm)
     way = way._replace(splits=max((n for n in _parts(gemm, gpu, way) if n <= most), default=1))
@@ -153,7 +153,7 @@ def _copied(gemm: Gemm, gpu: Gpu, way: Way, copies: bool) -> Iterator[Way]:
         yield way._replace(stages=max(2, min(fit, 5, ceil(ceil(gemm.k / way.bk) / way.splits) + 1)))
 
 
-def _divided(gemm: Gemm, gpu: Gpu, way: Way) -> Iterator[Way]:
+def _divided(gemm: Gemm, gpu: Gpu, way: SimtTile) -> Iterator[SimtTile]:
     """The same with other parts of K, or with tiles that blocks share."""
     able, tiles = _parts(gemm, gpu, way), way.tiles(gemm)
     if tiles > gpu.multiprocessors and gemm.k >= _LEAST_STREAM and gpu.warp == 32:
@@ -163,12 +163,12 @@ def _divided(gemm: Gemm, gpu: Gpu, way: Way) -> Iterator[Way]:
             yield way._replace(splits=splits)
 
 
-def _parts(gemm: Gemm, gpu: Gpu, way: Way) -> list[int]:
+def _parts(gemm: Gemm, gpu: Gpu, way: SimtTile) -> list[int]:
     few = way.tiles(gemm) * 2 <= 3 * gpu.multiprocessors and gemm.k >= 2 * _LEAST_PART
     return [n for n in splits_of_k(gemm, gpu) if n * way.bk <= gemm.k] if few else []
 
 
-def _config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any]:
+def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
     """K is outermost in shared memory, which multiplies best; copies of several numbers along K cannot turn."""
     most, cuda = WIDEST // _bytes(gemm)[0], not isinstance(gpu, Hip)
     along_k = {"A": gemm.layout[0] == "n", "B": gemm.layout[1] == "t"}
