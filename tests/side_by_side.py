@@ -75,7 +75,7 @@ class SideBySide:
         if pid == 0:
             for line in (ours, *(worker.line for worker in self.workers)):
                 line.close()
-            _work(self.session, theirs, base / f"worker{self.number}")
+            _work(self.session, theirs, base / f"worker-{self.number}")
         theirs.close()
         worker = Worker(pid, os.pidfd_open(pid), ours)
         self.workers.append(worker)
