@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deepgen.operators import Operator
 from deepgen.targets import Hip, Target
 from deepgen.vocabulary import Kernel, LaunchPlan, Source
 
+if TYPE_CHECKING:
+    from deepgen.space import Space
+
+Config = dict[str, Any]
 Kind = TypeVar("Kind", bound=Operator)
 Chip = TypeVar("Chip", bound=Target)
 Macros = Mapping[str, "int | str"]
@@ -36,6 +43,31 @@ def nearest(values: Sequence[int], wanted: int) -> int:
 def thread_counts(cores: int) -> list[int]:
     doubled = [1 << i for i in range(cores.bit_length()) if 1 << i < cores]
     return [*doubled, cores]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """How configs are told apart, and how far a model is trusted: it is less sure of the order between kinds."""
+
+    kind: Callable[[Config], Hashable]
+    tile: Callable[[Config], Hashable]
+    same: float  # times longer, for each that was taken of a kind
+    likely: float  # times the best: others are not worth a try
+
+
+def of_several_kinds(modelled: list[tuple[float, Config]], space: Space, kinds: Kinds) -> Iterator[Config]:
+    """Configs that may be the fastest, the model's first choice first: each tile once in a kind."""
+    taken: Counter[Hashable] = Counter()
+    least = inf
+    left = [row for row in modelled if row[0] < inf]
+    while left:
+        time, best = min(left, key=lambda row: row[0] * kinds.same ** taken[kinds.kind(row[1])])
+        same = kinds.kind(best), kinds.tile(best)
+        left = [row for row in left if (kinds.kind(row[1]), kinds.tile(row[1])) != same]
+        if not space.explain(best) and time <= kinds.likely * least:
+            least = min(least, time)
+            taken[same[0]] += 1
+            yield dict(best)
 
 
 def sources(package: str, names: Iterable[str]) -> tuple[Source, ...]:

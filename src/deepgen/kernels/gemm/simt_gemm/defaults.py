@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import ceil, gcd, inf
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.simt_gemm.lower import group_k
 from deepgen.kernels.gemm.simt_gemm.space import WIDEST, load_widths, simt_space, splits_of_k, store_widths, tile_sizes
+from deepgen.kernels.shared import Kinds, of_several_kinds
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu, Hip
 from deepgen.vocabulary import dtype
@@ -80,26 +80,17 @@ def _timed(gemm: Gemm, gpu: Gpu, way: SimtTile) -> tuple[float, dict[str, Any]]:
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Configs that may be the fastest, beginning with the default: of several kinds, each tile once in a kind."""
+    """Configs that may be the fastest, beginning with the default."""
     space = simt_space("defaults", gemm, gpu)
-    modelled = ranked(gemm, gpu)
-    taken: Counter[Any] = Counter()
-    least = inf
-    while modelled and modelled[0][0] < inf:
-        time, best = min(modelled, key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
-        modelled = [row for row in modelled if _tile_of_kind(row[1]) != _tile_of_kind(best)]
-        if not space.explain(best) and time <= _LIKELY * least:
-            least = min(least, time)
-            taken[_kind(best)] += 1
-            yield dict(best)
+    return of_several_kinds(ranked(gemm, gpu), space, Kinds(_kind, _tile, _SAME_KIND, _LIKELY))
 
 
 def _kind(c: Config) -> tuple[Any, ...]:
     return c["COPY"], c["SPLIT_U"] > 1, c["FIXUP"], c["BK"] * c["STAGES"] > 64
 
 
-def _tile_of_kind(c: Config) -> tuple[Any, ...]:
-    return *_kind(c), c["BM"], c["BN"]
+def _tile(c: Config) -> tuple[Any, ...]:
+    return c["BM"], c["BN"]
 
 
 def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[SimtTile]:
@@ -280,9 +271,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
     fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
     own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
-    bandwidth = (
-        gpu.bandwidth_gbs / 3350 * 1e6
-    )  # bytes in a microsecond for one TB/s here, as an H200's target states it
+    # Bytes in a microsecond for one TB/s of the rates above, which are an H200's: its target states 3,350 GB/s.
+    bandwidth = gpu.bandwidth_gbs / 3350 * 1e6
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (sectors * 32 / result - 1))
     memory = (operands + written * _WRITTEN) / (_READ * bandwidth)

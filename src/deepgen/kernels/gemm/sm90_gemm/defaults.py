@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil
 from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.mma_gemm import defaults as warp_wide
@@ -23,6 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
 from deepgen.kernels.gemm.sm90_gemm.model import seconds, sums_of
 from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
+from deepgen.kernels.shared import Kinds, of_several_kinds
 from deepgen.operators import Gemm
 from deepgen.targets import Cuda, Gpu
 from deepgen.vocabulary import dtype
@@ -106,18 +106,9 @@ def warp_wide_is_faster(gemm: Gemm, gpu: Cuda) -> bool:
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    """Configs that may be the fastest, beginning with the default: of several kinds, each tile once in a kind."""
+    """Configs that may be the fastest, beginning with the default."""
     space = sm90_space("defaults", gemm, gpu)
-    modelled = ranked(gemm, gpu)
-    taken: Counter[Any] = Counter()
-    least = inf
-    while modelled:
-        time, best = min(modelled, key=lambda row: row[0] * _SAME_KIND ** taken[_kind(row[1])])
-        modelled = [row for row in modelled if _tile_of_kind(row[1]) != _tile_of_kind(best)]
-        if not space.explain(best) and time <= _LIKELY * least:
-            least = min(least, time)
-            taken[_kind(best)] += 1
-            yield dict(best)
+    return of_several_kinds(ranked(gemm, gpu), space, Kinds(_kind, _tile, _SAME_KIND, _LIKELY))
 
 
 def _kind(c: dict[str, Any]) -> tuple[Any, ...]:
@@ -126,8 +117,8 @@ def _kind(c: dict[str, Any]) -> tuple[Any, ...]:
     return c["SCHEDULE"], shares, c.get("CLUSTER_K", 1) > 1, c["FIXUP"], c["MIN_BLOCKS"] > 1, *stored
 
 
-def _tile_of_kind(c: dict[str, Any]) -> tuple[Any, ...]:
-    return *_kind(c), rows_of_tile(c), c["BN"]
+def _tile(c: dict[str, Any]) -> tuple[Any, ...]:
+    return rows_of_tile(c), c["BN"]
 
 
 def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
