@@ -50,7 +50,7 @@ class Result:
     time: float | None = None
     beside: tuple[tuple[str, float], ...] = ()  # how many times as fast as each
     trials: int = 0
-    error: str = ""
+    error: str = ""  # or what a study left out for lack of time
 
 
 def drawn(options: Options, kind: str) -> list[Gemm]:
@@ -141,7 +141,8 @@ def studies(operators: Sequence[Gemm], seconds: float, options: Options, deadlin
         words += [f"dtype={operator.a}", f"layout={operator.layout}", *more]
         outcome = run(Case(operator.describe(), ("gemm", *words)), options, seconds)
         time = outcome.curve[-1][1] if outcome.curve else None
-        found = {"beside": outcome.beside, "trials": outcome.trials, "error": outcome.error}
+        why = outcome.error or ", ".join(outcome.left_out)
+        found = {"beside": outcome.beside, "trials": outcome.trials, "error": why}
         yield result(operator, seconds, **counted(outcome.beside), time=time, **found)
 
 
