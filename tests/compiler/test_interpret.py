@@ -117,6 +117,21 @@ def test_no_pass_changes_what_configs_of_rules_compute(name: str, expression: Ex
         assert not checked.wrong, f"{n}: {checked.text}\n" + "\n".join(map(str, schedule))
 
 
+def test_registers_that_a_shared_stage_reads_are_written_by_its_threads() -> None:
+    """Two threads compute the result, and five what they share, out of registers that are placed at the loop of two."""
+    schedule: Schedule = (
+        CacheRead("A", "held", "register", ("C",)),
+        CacheRead("held", "copy", "shared", ("C",)),
+        Annotate("C", "i0", "thread.x"),
+        ComputeAt("copy", "C", "i0"),
+        Annotate("copy", "a1", "thread.x"),
+        ComputeAt("held", "C", "i0"),
+    )
+    expression, machine = cases.gemm(2, 3, 5), Machine(warp=32)
+    checked = check_passes(expression, passes(expression, schedule, machine), machine)
+    assert not checked.wrong, checked.text
+
+
 # Products of four warps, in small: only chips of one kind have them, and they read memory on their own.
 def test_products_that_run_on_their_own_land_when_they_are_waited_for() -> None:
     configured = configs(cases.gemm(64, 64, 64, "f16", transposed=True), "cuda:sm_90a", 0)

@@ -124,12 +124,22 @@ def _guarded_by_threads(state: State, planned: Planned, extents: Mapping[str, in
 
 def _taking_part(state: State, planned: Planned) -> Iterator[Loop]:
     """The loops around a stage in registers that say which threads need it: what is shared is computed by all."""
-    if planned.at is None:
-        return
-    host = state.stages[planned.at[0]]
-    if host.scope not in OWNED:
-        yield from _taking_part(state, host)
-    yield from host.loops[: host.depth(planned.at[1])]
+    users = list(_users(state, planned))
+    while planned.at is not None:
+        host = state.stages[planned.at[0]]
+        for loop in host.loops[: host.depth(planned.at[1])]:
+            # Another stage that reads it, in shared memory, may be computed by more threads.
+            if not any(one.kind == loop.kind and one.extent > loop.extent for p in users for one in p.loops):
+                yield loop
+        if host.scope in OWNED:
+            return
+        planned = host
+
+
+def _users(state: State, planned: Planned) -> Iterator[Planned]:
+    """The stages with threads of their own that read a stage in registers, or what is computed of it there."""
+    for reader in state.readers(planned.stage.name):
+        yield from (reader,) if reader.scope in OWNED else _users(state, reader)
 
 
 def _needed_guards(state: State, planned: Planned) -> tuple[Index, ...]:
