@@ -12,7 +12,7 @@ import pytest
 import simt_emulation as emulation
 
 from deepgen.operators import Answer, Gemm, Tolerance, gemm
-from deepgen.operators.compare import compare
+from deepgen.operators.compare import compare, scale_format
 from deepgen.targets import resolve
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, Missing, Source
@@ -54,7 +54,7 @@ def emulated(operator: Gemm, probe: str, kernel: Kernel, library: ctypes.CDLL) -
         "C": np.zeros(shape),
         **operator.inputs(3, probe),
         "want_C": np.zeros(shape, np.int64 if whole else np.float64),
-        "scale_C": np.ones(shape, np.float32),
+        "scale_C": np.ones(shape, scale_format(operator.dtypes[2]).numpy()),
     }
     error = emulation.steps(kernel, library, operator, tensors, {}, ("want_C", "scale_C"))
     assert error == ""
@@ -68,7 +68,9 @@ def alike(got: Answer, want: Answer) -> bool:
     close = Tolerance(1e-12, 1e-12)
     return (
         compare(got.values, want, of, close).ok
-        and compare(got.scale, Answer(sizes), dtype("f32"), Tolerance(0.0, 1e-5)).ok
+        and compare(
+            got.scale, Answer(sizes), dtype("f64" if got.scale.dtype == np.float64 else "f32"), Tolerance(0.0, 1e-5)
+        ).ok
     )
 
 
@@ -91,7 +93,7 @@ def test_a_few_elements_are_those_of_the_whole(operator: Gemm) -> None:
         places = np.arange(0, want.values.size, 7)
         scale = np.broadcast_to(want.scale, want.values.shape).reshape(-1)[places]
         got = operator.reference_at(inputs, "C", places)
-        got = replace(got, scale=np.broadcast_to(got.scale, places.shape).astype(np.float32))
+        got = replace(got, scale=np.broadcast_to(got.scale, places.shape).astype(scale.dtype))
         assert alike(got, Answer(want.values.reshape(-1)[places], scale)), probe
 
 

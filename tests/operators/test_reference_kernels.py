@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import deepgen as dg
 from deepgen.operators import Answer, Operator, Tolerance, conv2d, softmax
 from deepgen.operators.base import Array
-from deepgen.operators.compare import compare, floor
+from deepgen.operators.compare import compare, floor, scale_format
 from deepgen.operators.expr.nodes import COMPARE, UNARY, Expression
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.expr.reference_kernels import reference_kernel
@@ -204,16 +204,16 @@ def test_some_elements_are_those_of_the_whole(operator: Operator) -> None:
             np.testing.assert_allclose(np.broadcast_to(got.scale, places.shape), whole, rtol=1e-4)
 
 
-def emulated(operator: Operator, kernel: Kernel, folder: Path) -> dict[str, Answer]:
+def emulated(operator: Operator, kernel: Kernel, folder: Path, probe: str = "normal") -> dict[str, Answer]:
     simt = resources.files("deepgen.kernels.shared.dialect")
     headers = tuple(Source(name, (simt / name).read_text()) for name in ("dialect.h", "emulate.h"))
     harness = '#include "dialect.h"\n' + emulation.harness(kernel)
     library = emulation.compiled(replace(kernel, sources=(*kernel.sources, *headers)), folder, harness, "-std=c++17")
-    tensors: dict[str, Array] = dict(operator.inputs(3))
+    tensors: dict[str, Array] = dict(operator.inputs(3, probe))
     for tensor in operator.tensors():
         if tensor.role != "input":
             tensors[f"want_{tensor.name}"] = np.zeros(tensor.shape, np.int64 if tensor.dtype.integer else np.float64)
-            tensors[f"scale_{tensor.name}"] = np.ones(tensor.shape, np.float32)
+            tensors[f"scale_{tensor.name}"] = np.ones(tensor.shape, scale_format(tensor.dtype).numpy())
     written = [name for name in tensors if name.startswith(("want_", "scale_"))]
     assert emulation.steps(kernel, library, operator, tensors, {}, written) == ""
     outputs = [t.name for t in operator.tensors() if t.role != "input"]
@@ -227,6 +227,24 @@ def test_operators_as_gpus_compute_them(operator: Operator, tmp_path: Path) -> N
     assert kernel is not None
     got = emulated(operator, kernel, tmp_path)
     assert alike(operator, "normal", got, operator.reference(operator.inputs(3)))
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize(
+    ("operator", "probe"),
+    [
+        (dg.operator("elementwise", rows=24, cols=40, dtype="f64", epilogue="silu"), "wide"),
+        (dg.operator("rms_norm", rows=24, cols=40, dtype="f64"), "wide"),
+        (softmax(24, 40, dtype="f64"), "large"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.name,
+)
+def test_scales_of_f64_may_be_smaller_than_any_f32(operator: Operator, probe: str, tmp_path: Path) -> None:
+    kernel = operator.reference_kernel("cuda")
+    assert kernel is not None
+    got, want = emulated(operator, kernel, tmp_path, probe), operator.reference(operator.inputs(3, probe))
+    assert (want["y"].scale < 1e-46).any()
+    assert alike(operator, probe, got, want)
 
 
 @pytest.mark.parametrize(("target", "first"), [("cuda:sm_90a", 0), ("cuda:sm_80", 1), ("hip:gfx90a", 1)])

@@ -126,8 +126,8 @@ class Operator(ABC):
         """The reference as a kernel in that language, where numpy would take too long; None: numpy computes it.
 
         Used for built-in operators only. Its steps read the operator's tensors and write, for each output NAME,
-        `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32; in C,
-        for f64, f64). Some elements are checked against `reference_at`. Shapes for which it has the same name share its
+        `want_NAME` (f64, or i64 for integers) and, where elements have scales of their own, `scale_NAME` (f32; for
+        f64, f64). Some elements are checked against `reference_at`. Shapes for which it has the same name share its
         binary. In C each step is a function of a range of its grid, so that threads can share it.
         """
         return None

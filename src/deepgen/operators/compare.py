@@ -10,7 +10,7 @@ import numpy as np
 from deepgen.operators.base import Answer, Array, Tolerance
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary import DType
-from deepgen.vocabulary.dtypes import widen
+from deepgen.vocabulary.dtypes import dtype, widen
 from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 _CHUNK = 1 << 16  # the temporaries of one chunk stay in the cache
@@ -61,6 +61,11 @@ def flat_scale(answer: Answer) -> Array:
     if answer.scale.size == 1:
         return answer.scale.reshape(-1)
     return np.broadcast_to(answer.scale, answer.values.shape).reshape(-1)
+
+
+def scale_format(of: DType) -> DType:
+    """What the scales of an output are kept and compared in: those of f64 results may be smaller than any f32."""
+    return dtype("f64" if of.name == "f64" else "f32")
 
 
 def explain(name: str, got: Array, want: Array, dtype: DType, comparison: Comparison, poison: int | None) -> str:

@@ -22,6 +22,11 @@ typedef i64 Want;
 #else
 typedef f64 Want;
 #endif
+#if FORMAT_C == 0  // F64
+typedef f64 Size;
+#else
+typedef f32 Size;
+#endif
 #if WHOLE && FORMAT_A < 10 && FORMAT_B < 10  // I64
 typedef i32 Term;
 #else
@@ -88,7 +93,7 @@ DG_DEVICE void fetch(u32 to, const void* from, i64 start, int first, int count, 
 }
 
 DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void* bias, const f32* factor, Want* want,
-                         f32* size, int m, int n, int k, f64 alpha, f64 beta) {
+                         Size* size, int m, int n, int k, f64 alpha, f64 beta) {
     const int tiles_m = (m + TILE - 1) / TILE, tiles_n = (n + TILE - 1) / TILE;
     const int batch = block_id() / (tiles_m * tiles_n), tile = block_id() % (tiles_m * tiles_n);
     const int row = tile / tiles_n * TILE, column = tile % tiles_n * TILE;
@@ -141,7 +146,7 @@ DG_KERNEL gemm_reference(const void* a, const void* b, const void* c, const void
             scale += (more < 0 ? -more : more) / k;
 #endif
             store_global<Want>(want + at, activated(x));
-            store_global<f32>(size + at, scale < 3e38 ? (f32)scale : 0.0f);  // not a number: no scale
+            store_global<Size>(size + at, scale < (sizeof(Size) == 8 ? 1.7e308 : 3e38) ? (Size)scale : 0);  // not a number: no scale
 #endif
         }
 }

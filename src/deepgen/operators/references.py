@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepgen.operators.base import Answer, Array
+from deepgen.operators.compare import scale_format
 from deepgen.operators.products import distinct
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
@@ -25,7 +26,7 @@ _DIGEST = 1 << 10  # products that take as long as a row's digest
 def gemm_reference(gemm: Gemm, inputs: Mapping[str, Array]) -> dict[str, Answer]:
     c, shape = gemm.dtypes[2], (gemm.batch, gemm.m, gemm.n)
     product = np.empty(shape, np.int64 if _whole(gemm) else np.float64)
-    size = np.ones((gemm.batch, 1, 1) if c.integer else shape, np.float32)
+    size = np.ones((gemm.batch, 1, 1) if c.integer else shape, scale_format(c).numpy())
     with np.errstate(all="ignore"):
         every_a, every_b = _each(gemm, "A", inputs), _each(gemm, "B", inputs)
         for i in range(gemm.batch):
@@ -80,7 +81,7 @@ def _multiply(gemm: Gemm, a: Array, b: Array, product: Array, size: Array) -> No
     else:
         product[:] = _product(gemm, left, right, np.empty((len(kept), gemm.n), product.dtype))[kind]
     if not gemm.dtypes[2].integer:
-        rows, columns = (_norms(x, axis).astype(np.float32) for x, axis in ((left, -1), (right, -2)))
+        rows, columns = (_norms(x, axis).astype(size.dtype) for x, axis in ((left, -1), (right, -2)))
         np.multiply(rows[kind][:, None], columns, out=size)
 
 
@@ -110,7 +111,7 @@ def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Arra
 
     `size`: the norms of its row and its column, multiplied. Over K that is 1 for numbers of size 1.
     """
-    result, scale = product, size * np.float32(abs(gemm.alpha) / gemm.k)
+    result, scale = product, size * size.dtype.type(abs(gemm.alpha) / gemm.k)
     if gemm.alpha != 1.0:
         result = gemm.alpha * result
     if gemm.scales != "none":
@@ -121,7 +122,8 @@ def _finished(gemm: Gemm, product: Array, size: Array, factors: Array, old: Arra
         result, scale = result + bias, scale + np.abs(bias / gemm.k)
     if gemm.dtypes[2].integer:
         scale = np.ones(())
-    return Answer(_activate(result, gemm.activation), np.where(np.isfinite(scale), scale, 0.0).astype(np.float32))
+    kept = np.where(np.isfinite(scale), scale, 0.0).astype(scale_format(gemm.dtypes[2]).numpy())
+    return Answer(_activate(result, gemm.activation), kept)
 
 
 def _whole(gemm: Gemm) -> bool:
@@ -263,7 +265,7 @@ def _patches(conv: Conv2d, padded: Array) -> Array:
 def _scale(conv: Conv2d, image: Array, weight: Array) -> Array:
     """The size of a product: the norms of its patch and its filter, over their length; 1 for numbers of size 1."""
     filters = np.sqrt(np.square(weight).sum(axis=(0, 1, 2)))
-    size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), np.float32)
+    size = np.empty((len(image), conv.out_h, conv.out_w, conv.co), scale_format(conv.dtypes[2]).numpy())
 
     def compute(first: int, last: int) -> None:
         with np.errstate(all="ignore"):  # of this thread

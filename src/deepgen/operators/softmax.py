@@ -27,7 +27,6 @@ PROBES = ("normal", "zeros", "large", "equal", "masked", "peak", "special")
 # maximum is subtracted first; the smaller ones leave several elements in a row that are not rounded to zero.
 _LARGE = (80.0, 300.0, 1e4)
 _PEAK = 1e4  # far above all others, and within f16
-_LEAST = 2.0**-126  # of scales: the smallest normal number of f32
 _OPERATIONS = 5  # of an element: compare, subtract, exponential, add, scale; the exponential counts as one
 
 
@@ -58,6 +57,11 @@ class Softmax(Operator):
     def arithmetic(self) -> DType:
         """The format that rows are added up in."""
         return dtype_named("f64" if self.dtype == "f64" else "f32")
+
+    @property
+    def _least(self) -> float:
+        """Of scales: the smallest normal number of what they are kept in."""
+        return 2.0**-1022 if self.dtype == "f64" else 2.0**-126
 
     def signature(self) -> Signature:
         shape = ("rows", "cols")
@@ -118,8 +122,7 @@ class Softmax(Operator):
             terms = np.exp(below)
             values = terms / terms.sum(axis=1, keepdims=True)
             scale = values * -below
-        # GPUs compare with scales in f32: smaller ones are raised to its smallest normal number.
-        return {"y": Answer(values, np.where(scale > _LEAST, scale, _LEAST).astype(self.arithmetic.numpy()))}
+        return {"y": Answer(values, np.where(scale > self._least, scale, self._least).astype(self.arithmetic.numpy()))}
 
     def reference_at(self, inputs: Mapping[str, Array], output: str, places: Array) -> Answer:
         import numpy as np
@@ -133,7 +136,7 @@ class Softmax(Operator):
         from deepgen.operators.expr.reference_kernels import OwnScale, reference_kernel
         from deepgen.operators.named.rows import softmax_reference
 
-        expression = softmax_reference(self.rows, self.cols, self.dtype, _LEAST)
+        expression = softmax_reference(self.rows, self.cols, self.dtype, self._least)
         return reference_kernel(expression, language, {"y": OwnScale("scale", self.dtype)})
 
     def expression(self) -> Expression:

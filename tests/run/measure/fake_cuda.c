@@ -151,17 +151,18 @@ int cuEventElapsedTime(float* milliseconds, double* start, double* end) { *milli
 int cuCtxSynchronize(void) { drain(); return sticky; }
 
 static int judge(void** p) {
-    const float* got = *(void**)p[0];
+    const float* some = *(void**)p[0];
     const double* want = *(void**)p[1];
     const float* scale = *(void**)p[2];
     double absolute = *(double*)p[6], relative = *(double*)p[7], smallest = *(double*)p[9], worst = 0;
     u64 count = *(u64*)p[3], *found = *(void**)p[10], bits;
-    int each = *(int*)p[4], whole = *(int*)p[5] == 5;  // i32
+    int each = *(int*)p[4], whole = *(int*)p[5] == 5, wide = *(int*)p[5] == 0;  // i32, f64
     for (u64 i = 0; i < count; i++) {
-        double off = got[i] - want[i], size = want[i] < 0 ? -want[i] : want[i];
-        double share = (off < 0 ? -off : off) / (absolute * scale[each ? i : 0] + relative * size + smallest);
-        if (got[i] == want[i] || (got[i] != got[i] && want[i] != want[i])) share = 0;  // also infinities, and NaNs
-        if (whole) share = ((const int*)got)[i] == ((const long long*)want)[i] ? 0 : 1.0 / 0.0;
+        double got = wide ? ((const double*)some)[i] : some[i], off = got - want[i], size = want[i] < 0 ? -want[i] : want[i];
+        double own = wide ? ((const double*)scale)[each ? i : 0] : scale[each ? i : 0];
+        double share = (off < 0 ? -off : off) / (absolute * own + relative * size + smallest);
+        if (got == want[i] || (got != got && want[i] != want[i])) share = 0;  // also infinities, and NaNs
+        if (whole) share = ((const int*)some)[i] == ((const long long*)want)[i] ? 0 : 1.0 / 0.0;
         if (!(share <= 1.0)) found[0]++;
         if (share != share) share = 1.0 / 0.0;
         if (share > worst) worst = share;

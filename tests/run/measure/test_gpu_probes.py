@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_gpu import FLOATS, kernel, supervised
+from fake_gpu import FLOATS, image, kernel, supervised
 
+import deepgen as dg
 from deepgen.operators import Gemm, gemm
 from deepgen.run.measure import handed
-from deepgen.vocabulary import Verdict
+from deepgen.vocabulary import Artifact, Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg, Verdict
 
 INTEGERS = """
 typedef signed char number;
@@ -37,3 +38,27 @@ def test_the_probe_that_is_there_for_it_shows_it(
             judged = runner.verify(*kernel(tmp_path, "right", numbers=right), seed, probe)
             assert judged.ok, f"{probe}: {judged.detail}"
         assert runner.verify(*kernel(tmp_path, "wrong", more, wrong), 0, shown_by).verdict is Verdict.WRONG
+
+
+SIGMOID = """
+double exp(double);
+int entry(void** p, const unsigned* grid, const unsigned* block) {
+    const double* x = *(double**)p[0];
+    double* y = *(double**)p[1];
+    for (int i = 0; i < *(int*)p[2]; i++) y[i] = 1 / (1 + exp(-x[i])) * (1 + OFF * 0x1p-52);
+    return 0;
+}
+"""
+
+
+def test_tiny_results_of_f64_are_judged_by_themselves(tmp_path: Path) -> None:
+    """What sigmoid(-180) may be off by is no number of f32."""
+    operator = dg.operator("elementwise", rows=24, cols=40, dtype="f64", epilogue="sigmoid")
+    with supervised(operator, tmp_path) as runner:
+        for off, verdict in ((2, Verdict.CORRECT), (-2, Verdict.CORRECT), (100, Verdict.WRONG)):
+            text = SIGMOID.replace("OFF", str(off))
+            plan = LaunchPlan((Step("entry", (TensorArg("x"), TensorArg("y"), ScalarArg("i32", 960))),))
+            one = Kernel(f"off{off}", "cuda", (Source("k.cu", text),), (), plan)
+            built = Artifact(one.id, str(image(tmp_path, one.name, text)), "cubin", "fake", {}, 0.0)
+            judged = runner.verify(one, built, 4, "wide")
+            assert judged.verdict is verdict, judged.detail

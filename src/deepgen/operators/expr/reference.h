@@ -102,7 +102,10 @@ DG_DEVICE f64 scale_of(f64 scale, f64 value, f64 most) {
 DG_DEVICE f64 fn_sqrt(f64 x) { return root(x); }
 DG_DEVICE f64 fn_rsqrt(f64 x) { return 1 / root(x); }
 DG_DEVICE f64 slope_sqrt(f64 x, f64 v, f64 e) { return minimum(v > 0 ? e / v : INFINITE, root(e)); }
-DG_DEVICE f64 slope_rsqrt(f64 x, f64 v, f64 e) { return e < x ? 1 / root(maximum(x - e, 0)) - v : INFINITE; }
+DG_DEVICE f64 slope_rsqrt(f64 x, f64 v, f64 e) {  // 1 / root(x - e) - v, as rounding.py has it
+    const f64 less = root(1 - minimum(e / x, 1));
+    return e < x ? v * (e / x) / (less * (1 + less)) : INFINITE;
+}
 
 #if defined(__HIP__) || defined(DG_OWN)
 // In HIP these would need a library of the vendor. A few steps of f64 off at most, but for large arguments of powers,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import resources
 from math import prod, sqrt
 
+from deepgen.operators.compare import scale_format
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.interpret import ancestors
 from deepgen.operators.expr.nodes import Expression, Stage, reads
@@ -45,7 +46,7 @@ class OwnScale:
 def reference_kernel(
     expression: Expression, language: str, scales: Mapping[str, OwnScale] | None = None
 ) -> Kernel | None:
-    """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but in C f64 for f64.
+    """For each output NAME it writes `want_NAME`, and `scale_NAME` for floats: f32, but f64 for f64.
 
     In C, what belongs to narrow formats is written in f32, and large sums of products are not part of it: a step reads
     `stage_NAME` and `off_NAME`, which numpy computes. `scales`: for outputs whose scale is not what errors add up
@@ -361,7 +362,7 @@ class _ReferenceWriter:
         return any(one.tensor == name for stage in later for one in reads(stage.value))
 
     def _scale(self, function: StageFunction, output: str, scale: str, value: str | None = None) -> str:
-        kind = "f64" if self.language == "c" and self._format(output) == "f64" else "f32"
+        kind = scale_format(dtype(self._format(output))).name
         pointer = function.pointer(TensorArg(f"scale_{output}"), kind, written=True)
         kept = scale if value is None else f"scale_of({scale}, {value}, {_SCALE_LIMITS[kind]!r})"
         return f"STORE({kind}, {pointer}, at, {kept});"

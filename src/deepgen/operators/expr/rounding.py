@@ -167,6 +167,12 @@ def _ending(op: str, near: Callable[[Array, Array, Array], Array]) -> Callable[[
     return error
 
 
+def _inverse_root_of_less(share: Array) -> Array:
+    """1 / sqrt(1 - share) - 1, without a difference of nearly equal numbers, which in f64 would be rounding alone."""
+    root = np.sqrt(1.0 - share)
+    return share / (root * (1.0 + root))
+
+
 def _apart(a: Array, b: Array) -> Array:
     return np.where(a == b, 0.0, a - b)  # infinities too
 
@@ -191,7 +197,7 @@ _SLOPES: dict[str, Callable[[Array, Array, Array], Array]] = {
     "exp": _ending("exp", lambda x, v, e: v * np.expm1(e)),
     "log": lambda x, v, e: -np.log1p(-np.minimum(e / np.abs(x), 1.0)),
     "sqrt": lambda x, v, e: np.minimum(np.where(v > 0, e / v, np.inf), np.sqrt(e)),
-    "rsqrt": lambda x, v, e: np.where(e < x, 1.0 / np.sqrt(np.maximum(x - e, 0.0)) - v, np.inf),
+    "rsqrt": lambda x, v, e: np.where(e < x, v * _inverse_root_of_less(np.minimum(e / x, 1.0)), np.inf),
     "tanh": _ending("tanh", lambda x, v, e: (1.0 - v * v) * e + 0.4 * e * e),
     "erf": _ending("erf", lambda x, v, e: 1.13 * np.exp(-x * x) * e + e * e),
     "sigmoid": _ending("sigmoid", lambda x, v, e: v * (1.0 - v) * e + 0.05 * e * e),

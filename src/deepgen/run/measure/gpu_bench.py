@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Recorded, Tensor, Tolerance
-from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale
+from deepgen.operators.compare import Comparison, compare, explain_element, flat_scale, scale_format
 from deepgen.operators.filling import DENORMALS
 from deepgen.run.call.gpu_kernel import GpuKernel
 from deepgen.run.call.native import NotLoadable
@@ -33,7 +34,7 @@ from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
 from deepgen.vocabulary.kernel import GPU_ALIGN
 
-_WANT_BYTES, _SCALE_BYTES = 8, 4
+_WANT_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class DeviceSet:
 
     inputs: Mapping[str, DeviceBuffer]
     right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference
-    scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and its scale, in f32: one number, or one an element
+    scale: dict[str, DeviceBuffer] = field(default_factory=dict)  # and its scale: one number, or one an element
     kept: dict[str, DeviceBuffer] = field(default_factory=dict)
 
 
@@ -184,27 +185,22 @@ class GpuBench:
                 count = _size(tensor.shape)
                 filled.right[tensor.name] = self._new(tensor.name, _WANT_BYTES * count)
                 each = tensor.name in scaled
-                filled.scale[tensor.name] = self._new(tensor.name, _SCALE_BYTES * (count if each else 1))
+                sized = _kinds(tensor)[1]
+                filled.scale[tensor.name] = self._new(tensor.name, sized.itemsize * (count if each else 1))
                 if not each:
-                    filled.scale[tensor.name].put(np.ones(1, np.float32))
+                    filled.scale[tensor.name].put(np.ones(1, sized))
             wants = {f"want_{name}": buffer.start for name, buffer in filled.right.items()}
             scales = {f"scale_{name}": buffer.start for name, buffer in filled.scale.items()}
             on_device.run(kernel, self.operator, {**self.addresses(), **wants, **scales})
-        except DriverError as error:
-            if error.sticky:
+        except (DriverError, NotLoadable) as error:
+            if isinstance(error, DriverError) and error.sticky:
                 raise
             return f"the device's reference could not be run: {error}"
-        except NotLoadable as error:
-            return f"the device's reference could not be run: {error}"
         for tensor in self.outputs:
-            held = {
-                f"want_{tensor.name}": (filled.right[tensor.name], np.int64 if tensor.dtype.integer else np.float64),
-                f"scale_{tensor.name}": (filled.scale[tensor.name], np.float32),
-            }
 
-            def some(name: str, places: Array, held: Mapping[str, tuple[DeviceBuffer, type]] = held) -> Array:
-                buffer, kind = held[name]
-                return buffer.some(places, np.dtype(kind))
+            def some(name: str, places: Array, of: Tensor = tensor) -> Array:
+                which = name.startswith("scale_")
+                return (filled.right, filled.scale)[which][of.name].some(places, _kinds(of)[which])
 
             if why := doubt(self.operator, tensor, inputs, self._probe, some, scaled=tensor.name in scaled):
                 return why
@@ -213,9 +209,9 @@ class GpuBench:
     def _from_host(self, filled: DeviceSet, answers: Mapping[str, Answer]) -> None:
         for tensor in self.outputs:
             answer = answers[tensor.name]
-            want = np.ascontiguousarray(answer.values, np.int64 if tensor.dtype.integer else np.float64)
-            scale = np.ascontiguousarray(flat_scale(answer), np.float32)
-            for group, array in ((filled.right, want), (filled.scale, scale)):
+            groups = zip((filled.right, filled.scale), (answer.values, flat_scale(answer)), _kinds(tensor), strict=True)
+            for group, values, kind in groups:
+                array = np.ascontiguousarray(values, kind)
                 if tensor.name in group:
                     self._free(group[tensor.name])
                 group[tensor.name] = self._new(tensor.name, array.nbytes)
@@ -269,11 +265,11 @@ class GpuBench:
     def _judged_part(self, tensor: Tensor, tolerance: Tolerance, first: int, last: int) -> CheckResult:
         """Of an output's elements, some that follow each other."""
         right, scale = self._now.right[tensor.name].start, self._now.scale[tensor.name]
-        each = scale.bytes > _SCALE_BYTES
+        each = scale.bytes > (size := _kinds(tensor)[1].itemsize)
         return self._checks.judge(
             self.buffers[tensor.name].start + first * tensor.dtype.bytes,
             right + first * _WANT_BYTES,
-            scale.start + (first * _SCALE_BYTES if each else 0),
+            scale.start + (first * size if each else 0),
             last - first,
             each,
             tensor.dtype,
@@ -332,16 +328,15 @@ class GpuBench:
             else:
                 first = middle
         place, scale = np.array([first]), self._now.scale[tensor.name]
-        wide = np.dtype(np.int64 if tensor.dtype.integer else np.float64)
-        each = scale.bytes > _SCALE_BYTES
-        want = Answer(
-            self._now.right[tensor.name].some(place, wide), scale.some(place if each else place * 0, np.dtype("f4"))
-        )
+        wide, sized = _kinds(tensor)
+        each = scale.bytes > sized.itemsize
+        sizes = scale.some(place if each else place * 0, sized)
+        want = Answer(self._now.right[tensor.name].some(place, wide), sizes)
         got = self.buffers[tensor.name].some(place, tensor.dtype.numpy())
         poisoned = self._poison.get(tensor.name)
         if compare(got, want, tensor.dtype, tolerance).ok:
             whole = self._now.right[tensor.name].get(np.empty(tensor.shape, wide))
-            scales = scale.get(np.empty(tensor.shape if each else (), np.float32))
+            scales = scale.get(np.empty(tensor.shape if each else (), sized))
             error_of(self.buffers[tensor.name].get(tensor.empty()), Answer(whole, scales), tensor, tolerance, poisoned)
             return
         wrong = Comparison(result.error, result.count, first, _size(tensor.shape))
@@ -349,6 +344,11 @@ class GpuBench:
         where = f"{tensor.name}[{index}]"
         sentence = explain_element(where, got, want.values[0], tensor.dtype, wrong, poisoned)
         raise Rejected(Verdict.WRONG, sentence, wrong.error if np.isfinite(wrong.error) else None)
+
+
+def _kinds(tensor: Tensor) -> tuple[Any, Any]:
+    """Of an output's reference and of its scales."""
+    return np.dtype(np.int64 if tensor.dtype.integer else np.float64), scale_format(tensor.dtype).numpy()
 
 
 def _size(shape: tuple[int, ...]) -> int:

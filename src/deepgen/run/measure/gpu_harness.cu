@@ -62,8 +62,8 @@ __device__ static inline long long whole(const void* from, u64 i, int kind) {
 }
 
 // found[0]: elements out of tolerance; found[1]: the bits of the largest error as a share of the tolerance, which
-// order like the numbers because none is negative.
-extern "C" __global__ void dg_judge(const void* got, const void* want, const float* scale, u64 count, int each,
+// order like the numbers because none is negative. Scales are in f64 for f64, else in f32.
+extern "C" __global__ void dg_judge(const void* got, const void* want, const void* scale, u64 count, int each,
                                     int kind, double absolute, double relative, double largest, double smallest,
                                     u64* found) {
     const double infinity = as<double>(0x7ff0000000000000ull);
@@ -76,7 +76,7 @@ extern "C" __global__ void dg_judge(const void* got, const void* want, const flo
         } else {
             double x = widened(got, i, kind), r = ((const double*)want)[i];
             double magnitude = r < 0 ? -r : r, off = x - r;
-            double allowed = absolute * scale[each ? i : 0] + relative * magnitude + smallest;
+            double allowed = absolute * widened(scale, each ? i : 0, kind == F64 ? F64 : F32) + relative * magnitude + smallest;
             share = (off < 0 ? -off : off) / allowed;
             if (magnitude < infinity && allowed >= largest) {
                 share = 0.0;  // nothing is known of it

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
-from deepgen.operators.compare import Comparison, flat_scale, floor, largest
+from deepgen.operators.compare import Comparison, flat_scale, floor, largest, scale_format
 from deepgen.operators.expr.interpret import ancestors, interpret
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.operators.expr.reference_kernels import is_narrow
@@ -128,7 +128,7 @@ def _results(tensor: Tensor) -> dict[str, Array]:
     of, count = tensor.dtype, prod(tensor.shape)
     if of.integer:
         return {f"want_{tensor.name}": np.empty(count, np.int64)}
-    wide = np.float64 if of.name == "f64" else np.float32
+    wide = scale_format(of).numpy()
     kind = np.float32 if is_narrow(of) else np.float64
     return {f"want_{tensor.name}": np.empty(count, kind), f"scale_{tensor.name}": np.empty(count, wide)}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deepgen.operators import Operator
+from deepgen.operators.compare import scale_format
 from deepgen.run.measure.base import Task
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def device_bytes(operator: Operator) -> int:
     for tensor in operator.tensors():
         count = prod(tensor.shape)  # of Python's integers, which do not overflow
         total += 3 * count * tensor.dtype.bytes
-        each = 8 if tensor.dtype.integer else 12  # numbers in f64 or i64, and scales of floats in f32
+        each = 8 + (
+            0 if tensor.dtype.integer else scale_format(tensor.dtype).bytes
+        )  # numbers in f64 or i64, and scales
         total += 0 if tensor.role == "input" else 2 * each * count
     return total
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from deepgen.operators import Answer, Array, Operator, Tensor, Tolerance
-from deepgen.operators.compare import compare, floor
+from deepgen.operators.compare import compare, floor, scale_format
 from deepgen.vocabulary.dtypes import dtype
 
 SAMPLES = 1000
@@ -39,7 +39,7 @@ def doubt(
     judged = {"value": (f"want_{output.name}", wide, right, within)}
     if scaled:
         sizes = np.broadcast_to(right.scale, places.shape).astype(np.float64)
-        judged["scale"] = f"scale_{output.name}", dtype("f32"), Answer(sizes, sizes), _SCALE_ERROR
+        judged["scale"] = f"scale_{output.name}", scale_format(output.dtype), Answer(sizes, sizes), _SCALE_ERROR
     for what, (name, of, answer, allowed) in judged.items():
         result = compare(some(name, places), answer, of, allowed)
         if result.first is not None:
