@@ -54,3 +54,14 @@ class Hangs(Fine):
     def began(self) -> None:
         super().began()
         time.sleep(1000)
+
+
+class WaitsForFile(Fine):
+    """Is loaded once a file is there."""
+
+    name = "waits for a file"
+
+    def began(self) -> None:
+        super().began()
+        while not Path(os.environ["LOADED_BY"]).with_suffix(".go").exists():
+            time.sleep(0.01)

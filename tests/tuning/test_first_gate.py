@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from deepgen.run.measure.sim import SimRunner
 from deepgen.toolchains.base import BuildError
 from deepgen.toolchains.compilers.sim import SimToolchain
 from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.engines.first_gate import FirstGate
+from deepgen.tuning.engines.first_gate import FairLock, FirstGate
 from deepgen.tuning.request import Request, plan
 from deepgen.vocabulary import Kernel, Measurement, Verdict
 
@@ -231,3 +232,23 @@ def test_a_session_that_is_closed_while_others_wait_begins_none(
     with session(tmp_path):
         assert begun.wait(60.0)
     assert built == [KERNELS[FIRST].id] and "Traceback" not in capfd.readouterr().err
+
+
+def test_the_device_goes_to_whoever_asked_first() -> None:
+    """Also where the one who has it asks again at once."""
+    lock, order = FairLock(), []
+
+    def ask(name: str) -> None:
+        with lock:
+            order.append(name)
+
+    others = [threading.Thread(target=ask, args=(str(n),)) for n in range(3)]
+    with lock:
+        for n, thread in enumerate(others):
+            thread.start()
+            while len(lock._waiting) < n + 2:
+                time.sleep(0.001)
+    ask("again")
+    for thread in others:
+        thread.join()
+    assert order == ["0", "1", "2", "again"]

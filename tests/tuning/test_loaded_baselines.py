@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_baselines import Crashes, CrashesAsWell, CrashesToo, Fine, Hangs
+from bad_baselines import Crashes, CrashesAsWell, CrashesToo, Fine, Hangs, WaitsForFile
 
 import deepgen as dg
 from deepgen import targets
@@ -67,6 +67,20 @@ def test_a_budget_does_not_wait_for_a_baseline_that_hangs(tmp_path: Path, loaded
     finals = study.finals()
     assert finals is not None and [one.name for one in finals.baselines] == ["fine"]
     assert "baseline hangs" in finals.left_out and not finals.baselines_lost
+
+
+def test_a_baseline_that_is_loaded_after_the_first_look_still_races(loaded_by: Path) -> None:
+    source = source_of(WaitsForFile)
+    assert source is not None
+    name, task = WaitsForFile.name, Task(OPERATOR, targets.resolve("cpu"), own_baselines={WaitsForFile.name: source})
+    with dg.LocalEngine().open(task) as session:
+        session.load([name], 60.0)
+        assert session.loaded(0.0) == []
+        loaded_by.with_suffix(".go").touch()
+        assert session.loaded(60.0) == [name]
+        (measured,) = session.compare([Contender(name)], 3, seed=0)
+        assert len(measured.samples) == 3
+    assert len({*loaded_by.read_text().splitlines()}) == 1, "in the worker that had begun to load it"
 
 
 def test_many_that_crash_do_not_take_the_device_from_others(loaded_by: Path) -> None:

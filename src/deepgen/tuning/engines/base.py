@@ -109,8 +109,8 @@ class Session(Arena, Protocol):
         ...
 
     def loaded(self, seconds: float) -> list[str] | None:
-        """Those that are loaded within so many seconds. The others are given up, so that they disturb nothing. None
-        where nothing is loaded ahead.
+        """Those that are loaded within so many seconds. Where some are, the others are given up, so that they disturb
+        nothing; where none is, loading goes on. None where nothing is loaded ahead.
         """
         ...
 

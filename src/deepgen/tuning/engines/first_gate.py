@@ -1,14 +1,40 @@
-"""The trial that a study begins with goes before all others: few builds run beside its own, and it has the device
-first. However it ends, the others go on.
+"""Who has the device, and when.
+
+The trial that a study begins with goes before all others: few builds run beside its own, and it has the device first.
+However it ends, the others go on.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Generic, TypeVar
 
 Submitted = TypeVar("Submitted")
 Built = TypeVar("Built")
+
+
+class FairLock:
+    """Whoever asks first has it first. A plain lock goes back to the thread that has just released it: the search,
+    which asks again at once, kept baselines from the device for seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()  # whoever has it, then those who asked, in order
+
+    def __enter__(self) -> None:
+        turn = threading.Lock()
+        with self._lock:
+            if self._waiting:
+                turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].release()
 
 
 class FirstGate(Generic[Submitted, Built]):

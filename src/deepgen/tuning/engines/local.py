@@ -36,7 +36,7 @@ from deepgen.toolchains import (
 from deepgen.toolchains.ahead import BegunBuild
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.tuning.engines.baseline_race import BaselineRace
-from deepgen.tuning.engines.first_gate import FirstGate
+from deepgen.tuning.engines.first_gate import FairLock, FirstGate
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 from deepgen.vocabulary.folders import Scratch
 
@@ -88,7 +88,7 @@ class LocalSession:
         with suppress(NotMeasured):  # measuring it would delay the first trial
             self._settle(None)
         self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
-        self._device = threading.Lock()  # one measurement at a time, from any thread
+        self._device = FairLock()  # one measurement at a time, from any thread
         self._arrays = Scratch("arrays")
         self._helping = Group()
         self._begun: list[BegunBuild] = []  # before there was a pool
@@ -212,7 +212,7 @@ class LocalSession:
         if self._race is None:
             return None
         names = self._race.loaded(seconds)
-        if self._race.loading:
+        if names and self._race.loading:  # they cannot race where another one is being loaded
             self._race.close()
             self._race, self._gave_up = None, True
         return names

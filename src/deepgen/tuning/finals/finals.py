@@ -45,7 +45,8 @@ from deepgen.vocabulary.measurement import Properties
 
 _HEATING = 0.1  # of the time that is left, for another look at slower trials
 _NEAR = 1.3  # times as long as the best trial: with a budget, slower ones do not race
-_PATIENCE = 0.3  # of the time that the race leaves may be waited for baselines before it; more after it
+_PATIENCE = 0.3  # of the time that the race leaves may be waited for baselines before it
+_MORE_PATIENCE = 0.6  # after it, when nothing is left to do but the winner's last checks
 _BURSTS = 0.3  # of it, for bursts
 
 
@@ -185,7 +186,8 @@ class _Course:
                 pass
         if self._late:  # a comparison is worth more than other finalists
             with clock.on("waiting"):
-                loaded = self._loaded(max(0.0, clock.spare - self._for_bursts - MARGIN * race)) or ()
+                spare = clock.spare - self._for_bursts - MARGIN * race
+                loaded = self._loaded(max(0.0, _MORE_PATIENCE * spare)) or ()
             self._ready += [name for name in self._late if name in loaded]
             self._late = []
         self._race = raced_among(self._race, [f.name for f in field.finalists])
