@@ -50,7 +50,7 @@ class Fault:
     """One kernel of the pool."""
 
     name: str
-    point: str  # the heading of docs/verification.md under which it falls
+    point: str  # the heading of docs/how-verified.md under which it falls
     subject: Subject
     due: tuple[Due, ...]
     faulty: str = ""  # statements in place of the subject's `right`; none: those themselves
