@@ -33,7 +33,7 @@ def check(operator: Gemm, kernel: Kernel, folder: Path, times: int = 1) -> None:
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [(dtype, layout) for dtype in ("f32", "f16") for layout in ("nn", "nt", "tn", "tt")]
-    + [("f64", "nn"), ("f64", "tt"), ("bf16", "nt"), ("bf16", "tn"), ("i8", "nn"), ("i8", "tt")],
+    + [("tf32", "nt"), ("f64", "nn"), ("f64", "tt"), ("bf16", "nt"), ("bf16", "tn"), ("i8", "nn"), ("i8", "tt")],
 )
 def test_any_config_is_right_for_every_dtype_and_layout_on_odd_sizes(dtype: str, layout: str, tmp_path: Path) -> None:
     operator = gemm(37, 41, 53, dtype=dtype, layout=layout)

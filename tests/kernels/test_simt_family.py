@@ -45,7 +45,7 @@ def test_it_is_found_for_gpus() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_default_is_a_point_of_the_space(target: str) -> None:
     chip = targets.resolve(target)
-    for dtype in ("f32", "f64", "f16", "bf16", "i8"):
+    for dtype in ("f32", "tf32", "f64", "f16", "bf16", "i8"):
         for operator in (
             gemm(4096, 4096, 4096, dtype=dtype, layout="nt"),
             gemm(1, 512, 300, dtype=dtype, layout="tt"),

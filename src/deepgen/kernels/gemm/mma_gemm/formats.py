@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from deepgen.operators import Gemm, Operator
 from deepgen.operators.gemm import ACTIVATIONS, SCALES
+from deepgen.operators.signature import stored
 from deepgen.targets import Cuda, Gpu, Target
 from deepgen.vocabulary import Arg, ScalarArg, Size, TensorArg, WorkspaceArg, dtype
 
@@ -79,7 +80,7 @@ def result_macros(gemm: Gemm, store: int) -> dict[str, int | str]:
     return {
         "TYPE_A": gemm.a,
         "TYPE_B": gemm.b,
-        "TYPE_C": _stored(gemm.c),
+        "TYPE_C": stored(gemm.c),
         "TYPE_ACC": gemm.acc,
         "TYPE_WORK": work_type(gemm),
         "BETA": int(gemm.beta != 0),
@@ -144,7 +145,3 @@ def alignment_required(gemm: Gemm, widths: Mapping[str, int]) -> list[Requiremen
                 words = f"matrices of {name} that lie multiples of {width} bytes apart"
                 out.append((f"stride_{letter} % {width // size} == 0", words))
     return out
-
-
-def _stored(name: str) -> str:
-    return "f32" if name == "tf32" else name

@@ -18,6 +18,7 @@ _SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
+    ("tf32", "f32"): ("tf32", "f32"),  # whose numbers are f32's, and so are the products here
     ("f16", "f32"): ("f16", "f32"),
     ("bf16", "f32"): ("bf16", "f32"),
     ("i8", "i32"): ("i32",),
@@ -35,7 +36,7 @@ class SimtGemm:
         if not isinstance(operator, Gemm):
             return "it serves gemm only"
         if operator.a != operator.b or operator.c not in _SERVED.get((operator.a, operator.acc), ()):
-            return "it computes f32 and f64, and f16, bf16 and i8 with wider sums"
+            return "it computes f32, tf32 and f64, and f16, bf16 and i8 with wider sums"
         if operator.c == "i32" and not (operator.alpha.is_integer() and operator.beta.is_integer()):
             return "alpha and beta of integers must be whole"
         if operator.bias or operator.activation != "none" or operator.scales != "none":

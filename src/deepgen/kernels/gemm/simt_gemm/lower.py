@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any
 
 from deepgen.operators import Gemm
+from deepgen.operators.signature import stored
 from deepgen.vocabulary import Arg, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg, dtype
 
 FIXUPS = {"none": 0, "step": 1, "last": 2, "stream": 3}
@@ -43,9 +44,9 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
     inner = {side: int(c[f"INNER_{side}"] == "k") for side in "AB"}
     dot = dots.get(a.name, 1) if inner["A"] and inner["B"] else 1
     macros: dict[str, int | str] = {
-        "TYPE_A": gemm.a,
-        "TYPE_B": gemm.b,
-        "TYPE_C": gemm.c,
+        "TYPE_A": stored(gemm.a),
+        "TYPE_B": stored(gemm.b),
+        "TYPE_C": stored(gemm.c),
         "TYPE_ACC": gemm.acc,
         "TYPE_SCALE": scale_type(gemm),
         "DOT": dot if group % dot == 0 else 1,
