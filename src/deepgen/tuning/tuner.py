@@ -154,11 +154,9 @@ class _Run:
             while proposals := self._proposed(session, more):
                 for proposal in sorted(proposals, key=self._order):
                     self.emitter.submit(session, proposal)
-            if names is None:  # once there is something to build
-                names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
-                self._plan_finals(len(names))
-                if names:
-                    session.load(names, self.clock.spare)
+                # Once there is something to build, and before a strategy thinks of more: a framework takes seconds.
+                names = self._begin_loading(session) if names is None else names
+            names = self._begin_loading(session) if names is None else names
             # Unfinished trials are tried on resume; without a correct kernel there is nothing to compare yet. A search
             # never ends without its first guess, whatever else was measured.
             settled = self.best.seconds is not None and not self._first_pending
@@ -175,6 +173,14 @@ class _Run:
             self._know_rates(session)
             self._rehearse(session, len(names))
             self.say(builds_running=session.builds_running)
+
+    def _begin_loading(self, session: Session) -> list[str]:
+        """The baselines that are to race."""
+        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
+        self._plan_finals(len(names))
+        if names:
+            session.load(names, self.clock.spare)
+        return names
 
     def _collect(self, session: Session, baselines: int, seconds: float) -> None:
         """Record the trials that have ended; waits so many seconds for one."""
