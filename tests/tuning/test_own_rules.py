@@ -83,6 +83,11 @@ def test_another_process_finds_its_code_again(tmp_path: Path, serial: Any) -> No
     done = deepgen("show", str(folder), "--check-passes", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["check_passes"]["wrong"] is None
+    expected = json.loads(deepgen("show", str(folder), "--cost", "--json").stdout)["cost"]
+    assert expected["seconds"] > 0 and expected["measured"] > 0 and expected["phases"][0]["beside"]
+    done = deepgen("show", str(folder), "--cost")
+    assert "arithmetic" in done.stdout and "from memory" in done.stdout and "measured" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
     done = deepgen("bundle", "pack", str(folder), "-o", str(tmp_path / "bundle.tar.gz"), "--trials", "2")
     assert done.returncode == 0, done.stderr
     (folder / "code" / "serial_rule.py").write_text(CODE + "\n# changed")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from deepgen.kernels.base import Rank
+from deepgen.kernels.base import Cost, Rank
 from deepgen.operators import Operator
 from deepgen.operators.expr.contraction import is_matrix_product
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
@@ -102,6 +102,9 @@ class Rules:
 
     def passes_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         return self._making.passes_text(operator, target, config)
+
+    def cost(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost:
+        return self._making.cost(operator, target, config)
 
     def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
         return self._making.checked_passes(operator, target, config)

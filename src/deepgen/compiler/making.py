@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from deepgen.compiler.costs import cost
 from deepgen.compiler.passes.ir import Function, Lowered, Machine, Program
 from deepgen.compiler.passes.lower import split_ahead
 from deepgen.compiler.passes.memory import in_workspace
@@ -19,6 +20,7 @@ from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, sketches, spa
 from deepgen.compiler.schedule.text import to_text as steps_text
 from deepgen.compiler.text.c import kernel
 from deepgen.compiler.text.gpu import kernel as gpu_kernel
+from deepgen.kernels.base import Cost
 from deepgen.operators import Operator
 from deepgen.operators.expr.nodes import Expression, HasExpression
 from deepgen.space import Space
@@ -76,6 +78,16 @@ class Making:
             parts.append(f"==> {name} <==\n{text if text != last else 'changes nothing'}")
             last = text
         return "\n".join(parts)
+
+    def cost(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost:
+        sketch = self._sketch(operator, target, config)
+        if sketch.counts is not None and isinstance(target, Gpu):
+            return sketch.counts.cost(config, target)
+        _, built = next(sketch.lowered(config, _machine(target)))
+        if self._constant and isinstance(built, Function):
+            built = split_ahead(built, frozenset(operator.weights))[1]
+        assert isinstance(target, (Cpu, Gpu)), "ask refuses() first"
+        return cost(built, target, config.get(THREADS, 1))
 
     def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
         from deepgen.compiler.check_passes import check_small  # what makes kernels interprets none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 
+_SHOWN = 0.1  # of what is done beside something longer
 OWN_KERNELS = "own kernel"  # the name of the family of kernels that users bring
 
 
@@ -67,6 +69,57 @@ class Modelled(Protocol):
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         """Roughly what a run takes; only its ratios between shapes and configs count. None: there is no telling."""
         ...
+
+
+@dataclass(frozen=True)
+class CostPart:
+    """How long one kind of work takes alone, and how much of it there is."""
+
+    name: str
+    seconds: float
+    amount: float = 0.0
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class CostPhase:
+    """What a kernel does at a time, as a launch of a GPU: `beside` each other, and `fixed`, which nothing hides."""
+
+    name: str
+    beside: tuple[CostPart, ...]
+    fixed: tuple[CostPart, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The longest part hides most of the others."""
+        busy = [part.seconds for part in self.beside]
+        return max(busy, default=0.0) + _SHOWN * sum(busy) + sum(part.seconds for part in self.fixed)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Roughly what a run takes, by what it does; only ratios between configs and shapes count."""
+
+    phases: tuple[CostPhase, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases)
+
+
+@runtime_checkable
+class Costed(Protocol):
+    """What a family has beside, if it knows what the time of a kernel comes from."""
+
+    def cost(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost: ...
+
+
+def cost_of(family: Generator, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost | None:
+    """What a family expects of a config; None where it expects nothing."""
+    if isinstance(family, Costed):
+        return family.cost(operator, target, config)
+    seconds = family.modelled_seconds(operator, target, config) if isinstance(family, Modelled) else None
+    return None if seconds is None else Cost((CostPhase(family.name, (), (CostPart("whole run", seconds),)),))
 
 
 @runtime_checkable

@@ -41,6 +41,11 @@ def test_a_study_is_named_by_folder_by_its_parent_or_by_name(deepgen: Callable, 
         assert Path(said.json()["study"]).resolve() == study.folder.resolve()
 
 
+def test_a_family_without_an_estimate_has_no_cost_to_show(deepgen: Callable, study: Study) -> None:
+    said = deepgen("show", str(study.folder), "--cost")
+    assert said.code == 2 and "has no estimate" in said.err
+
+
 def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project: Path, study: Study) -> None:
     renamed = study.folder.rename(project / "mine")
     before = Study.open(renamed).trials()

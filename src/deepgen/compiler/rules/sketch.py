@@ -8,12 +8,12 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from deepgen.compiler.costs import Counts
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES, Instruction
 from deepgen.compiler.passes.ir import Lowered, Machine
 from deepgen.compiler.passes.lower import passes
 from deepgen.compiler.rules.draft import Draft, Tuned
-from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.packing import BLOCK, IN_PLACE, ONCE
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +13,18 @@ import typer
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import (
+    bytes_text,
     config_text,
     facts_text,
     labelled,
+    paragraph,
     print_json,
     print_rules,
     shown,
     table,
     write_text,
 )
-from deepgen.kernels.base import AsksRules, Scheduled
+from deepgen.kernels.base import AsksRules, Scheduled, cost_of
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
 from deepgen.tuning.reuse import top_rows
@@ -39,7 +42,7 @@ WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's as
 WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps of a rule-made kernel, and its loops.")]
 WantRules = Annotated[bool, typer.Option("--rules", help="Print what each schedule rule answered, and why.")]
 WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
-
+WantCost = Annotated[bool, typer.Option("--cost", help="Print what a kernel's time should come from.")]
 WantCheck = Annotated[
     bool, typer.Option("--check-passes", help="Interpret a rule-made kernel's loops after each pass, on small sizes.")
 ]
@@ -56,6 +59,7 @@ def show(
     passes: WantPasses = False,
     check_passes: WantCheck = False,
     rules: WantRules = False,
+    cost: WantCost = False,
     output: Output = None,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -63,13 +67,13 @@ def show(
     """Show a study's result, or a trial, its source, its assembly or its schedule."""
     # Here: `top` does without.
     from deepgen.frontends.cli.result import print_result
-    from deepgen.frontends.cli.toolchain import assembly_of_trial, build_files, write_sources
+    from deepgen.frontends.cli.toolchain import assembly_of_trial
 
     if output is not None and not source:
         raise BadInput(f"-o {output} is given", allowed="with --source")
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
-    if trial is None and not (source or asm or schedule or passes or check_passes or rules):
+    if trial is None and not (source or asm or schedule or passes or check_passes or rules or cost):
         if as_json:
             print_json(
                 {
@@ -85,16 +89,7 @@ def show(
     texts: dict[str, str] = {}
     files: dict[str, str] = {}
     if source:
-        kernel = opened.kernel(chosen)
-        more = build_files(kernel, opened.target, current)
-        files = {s.name: s.text for s in kernel.sources} | more
-        if output is not None:
-            texts["source"] = f"written to {output}: {', '.join(write_sources(output, kernel, more))}"
-        elif as_json:
-            texts["source"] = "\n".join(s.text for s in kernel.sources)
-        else:
-            titled = len(files) > 1
-            texts["source"] = "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
+        files, texts["source"] = _source(opened, chosen, current, output, as_json=as_json)
     if asm:
         texts["asm"] = assembly_of_trial(opened, chosen, current)
     answers, checked = list[dict[str, Any]](), dict[str, Any]()
@@ -106,19 +101,40 @@ def show(
         checked = family.checked_passes(*asked) if check_passes and isinstance(family, AsksRules) else {}
         texts |= {"schedule": family.schedule_text(*asked)} if schedule else {}
         texts |= {"passes": family.passes_text(*asked)} if passes else {}
+    expected = _expected(opened, chosen) if cost else None
     if as_json:
         more_facts = {**({"files": files} if files else {}), **({"rules": answers} if rules else {})}
+        more_facts |= {"cost": expected} if expected else {}
         print_json({**_facts(opened, chosen), **texts, **more_facts, **({"check_passes": checked} if checked else {})})
         raise typer.Exit(int(bool(checked.get("wrong"))))
     if rules:
         print_rules(f"trial {chosen.id}", answers)
+    if expected:
+        _print_cost(f"trial {chosen.id}: what its time should come from", expected)
     texts |= {"check": _check_text(checked)} if checked else {}
     if texts:
         text = "\n".join(texts.values())
         print(printable(text) if sys.stdout.isatty() else text)
-    elif not rules:
+    elif not rules and not expected:
         _print_trial(_facts(opened, chosen))
     raise typer.Exit(int(bool(checked.get("wrong"))))
+
+
+def _source(
+    study: Study, trial: Trial, current: settings.Settings, output: Path | None, *, as_json: bool
+) -> tuple[dict[str, str], str]:
+    """A kernel's files, and what is printed of them."""
+    from deepgen.frontends.cli.toolchain import build_files, write_sources
+
+    kernel = study.kernel(trial)
+    more = build_files(kernel, study.target, current)
+    files = {s.name: s.text for s in kernel.sources} | more
+    if output is not None:
+        return files, f"written to {output}: {', '.join(write_sources(output, kernel, more))}"
+    if as_json:
+        return files, "\n".join(s.text for s in kernel.sources)
+    titled = len(files) > 1
+    return files, "\n".join(f"==> {name} <==\n{text}" if titled else text for name, text in files.items())
 
 
 def _check_text(checked: dict[str, Any]) -> str:
@@ -137,6 +153,31 @@ def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict
         what = f"{option} is given, and kernels of {family.name} are not made by {by}"
         raise BadInput(what, allowed="for kernels of the family rules")
     return family, config
+
+
+def _expected(study: Study, trial: Trial) -> dict[str, Any]:
+    """What the family expects of a trial, beside what was measured, in seconds."""
+    from deepgen.generators import member_of
+
+    family, config = member_of(study.generator, trial.config)
+    cost = cost_of(family, study.operator, study.target, config)
+    if cost is None:
+        raise BadInput(f"--cost is given, and {family.name} has no estimate", allowed="for families that have one")
+    phases = [{**asdict(phase), "seconds": phase.seconds} for phase in cost.phases]
+    return {"family": family.name, "phases": phases, "seconds": cost.seconds, "measured": trial.seconds}
+
+
+def _print_cost(title: str, cost: dict[str, Any]) -> None:
+    rows = []
+    for phase in cost["phases"]:
+        for part in (*phase["beside"], *phase["fixed"]):
+            amount = bytes_text(part["amount"]) if part["unit"] == "bytes" else f"{part['amount']:.4g} {part['unit']}"
+            rows.append((phase["name"], part["name"], amount if part["unit"] else "", seconds_text(part["seconds"])))
+    rows.append(("expected", "", "", seconds_text(cost["seconds"])))
+    rows.append(("measured", "", "", seconds_text(cost["measured"])))
+    table(title, ("phase", "part", "amount", "time"), rows, right=("amount", "time"))
+    if any(len(phase["beside"]) > 1 for phase in cost["phases"]):
+        paragraph("Parts of a phase are done beside each other: the longest hides most of the others.")
 
 
 def _facts(study: Study, trial: Trial) -> dict[str, Any]:

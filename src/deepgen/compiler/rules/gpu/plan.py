@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from deepgen.compiler.costs import Counts
 from deepgen.compiler.rules.draft import Tuned, Useless, unused
-from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.gpu.groups import StageGroup, changed
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.rules.template import Extent, Template, text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from deepgen.compiler.costs import Counts
 from deepgen.compiler.intrinsics.matrix import MatrixProduct
 from deepgen.compiler.rules.gpu.contraction import MatrixContraction, transposed_along
-from deepgen.compiler.rules.gpu.counts import Counts
 from deepgen.compiler.rules.gpu.plan import WIDEST, Plan
 from deepgen.compiler.rules.gpu.stored import SPARE
 from deepgen.compiler.rules.template import Extent, covered, plus, times

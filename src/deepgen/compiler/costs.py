@@ -1,0 +1,333 @@
+"""How long a config will need, roughly: the estimate that orders configs, as a `Cost` on every kind of target.
+
+`Counts` are what a launch of matrix products has to do, as numbers over knobs: many configs are compared by them before
+any is made. Of others the loops are counted as they are built. It is good enough to start from; a search measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from deepgen.compiler.intrinsics.dots import DOTS
+from deepgen.compiler.intrinsics.matrix import PRODUCTS
+from deepgen.compiler.intrinsics.tiles import MOST_ROWS, TILES
+from deepgen.compiler.passes.ir import (
+    Alloc,
+    Buffer,
+    For,
+    Function,
+    Launch,
+    Lowered,
+    Program,
+    Seq,
+    Stmt,
+    Store,
+    accesses,
+    children,
+    walk,
+)
+from deepgen.compiler.rules.facts import costly_value
+from deepgen.compiler.rules.template import Extent
+from deepgen.compiler.schedule.bounds import conditions, low_and_span
+from deepgen.compiler.schedule.steps import BLOCKS, PARALLEL, THREADS, UNROLL, VECTOR
+from deepgen.kernels.base import Cost, CostPart, CostPhase
+from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary
+from deepgen.operators.expr.nodes import Value as Operand
+from deepgen.operators.expr.nodes import children as operands
+from deepgen.space import Value
+from deepgen.space.evaluate import together
+from deepgen.space.expr import lift
+from deepgen.targets import Cpu, Gpu
+from deepgen.vocabulary import dtype
+
+_CLOCK = 1.7e9
+_BANKS = 128 * _CLOCK  # bytes a second from the shared memory of a multiprocessor
+_MATRICES = 512  # bytes of the four matrices that a warp loads at once
+_L2 = 6.5e10  # bytes a second for each multiprocessor
+_LATENCY = 0.9e-6  # until what was asked for has come from memory
+_ITERATION = 0.08e-6  # of an iteration's barrier and waits
+_ENDS = 0.9e-6  # before a block's first copies are asked for, and for its results
+_ALONE = 0.5  # of the rate that one warp on each part of a multiprocessor comes to
+_ALONE_LATE = 0.8  # the same where they do not wait for products
+_FULL = 16  # warps that reach the whole rate
+_LAUNCH = 2.5e-6  # of a launch before this one
+_PACKED = 0.9e12  # bytes a second that such a launch puts in another order
+_TRANSPOSED = 25  # elements a cycle that a multiprocessor transposes on their way to shared memory
+
+
+@dataclass(frozen=True)
+class Counts:
+    blocks: Extent
+    threads: Extent
+    registers: Extent
+    shared_bytes: Extent
+    operations: Extent  # of a block, those beyond the edges of the result too
+    loads: Extent  # of a block, in quarters: four matrices from shared memory each
+    iterations: Extent  # of the loop that copies operands
+    copied: Extent  # bytes in an iteration
+    depth: Extent
+    late: Extent  # 1 where products of one iteration may run into the next one
+    stored: Extent  # bytes, with those that are written beside them because sectors are larger
+    packed: Extent  # bytes that a launch before this one puts in another order
+    transposed: Extent  # elements in an iteration that are transposed on their way to shared memory
+    rate: float  # operations a second that the matrix units of the whole GPU come to with these instructions
+    rate_late: float  # the same where products of one iteration run into the next one
+
+    def at(self, config: Mapping[str, Value]) -> dict[str, int]:
+        return dict(zip(self._numbers, self._computed(config), strict=True))
+
+    @cached_property
+    def _computed(self) -> Callable[[Mapping[str, Value]], list[Any]]:
+        return together([lift(n) for n in self._numbers.values()])
+
+    @property
+    def knobs(self) -> frozenset[str]:
+        """Those that the estimate depends on."""
+        return frozenset(name for n in self._numbers.values() if not isinstance(n, int) for name in n.knobs())
+
+    @cached_property
+    def _numbers(self) -> dict[str, Extent]:
+        return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("rate")}
+
+    def cost(self, config: Mapping[str, Value], gpu: Gpu) -> Cost:
+        """Of what the busiest multiprocessor does, in rounds of the blocks that are there at the same time."""
+        c = self.at(config)
+        blocks, iterations, own = c["blocks"], c["iterations"], -(-c["blocks"] // gpu.multiprocessors)
+        beside = min(_resident(gpu, c["threads"], c["registers"], c["shared_bytes"]), own)
+        rounds, warps = -(-own // beside), beside * c["threads"] // gpu.warp
+        late = c["late"] == 1 and c["depth"] > 2
+        alone = _ALONE_LATE if late else _ALONE
+        reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
+        rate = self.rate_late if late else self.rate
+        arithmetic = beside * c["operations"] / (rate / gpu.multiprocessors * reached)
+        loads = c["loads"] / 4 * _MATRICES
+        shared = beside * (loads / _BANKS + iterations * c["transposed"] / _TRANSPOSED / _CLOCK)
+        copied = iterations * c["copied"]
+        busy = (
+            CostPart("matrix units", rounds * arithmetic, blocks * c["operations"], "operations"),
+            CostPart("shared memory", rounds * shared, blocks * loads, "bytes"),
+            CostPart("L2", rounds * (beside * copied / _L2), blocks * copied, "bytes"),
+        )
+        together = CostPhase("", busy).seconds / rounds
+        # What copies take beyond the iterations that they are ahead is waited for.
+        ahead = (1 if c["transposed"] else c["depth"] - (2.5 if late else 1)) * together / iterations
+        latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
+        waits = iterations * ((0.0 if late else _ITERATION) + max(0.0, latency - ahead))
+        more = max(0.0, together / beside + waits - together)
+        packed = _LAUNCH + c["packed"] / _PACKED if c["packed"] else 0.0
+        fixed = (
+            CostPart("waits", rounds * more, iterations, "iterations"),
+            CostPart("results", rounds * (beside * c["stored"] / _L2), blocks * c["stored"], "bytes"),
+            CostPart("waves", rounds * _ENDS, rounds, "waves"),
+            CostPart("packing", packed, c["packed"], "bytes"),
+        )
+        return Cost((CostPhase("products", busy, tuple(part for part in fixed if part.seconds)),))
+
+
+def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
+    """Blocks that a multiprocessor has at the same time."""
+    by_registers = gpu.registers_per_sm // (threads * registers)
+    by_shared = gpu.shared_per_sm // max(1, shared + gpu.shared_reserved)
+    return max(1, min(by_registers, by_shared, gpu.threads_per_sm // threads, gpu.blocks_per_sm))
+
+
+# The same of loops as they are built: of a processor's core, and of a multiprocessor.
+_CORE_CLOCK = 3e9
+_PORTS = 2  # vectors that are computed with, or loaded, in a cycle
+_CHAIN = 4  # cycles until a sum can be added to again
+_CORE_RATES = (60e9, 20e9, 10e9)  # bytes a second from the second cache, the third one and memory
+_WAKING = 3e-6  # until all threads of a processor have begun, and until they have ended
+_TILE_CYCLES = 16  # of a product of whole tiles
+_COSTLY, _DIVIDED = 12, 4  # instructions of a function, as exp, and of a division
+_LINE, _SECTOR = 64, 32  # bytes that a processor and a GPU move at once
+_BANK = 4  # bytes of shared memory that a lane has in a cycle
+_MATRIX_UNITS = 16  # times as fast as plain arithmetic
+_NEAR = 32 << 10  # bytes of a multiprocessor's first cache, in which a block finds again what it read
+_REGISTERS = 40  # of a thread, assumed
+_WRITTEN_OUT = (UNROLL, VECTOR)
+
+
+def cost(lowered: Lowered, target: Cpu | Gpu, threads: int = 1) -> Cost:
+    """Of what was built, before any other pass: there indices have all dimensions. `threads` are a processor's."""
+    if isinstance(lowered, Program):
+        assert isinstance(target, Gpu)
+        return Cost(tuple(_launch_cost(lowered, launch, target) for launch in lowered.launches))
+    assert isinstance(target, Cpu)
+    return Cost(tuple(_region_cost(lowered, part, target, threads) for part in _regions(lowered.body)))
+
+
+def _regions(statement: Stmt) -> Iterator[Stmt]:
+    """What is done one after the other, each part by threads of its own."""
+    for child in children(statement) if isinstance(statement, (Seq, Alloc)) else ():
+        yield from _regions(child)
+    if not isinstance(statement, (Seq, Alloc)):
+        yield statement
+
+
+def _region_cost(function: Function, region: Stmt, cpu: Cpu, threads: int) -> CostPhase:
+    shared = [s for s in walk(region) if isinstance(s, For) and s.kind == PARALLEL]
+    loops = _Loops(_all_buffers(function.body, function.buffers), _LINE, cpu.vector_bytes)
+    done = loops.counted(region)
+    tasks = min((loop.extent for loop in shared), default=1)
+    taking = min(threads, tasks)
+    slowest = -(-tasks // taking) / tasks  # the part of all that the busiest thread does
+    sizes = (cpu.l1d_bytes, cpu.l2_bytes, cpu.l3_bytes)
+    moved = [loops.traffic(region, size) for size in sizes]
+    names = ("from L2", "from L3", "from memory")
+    busy = (
+        CostPart("arithmetic", done.computed / _PORTS / _CORE_CLOCK * slowest, done.computed, "instructions"),
+        CostPart("loads and stores", done.loaded / _PORTS / _CORE_CLOCK * slowest, done.loaded, "instructions"),
+        CostPart("loops", done.steps / _CORE_CLOCK * slowest, done.steps, "cycles"),
+        *(
+            CostPart(name, size / rate * slowest, size, "bytes")
+            for name, size, rate in zip(names, moved, _CORE_RATES, strict=True)
+        ),
+    )
+    waking = (CostPart("threads", _WAKING, taking, "threads"),) if taking > 1 else ()
+    return CostPhase(_name(region), busy, waking)
+
+
+def _launch_cost(program: Program, launch: Launch, gpu: Gpu) -> CostPhase:
+    threads, blocks = prod(launch.threads), prod(launch.blocks)
+    inside = {s.variable: s.extent for s in walk(launch.body) if isinstance(s, For) and s.kind in THREADS}
+    buffers = _all_buffers(launch.body, program.buffers)
+    loops = _Loops(buffers, _SECTOR, _BANK, inside)
+    done = loops.counted(launch.body)
+    shared = sum(b.elements * dtype(b.dtype).bytes * b.ahead for b in buffers.values() if b.scope == "shared")
+    own = -(-blocks // gpu.multiprocessors)
+    beside = min(own, _resident(gpu, threads, _REGISTERS, shared))
+    rounds = -(-own // beside)
+    slowest = own / blocks
+    lanes = (gpu.vector_peak("f32") or 1e4) * 1e9 / 2 / gpu.multiprocessors  # instructions of threads, a second
+    reached = min(1.0, beside * threads / gpu.warp / _FULL)
+    moved, unique = loops.traffic(launch.body, _NEAR), sum(loops.touched(launch.body).values())
+    busy = (
+        CostPart("arithmetic", done.computed / lanes / reached * slowest, done.computed, "instructions"),
+        CostPart("loads and stores", done.loaded * _BANK / _BANKS * slowest, done.loaded * _BANK, "bytes"),
+        CostPart("L2", moved / _L2 * slowest, moved, "bytes"),
+        CostPart("memory", unique / (gpu.bandwidth_gbs * 1e9), unique, "bytes"),
+        CostPart("waits", done.waits / (threads * blocks) * _LATENCY * rounds, rounds, "waves"),
+    )
+    return CostPhase(launch.name, busy, (CostPart("launch", gpu.launch_seconds, 1, "launches"),))
+
+
+def _name(statement: Stmt) -> str:
+    return next((s.buffer for s in walk(statement) if isinstance(s, Store)), "")
+
+
+def _all_buffers(body: Stmt, parameters: Mapping[str, Buffer]) -> dict[str, Buffer]:
+    return {**parameters, **{s.buffer.name: s.buffer for s in walk(body) if isinstance(s, Alloc)}}
+
+
+@dataclass
+class _Done:
+    """Instructions of vectors (on a GPU: of threads), cycles that loops take at least, and reads of memory in turn."""
+
+    computed: float = 0.0
+    loaded: float = 0.0
+    steps: float = 0.0
+    waits: float = 0.0
+
+
+class _Loops:
+    """Loops with the buffers that they use. `threads`: loops of which all iterations are done at the same time."""
+
+    def __init__(self, buffers: Mapping[str, Buffer], line: int, vector: int, threads: Mapping[str, int] | None = None):
+        self.buffers, self.line, self.vector, self.threads = buffers, line, vector, threads or {}
+        self._touched: dict[int, dict[str, float]] = {}
+
+    def touched(self, statement: Stmt) -> dict[str, float]:
+        """Bytes of each buffer in memory that a statement uses, in whole lines."""
+        if (kept := self._touched.get(id(statement))) is not None:
+            return kept
+        inner = {**self.threads, **{s.variable: s.extent for s in walk(statement) if isinstance(s, For)}}
+        most: dict[str, float] = {}
+        for read in {read for s in walk(statement) for read in accesses(s)}:
+            buffer = self.buffers[read.tensor]
+            if buffer.scope in ("parameter", "global"):
+                spans = [min(low_and_span(i, inner)[1], n) for i, n in zip(read.indices, buffer.sizes, strict=True)]
+                row = spans[-1] * dtype(buffer.dtype).bytes if spans else 0
+                whole = -(-row // self.line) * self.line if prod(spans[:-1]) > 1 else max(row, self.line)
+                most[read.tensor] = max(most.get(read.tensor, 0.0), prod(spans[:-1]) * whole)
+        self._touched[id(statement)] = most
+        return most
+
+    def traffic(self, statement: Stmt, room: int) -> float:
+        """Bytes that come from beyond a memory of so many: what one iteration used is found by the next, if it fits."""
+        if isinstance(statement, For) and statement.kind not in BLOCKS:
+            if statement.variable in self.threads:
+                return self.traffic(statement.body, room)
+            if sum(self.touched(statement.body).values()) <= room:
+                return self._from_outside(statement)
+        elif sum(self.touched(statement).values()) <= room:
+            return self._from_outside(statement)
+        times = statement.extent if isinstance(statement, For) else 1
+        inner = [self.traffic(child, room) for child in children(statement)]
+        return times * sum(inner) if inner else self._from_outside(statement)
+
+    def _from_outside(self, statement: Stmt) -> float:
+        own = {s.buffer.name for s in walk(statement) if isinstance(s, Alloc)}
+        return sum(size for name, size in self.touched(statement).items() if name not in own)
+
+    def counted(self, body: Stmt) -> _Done:
+        done = _Done()
+        self._count(body, {}, 1.0, {}, done)
+        return done
+
+    def _count(self, s: Stmt, near: Mapping[str, For], times: float, bound: Mapping[str, int], done: _Done) -> None:
+        """`near`: loops that are written out, in which what was loaded stays in registers."""
+        if isinstance(s, Store):
+            self._count_store(s, near, times, done)
+        elif not isinstance(s, For):
+            for child in children(s):
+                self._count(child, near, times, bound, done)
+        elif s.kind in _WRITTEN_OUT or s.kind in DOTS or s.kind in TILES or s.kind in PRODUCTS:
+            self._count(s.body, {**near, s.variable: s}, times, bound, done)
+        else:
+            # Threads of a stage in another one are the same threads.
+            times *= s.extent / bound.get(s.kind, 1) * prod(loop.extent for loop in near.values())
+            bound = {**bound, s.kind: s.extent} if s.variable in self.threads else bound
+            self._count(s.body, {}, times, bound, done)
+
+    def _count_store(self, store: Store, near: Mapping[str, For], times: float, done: _Done) -> None:
+        trips = times * prod(loop.extent for loop in near.values())
+        lanes = max(1, self.vector // dtype(store.value.dtype).bytes)
+        for kind in dict.fromkeys(loop.kind for loop in near.values()):
+            if kind == VECTOR and not self.threads:
+                trips /= prod(loop.extent / -(-loop.extent // lanes) for loop in near.values() if loop.kind == kind)
+            elif kind in DOTS:
+                trips /= DOTS[kind].lanes * DOTS[kind].depth
+            elif kind in TILES:
+                trips /= MOST_ROWS * TILES[kind].lanes * TILES[kind].whole / _TILE_CYCLES / _PORTS
+            elif kind in PRODUCTS:
+                trips /= _MATRIX_UNITS
+        done.computed += trips * max(1.0, instructions(store))
+        done.steps += times * (_CHAIN if store.reduce else 1)
+        inner, vectors = {v: loop.extent for v, loop in near.items()}, {v for v in near if near[v].kind != UNROLL}
+        fetched = [read for read in set(accesses(store)) if self.buffers[read.tensor].scope not in ("register", "warp")]
+        for read in fetched:
+            spans = [low_and_span(i, inner)[1] for i in read.indices]
+            size = dtype(read.dtype).bytes
+            along = bool(vectors & read.indices[-1].iterators) if read.indices else False
+            done.loaded += times * prod(spans) * (size / self.vector if along or self.threads else 1)
+        done.waits += times * any(self.buffers[read.tensor].scope in ("parameter", "global") for read in fetched[:-1])
+
+
+def instructions(store: Store) -> float:
+    """Of one element: a product that is added is one. Conditions over indices alone are asked outside of loops."""
+    value = store.value
+    fused = store.reduce == "sum" and isinstance(value, Binary) and value.op == "mul"
+    return bool(store.reduce) - fused + _weight(value)
+
+
+def _weight(value: Operand) -> float:
+    if isinstance(value, (Const, Place, Read)) or (isinstance(value, (Compare, Logic)) and conditions(value)):
+        return 0.0
+    own = 0.0 if isinstance(value, Cast) or (isinstance(value, Select) and not _weight(value.condition)) else 1.0
+    divided = (isinstance(value, Binary) and value.op == "div") or (isinstance(value, Unary) and "sqrt" in value.op)
+    own = _COSTLY if costly_value(value) else _DIVIDED if divided else own
+    return own + sum(map(_weight, operands(value)))
