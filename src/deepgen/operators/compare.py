@@ -11,10 +11,7 @@ from deepgen.operators.base import Answer, Array, Tolerance
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary import DType
 from deepgen.vocabulary.dtypes import dtype, widen
-from deepgen.vocabulary.parallel import in_parts, usual_threads
-
-_CHUNK = 1 << 16  # the temporaries of one chunk stay in the cache
-_LARGE = 1 << 20  # from here on threads share the work
+from deepgen.vocabulary.parallel import in_chunks
 
 
 @dataclass(frozen=True)
@@ -40,18 +37,16 @@ def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Com
     flat, reference, scale = got.reshape(-1), want.values.reshape(-1), flat_scale(want)
     pieces: list[tuple[float, int, int | None]] = [(0.0, 0, None)]
 
-    def some(begin: int, end: int) -> None:
+    def some(piece: slice) -> None:
         with np.errstate(all="ignore"):
-            for start in range(begin * _CHUNK, min(end * _CHUNK, flat.size), _CHUNK):
-                piece = slice(start, start + _CHUNK)
-                scales = scale[piece] if scale.size > 1 else scale
-                shares = _shares(flat[piece], reference[piece], scales, dtype, tolerance)
-                bad = ~(shares <= 1.0)
-                wrong = int(bad.sum())
-                shares = np.where(np.isnan(shares), np.inf, shares) if wrong else shares
-                pieces.append((float(shares.max()), wrong, start + int(bad.argmax()) if wrong else None))
+            scales = scale[piece] if scale.size > 1 else scale
+            shares = _shares(flat[piece], reference[piece], scales, dtype, tolerance)
+            bad = ~(shares <= 1.0)
+            wrong = int(bad.sum())
+            shares = np.where(np.isnan(shares), np.inf, shares) if wrong else shares
+            pieces.append((float(shares.max()), wrong, piece.start + int(bad.argmax()) if wrong else None))
 
-    in_parts(-(-flat.size // _CHUNK), usual_threads() if flat.size > _LARGE else 1, some)
+    in_chunks(flat.size, some)
     first = min((place for _, _, place in pieces if place is not None), default=None)
     return Comparison(max(error for error, _, _ in pieces), sum(wrong for _, wrong, _ in pieces), first, flat.size)
 

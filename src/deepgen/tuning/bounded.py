@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from math import inf
+from math import ceil, inf
 from typing import TypeVar
 
 from deepgen.run.measure.base import Contender
@@ -20,10 +20,24 @@ from deepgen.tuning.progress import Clock
 from deepgen.vocabulary import Artifact, Kernel, Measurement
 
 T = TypeVar("T")
+_NO_TIME = "the time budget ended before a kernel was measured"
+# A reference that took this share of the time is why; what a run needs then, as a multiple of that, and beside it.
+_LONG, _ENOUGH, _OTHERWISE = 0.3, 2.5, 3.0
 
 
 class OutOfTime(Exception):
     """The time was over before a call had ended."""
+
+
+def no_time(clock: Clock, reference: float = 0.0, ended: bool = True) -> str:
+    """What is said where no kernel was measured in time. `reference`: seconds that a user's own has taken so far for
+    the first inputs, `ended` or not; then what budget would do."""
+    if reference < _LONG * clock.elapsed:
+        return f"{_NO_TIME}: give it more seconds"
+    # As long again for the inputs of the finals, with some room, and what a run takes otherwise.
+    enough = ceil(clock.elapsed - reference + _ENOUGH * reference + _OTHERWISE)
+    took = f"{'' if ended else 'more than '}{reference:.1f} s for the first inputs"
+    return f"{_NO_TIME}: the reference took {took}; give it {'' if ended else 'at least '}{enough} seconds"
 
 
 def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = lambda result: None) -> T:

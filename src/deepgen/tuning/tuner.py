@@ -13,10 +13,11 @@ from typing import Any
 
 from deepgen.run.measure.base import Contender
 from deepgen.tuning import costs
-from deepgen.tuning.bounded import Bounded, OutOfTime, within
+from deepgen.tuning.bounded import Bounded, OutOfTime, no_time, within
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.emitting import Emitter
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
+from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
 from deepgen.tuning.finals.plan import for_finals
 from deepgen.tuning.finals.qualifying import rehearse
@@ -37,7 +38,6 @@ Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
 _EMITTING = 0.02  # seconds between two looks at what was emitted
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
-_NO_TIME = "the time budget ended before a kernel was measured: give it more seconds"
 
 
 def tune(
@@ -118,9 +118,12 @@ class _Run:
         """The engine at work. Raises if that alone takes all the time."""
         limit = self.clock.spare if isinstance(engine, LocalEngine) else inf
         try:
-            return within(limit, lambda: engine.open(self.task, self.look), Session.close)
+            session = within(limit, lambda: engine.open(self.task, self.look), Session.close)
         except OutOfTime:
-            raise DeepgenError(_NO_TIME) from None
+            raise DeepgenError(no_time(self.clock)) from None
+        if isinstance(session, LocalSession):
+            session.until = time.monotonic() + self.clock.spare
+        return session
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
@@ -257,7 +260,8 @@ class _Run:
         trials, default = self.journal.trials(), self.journal.right(self.plan.first)
         right = any(trial.ok for trial in trials)
         if not right and not self.state.ended:
-            raise DeepgenError(_NO_TIME)
+            reference = session.reference_seconds() if isinstance(session, LocalSession) else ()
+            raise DeepgenError(no_time(self.clock, *reference))
         if not right and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")
@@ -362,7 +366,7 @@ class _Run:
             try:
                 measured = Bounded(session, self.clock).compare(contenders, BASELINE_ROUNDS, self.request.seed)
             except OutOfTime:
-                raise DeepgenError(_NO_TIME) from None
+                raise DeepgenError(no_time(self.clock)) from None
         seconds = [m.seconds for m in measured if m.ok and m.seconds is not None]
         if not seconds:
             raise DeepgenError(f"no baseline could be measured: {measured[0].detail}")

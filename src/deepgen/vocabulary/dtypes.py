@@ -141,6 +141,32 @@ def narrow(values: npt.NDArray[Any], to: DType) -> npt.NDArray[Any]:
     )
 
 
+def least(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in a smaller format, rounded: it holds them as normal numbers, or they stay as they are."""
+    import numpy as np
+
+    from deepgen.vocabulary.parallel import in_chunks
+
+    if values.dtype.kind == "i":
+        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        held = (np.dtype(kind) for kind in (np.int8, np.int16, np.int32))
+        fitting = (kind for kind in held if np.iinfo(kind).min <= ends[0] and ends[1] <= np.iinfo(kind).max)
+        return values.astype(next(fitting, values.dtype))
+    flat, small = values.reshape(-1), np.empty(values.size, np.float32)
+    tiny, lost = np.finfo(np.float32).tiny, []
+
+    def some(piece: slice) -> None:
+        with np.errstate(all="ignore"):
+            small[piece] = flat[piece]
+            size = np.abs(small[piece])
+            normal = (size >= tiny) & (size < np.inf)
+            if not normal.all() and not (normal | (small[piece] == flat[piece]) | np.isnan(flat[piece])).all():
+                lost.append(piece)
+
+    in_chunks(flat.size, some)
+    return values if lost else small.reshape(values.shape)
+
+
 def _in_parts(values: npt.NDArray[Any], kind: np.dtype[Any], convert: Callable[[Any], Any]) -> npt.NDArray[Any]:
     """A large array converted by all threads, part by part."""
     import numpy as np

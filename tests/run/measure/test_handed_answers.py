@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ import pytest
 import deepgen as dg
 from deepgen.operators import Operator, record
 from deepgen.run.measure import handed
+from deepgen.vocabulary.dtypes import least
 
 SOURCE = "void twice(const float *x, float *y, int n) { for (int i = 0; i < n; i++) y[i] = 2 * x[i]; }"
 
@@ -39,9 +44,9 @@ def test_they_are_as_wide_as_the_tolerance_and_their_size_ask_for(
 
 def test_numbers_that_a_smaller_format_would_change_stay() -> None:
     for kept in ([1e-40], [1e300], [1.0, 5e-324]):
-        assert handed.least(np.array(kept)).dtype == np.float64
+        assert least(np.array(kept)).dtype == np.float64
     for small in ([0.0, -0.0, 1.5], [np.nan, np.inf, -np.inf], []):
-        assert handed.least(np.array(small)).dtype == np.float32
+        assert least(np.array(small)).dtype == np.float32
     for numbers, of in (
         ([1, -128], "int8"),
         ([128], "int16"),
@@ -49,19 +54,63 @@ def test_numbers_that_a_smaller_format_would_change_stay() -> None:
         ([1 << 40], "int64"),
         ([], "int8"),
     ):
-        assert handed.least(np.array(numbers, np.int64)).dtype == of
+        assert least(np.array(numbers, np.int64)).dtype == of
+
+
+def _recorded(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None) -> list[tuple[int, str]]:
+    """The sets that are computed, in their order; each time something else is done."""
+    computed: list[tuple[int, str]] = []
+    pack = handed._pack
+
+    def recording(operator: Operator, seed: int, probe: str, file: BinaryIO) -> None:
+        computed.append((seed, probe))
+        then()
+        pack(operator, seed, probe, file)
+
+    monkeypatch.setattr(handed, "_pack", recording)
+    return computed
 
 
 def test_sets_are_computed_ahead_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[tuple[int, str]] = []
-    packed = handed.packed
-    monkeypatch.setattr(handed, "packed", lambda op, *which: (computed.append(which), packed(op, *which))[1])
+    computed = _recorded(monkeypatch)
     operator, handing = _operator(1e-5, 2.0), handed.Handing(tmp_path)
     handing.ahead(operator, [(0, "normal"), (2, "normal"), (0, "zeros")])
     for seed, probe in ((0, "normal"), (0, "zeros"), (2, "normal"), (0, "normal")):
         handing.now(operator, seed, probe)
         assert (tmp_path / handed.name(operator, seed, probe)).exists()
     assert sorted(computed) == [(0, "normal"), (0, "zeros"), (2, "normal")]
+
+
+def test_nobody_waits_for_what_is_computed_ahead_but_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is there; and what is asked for comes next, not after all the rest."""
+    begun, go_on = threading.Event(), threading.Event()
+    computed = _recorded(monkeypatch, lambda: (begun.set(), go_on.wait()) if computed[-1][1] == "zeros" else None)
+    operator, handing = _operator(1e-5, 2.0), handed.Handing(tmp_path)
+    handing.ahead(operator, [(0, "normal"), (0, "zeros"), (2, "normal"), (4, "normal")])
+    assert begun.wait(60)
+    handing.now(operator, 0, "normal")
+    assert computed == [(0, "normal"), (0, "zeros")]
+    asking = threading.Thread(target=handing.now, args=(operator, 6, "normal"))
+    asking.start()
+    while not handing._waiting:
+        time.sleep(0.001)
+    go_on.set()
+    asking.join(60)
+    handing.now(operator, 4, "normal")
+    assert computed[2] == (6, "normal") and len(set(computed)) == len(computed)
+
+
+def test_a_file_that_is_not_whole_is_refused_in_words(tmp_path: Path) -> None:
+    operator = _operator(1e-5, 2.0)
+    handed.hand_over(operator, 0, "normal", tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:100], whole[: len(whole) // 2], whole[:-5000], b"x" * len(whole), whole[64:]):
+        file.write_bytes(damaged)
+        with pytest.raises(dg.DeepgenError, match="not handed over whole"):
+            handed.read(record(operator), 1, "normal", tmp_path)
 
 
 def test_what_goes_wrong_ahead_shows_when_it_is_asked_for(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class KernelOperator(Operator):
             what = f"the reference of {self.described.name} gave {name} the shape {_shape(values.shape)}"
             raise BadInput(what, allowed=f"{_shape(shape)}, that of the output")
         if values.dtype != of.numpy() or of.name in ("f16", "f32"):
-            values = values.astype(np.int64 if of.integer else np.float64)
+            values = values.astype(np.int64 if of.integer else np.float64, copy=False)
         else:
             values = widen(values, of)  # expected arrays in the output's own storage
         if of.integer or name in self.described.tolerance:

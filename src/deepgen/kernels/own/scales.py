@@ -12,6 +12,7 @@ from deepgen.kernels.own.carried import OwnArithmetic, Untraced, errors_of
 from deepgen.operators.base import Array, Tolerance
 from deepgen.operators.expr.interpret import finite_scale
 from deepgen.vocabulary import DType
+from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
 # A function of the arrays by name, and what it gives by output.
 Called = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -23,6 +24,7 @@ _NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change that shows in any result; the 
 _DRAWS, _SPREAD = 3, 4.0  # of changed inputs, where errors cannot be carried along
 _MOST_ELEMENTS = 1 << 24  # of inputs: errors that are carried along take several times the memory
 _PERIOD = 65_521  # of numbers that are drawn; a prime, so that no two rows have the same
+_SHARED = 1 << 20  # numbers from which on threads share the work
 _SLOW_SECONDS = 1.0  # of a reference that is not called more often than it must be
 
 
@@ -74,23 +76,22 @@ class Scales:
         usual = {n: np.asarray(v, np.float64) for n, v in self.results.items() if v is not None}
         draws = 1 if self._slow else _DRAWS
         spread = {n: np.zeros(v.shape) for n, v in usual.items()}
-        with np.errstate(all="ignore"):
-            for draw in range(draws + (not wide)):
-                changed = {n: _moved(a, half, rng) if draw < draws else _single(a) for n, a in self._inputs.items()}
-                try:
+        for draw in range(draws + (not wide)):
+            changed = {n: _moved(a, half, rng) if draw < draws else _single(a) for n, a in self._inputs.items()}
+            try:
+                with np.errstate(all="ignore"):
                     results = self._call(changed)
-                except Exception:
-                    if draw < draws:
-                        raise
-                    continue  # a reference need not take f32
-                for name, value in usual.items():  # in place: new arrays of this size take longer than what is computed
-                    off = np.subtract(results[name], value, dtype=np.float64)
-                    np.fmax(spread[name], np.abs(off, out=off), out=spread[name])
+            except Exception:
+                if draw < draws:
+                    raise
+                continue  # a reference need not take f32
+            for name, value in usual.items():
+                _widen_to(spread[name], np.asarray(results[name]), value)
         terms = self._terms_of(usual, spread, rng)
-        self._spread[wide] = {
-            n: terms[n] ** 0.5 * (_SPREAD * s + 2.0 * half * np.abs(usual[n])) for n, s in spread.items()
-        }
-        return self._spread[wide]
+        for name, value in usual.items():
+            _rounded_too(spread[name], value, terms[name] ** 0.5, 2.0 * half)
+        self._spread[wide] = spread
+        return spread
 
     def _terms_of(
         self, usual: Mapping[str, Array], spread: Mapping[str, Array], rng: np.random.Generator
@@ -112,16 +113,46 @@ class Scales:
         return terms
 
 
+def _widen_to(spread: Array, result: Array, usual: Array) -> None:
+    """Each element's change, where it is larger than those so far."""
+    largest, changed, before = spread.reshape(-1), np.broadcast_to(result, usual.shape).reshape(-1), usual.reshape(-1)
+
+    def some(piece: slice) -> None:
+        with np.errstate(all="ignore"):
+            off = np.subtract(changed[piece], before[piece], dtype=np.float64)
+            np.fmax(largest[piece], np.abs(off, out=off), out=largest[piece])
+
+    in_chunks(largest.size, some)
+
+
+def _rounded_too(spread: Array, usual: Array, factor: float, step: float) -> None:
+    """What may be off in all: by the inputs, and by a step of the result itself."""
+    scale, values = spread.reshape(-1), usual.reshape(-1)
+
+    def some(piece: slice) -> None:
+        with np.errstate(all="ignore"):
+            scale[piece] = factor * (_SPREAD * scale[piece] + step * np.abs(values[piece]))
+
+    in_chunks(scale.size, some)
+
+
 def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = False) -> Array:
     """Each number off by half a step, or every other one by chance, which repeats itself in large arrays."""
     moved: Array = values.copy()
-    if values.dtype.kind == "f":
-        numbers = moved.reshape(-1)
-        drawn = rng.integers(0, 2, size=min(numbers.size, _PERIOD))
-        factors = 1.0 + half * (drawn if few else 2.0 * drawn - 1.0)
-        whole = numbers.size - numbers.size % max(1, factors.size)
-        numbers[:whole].reshape(-1, max(1, factors.size))[...] *= factors
-        numbers[whole:] *= factors[: numbers.size - whole]
+    if values.dtype.kind != "f":
+        return moved
+    numbers = moved.reshape(-1)
+    drawn = rng.integers(0, 2, size=min(numbers.size, _PERIOD))
+    factors = 1.0 + half * (drawn if few else 2.0 * drawn - 1.0)
+    size = max(1, factors.size)
+
+    def some(first: int, last: int) -> None:
+        with np.errstate(all="ignore"):
+            for start in range(first * size, min(numbers.size, last * size), size):
+                piece = slice(start, min(numbers.size, start + size))
+                numbers[piece] *= factors[: piece.stop - start]
+
+    in_parts(-(-numbers.size // size), usual_threads() if numbers.size > _SHARED else 1, some)
     return moved
 
 

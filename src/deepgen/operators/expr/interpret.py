@@ -37,7 +37,7 @@ from deepgen.operators.expr.nodes import (
 from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, multiplied, norms, scanned
 from deepgen.operators.expr.rounding import NONE, Numbers
 from deepgen.vocabulary.dtypes import dtype
-from deepgen.vocabulary.parallel import in_parts, usual_threads
+from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
 _POINTS = 1 << 20  # that are computed at once: a few arrays of them stay within tens of megabytes
 _FACTOR_POINTS = 1 << 22  # of each factor of a product
@@ -354,7 +354,13 @@ def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
     """Finite, and in f32, in which GPUs judge. What cannot be told within any error is right whatever it is."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
-    with np.errstate(all="ignore"):
-        finite = np.isfinite(values)
-        scales: Array = np.asarray(np.fmin(np.broadcast_to(scale, np.shape(values)), limits.max)).astype(kind)
-    return scales if finite.all() else np.where(finite, scales, kind(0.0))
+    of, each = np.asarray(values).reshape(-1), np.broadcast_to(scale, np.shape(values)).reshape(-1)
+    scales: Array = np.empty(of.size, kind)
+
+    def some(piece: slice) -> None:
+        with np.errstate(all="ignore"):
+            scales[piece] = np.fmin(each[piece], limits.max)
+            scales[piece][~np.isfinite(of[piece])] = 0.0
+
+    in_chunks(of.size, some)
+    return scales.reshape(np.shape(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,13 @@ def open_runner(
     helpers: Helpers | None = None,
     arrays: Path | None = None,
     ahead: bool = False,
+    spare: Callable[[], float] = lambda: inf,
 ) -> Runner:
     """The runner for the task's target; RunnerOptions says what the options mean."""
     from deepgen.run.measure.base import RunnerOptions
 
-    options = RunnerOptions(cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead)
+    passed = cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead, spare
+    options = RunnerOptions(*passed)
     return whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
 
 
@@ -91,7 +94,7 @@ def peak_gflops(
     toolchains: Mapping[str, str] | None = None,
     quiet: Callable[[], AbstractContextManager[object]] | None = nullcontext,
 ) -> float | None:
-    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not known how.
+    """The device's peak for this operator's arithmetic, measured once or `again`; None where it is not passed how.
 
     `quiet` is held while it is measured; None: not now, and one that is not kept raises NotMeasured.
     """
@@ -107,7 +110,7 @@ def peak_gflops(
 def bandwidth(
     operator: Operator, target: Target, *, cache: Cache | None = None, toolchains: Mapping[str, str] | None = None
 ) -> float | None:
-    """GB/s of the device's memory, measured together with its peak; None where it is not known how."""
+    """GB/s of the device's memory, measured together with its peak; None where it is not passed how."""
     from deepgen.run.measure.peak import bandwidth as measured
 
     return measured(operator, target, cache=cache, toolchains=toolchains)

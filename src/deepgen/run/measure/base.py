@@ -184,6 +184,7 @@ class RunnerOptions:
     helpers: Helpers | None = None  # the built helpers themselves, where they came from elsewhere
     arrays: Path | None = None  # the folder with inputs and answers of an operator whose code is elsewhere
     ahead: bool = False  # start the worker at once, before the first request
+    spare: Callable[[], float] = lambda: inf  # seconds that are left to the run, where it has a budget
 
 
 class Runner(Protocol):

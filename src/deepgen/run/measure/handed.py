@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -28,11 +28,12 @@ from deepgen.operators.filling import DENORMALS
 from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.run.measure.base import WAYS
 from deepgen.vocabulary import BadInput, DeepgenError, Json, digest
-from deepgen.vocabulary.dtypes import dtype
+from deepgen.vocabulary.dtypes import dtype, least, widen
+from deepgen.vocabulary.parallel import side_by_side
 
-T = TypeVar("T")
 Compiled = Callable[[Operator, Mapping[str, Array], str], "dict[str, Answer] | None"]
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
+_LINE = 64  # bytes: arrays begin at such places
 _ENDS = (0, -1)
 _ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
 
@@ -112,43 +113,50 @@ def _share_ends(first: Mapping[str, Array], other: Mapping[str, Array]) -> None:
 
 def name(operator: Operator, seed: int, probe: str) -> str:
     """The file of that set of inputs, and of the one that it alternates with."""
-    return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.npz"
+    return f"arrays-{digest(record(operator).to_json(), 12)}-{pair(seed, probe)[0]}-{probe}.arrays"
 
 
 def packed(operator: Operator, seed: int, probe: str) -> bytes:
-    """The inputs of that seed and probe and those that they alternate with, with their answers, as a file's bytes.
+    """The inputs of that seed and probe and those that they alternate with, with their answers, as a file's bytes."""
+    buffer = io.BytesIO()
+    _pack(operator, seed, probe, buffer)
+    return buffer.getvalue()
+
+
+def _pack(operator: Operator, seed: int, probe: str, file: BinaryIO) -> None:
+    """Names, then arrays, each where a page of the file can be taken for its memory. Checksums of all would take as
+    long as a reference.
 
     Both sets are computed at once: with large arrays, a user waits for references more than for anything else.
     """
     seeds = pair(seed, probe)
-    computed = _side_by_side([partial(_computed, operator, one, probe) for one in seeds])
+    computed = side_by_side([partial(_computed, operator, one, probe) for one in seeds])
     out = {f"{one}.{n}": array for one, arrays in zip(seeds, computed, strict=True) for n, array in arrays.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, **out)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    for array in (np.array([*out]), *out.values()):
+        np.save(file, array, allow_pickle=False)
+        file.write(bytes(-file.tell() % _LINE))
 
 
-def _side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of calls that run at the same time. A process that ends waits for none of them, as it would for those
-    of a pool."""
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
+def _unpacked(path: Path, wanted: str) -> dict[str, Array]:
+    """The arrays of a file whose names begin so, as its pages are read. Raises what damaged files raise."""
+    with path.open("rb") as file:
+        names = np.load(file, allow_pickle=False).tolist()
+        arrays = [(n[len(wanted) :], _mapped(file, wanted=n.startswith(wanted))) for n in names]
+    return {n: array for n, array in arrays if array is not None}
 
-    def work(place: int) -> None:
-        try:
-            results[place] = calls[place]()
-        except BaseException as error:
-            errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(1, len(calls))]
-    for thread in threads:
-        thread.start()
-    work(0)
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[place] for place in range(len(calls))]
+def _mapped(file: BinaryIO, *, wanted: bool) -> Array | None:
+    """The next array of a file, or past it."""
+    file.seek(-file.tell() % _LINE, os.SEEK_CUR)
+    np.lib.format.read_magic(file)
+    shape, fortran, kind = np.lib.format.read_array_header_1_0(file)
+    start, count = file.tell(), int(np.prod(shape, dtype=np.int64))
+    array = None
+    if wanted and not kind.hasobject:
+        order: Literal["C", "F"] = "F" if fortran else "C"
+        array = np.asarray(np.memmap(file, kind, "r", start, shape, order)) if count else np.empty(shape, kind)
+    file.seek(start + count * kind.itemsize)
+    return array
 
 
 def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
@@ -170,20 +178,6 @@ def _computed(operator: Operator, seed: int, probe: str) -> dict[str, Array]:
         values = least(answer.values) if answer.values.dtype.kind == "i" or relative >= _ENOUGH else answer.values
         out |= {_WANT + n: values, _SCALE + n: least(answer.scale)}
     return out
-
-
-def least(values: Array) -> Array:
-    """The same numbers in a smaller format, rounded: it holds them as normal numbers, or they stay as they are."""
-    if values.dtype.kind == "i":
-        ends = (int(values.min()), int(values.max())) if values.size else (0, 0)
-        held = (np.dtype(kind) for kind in (np.int8, np.int16, np.int32))
-        fitting = (kind for kind in held if np.iinfo(kind).min <= ends[0] and ends[1] <= np.iinfo(kind).max)
-        return values.astype(next(fitting, values.dtype))
-    with np.errstate(all="ignore"):
-        small = values.astype(np.float32)
-        normal = (np.abs(small) >= np.finfo(np.float32).tiny) & np.isfinite(small)
-        kept = normal | (small == values) | np.isnan(values)
-    return small if kept.all() else values
 
 
 def _check(operator: Operator, inputs: Mapping[str, Array], answers: Mapping[str, Answer]) -> None:
@@ -212,16 +206,22 @@ def hand_over(operator: Operator, seed: int, probe: str, folder: Path) -> None:
     path = folder / name(operator, seed, probe)
     if not path.exists():
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(packed(operator, seed, probe))
+        with fresh.open("wb") as file:
+            _pack(operator, seed, probe, file)
         fresh.replace(path)
 
 
 class Handing:
-    """Hands over what a user's operator computes, some of it ahead of time in a thread of its own: each set once."""
+    """Hands over what a user's operator computes, some of it ahead of time in a thread of its own: each set once, one
+    at a time (a user's code need not expect several threads), and first what somebody waits for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._one = threading.Lock()  # a user's code need not expect to be called by several threads
+        self._turn = threading.Condition()
+        self._busy = False
+        self._waiting = 0  # for what is needed now
+        self._began: float | None = None  # the first set
+        self._took: float | None = None  # seconds, for the first set
 
     def ahead(self, operator: Operator, wanted: Sequence[tuple[int, str]]) -> None:
         """Begin with these sets, in this order. Whatever goes wrong shows when one of them is asked for."""
@@ -229,24 +229,49 @@ class Handing:
         def work() -> None:
             with suppress(Exception):
                 for seed, probe in wanted:
-                    self.now(operator, seed, probe)
+                    with self._turn:
+                        self._turn.wait_for(lambda: not self._busy and not self._waiting)
+                        self._busy = True
+                    self._hand_over(operator, seed, probe)
 
         threading.Thread(target=work, daemon=True).start()
 
     def now(self, operator: Operator, seed: int, probe: str) -> None:
-        with self._one:
+        if (self._folder / name(operator, seed, probe)).exists():
+            return  # whatever is computed meanwhile
+        with self._turn:
+            self._waiting += 1
+            self._turn.wait_for(lambda: not self._busy)
+            self._waiting -= 1
+            self._busy = True
+        self._hand_over(operator, seed, probe)
+
+    def _hand_over(self, operator: Operator, seed: int, probe: str) -> None:
+        started = self._began = self._began or time.monotonic()
+        try:
             hand_over(operator, seed, probe, self._folder)
+            self._took = self._took or time.monotonic() - started
+        finally:
+            with self._turn:
+                self._busy = False
+                self._turn.notify_all()
+
+    def first_seconds(self) -> tuple[float, bool]:
+        """How long the first set has taken so far, with that which it alternates with, and whether it is done."""
+        now = time.monotonic()
+        return (now - (self._began or now) if self._took is None else self._took), self._took is not None
+
+
+@lru_cache(maxsize=8)  # all that measure in one folder share it
+def handing(folder: Path) -> Handing:
+    return Handing(folder)
 
 
 def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
     """The inputs and answers that were handed over."""
-    from zipfile import BadZipFile
-
     try:
-        with np.load(folder / name(operator, seed, probe), allow_pickle=False) as file:
-            own = f"{seed}."
-            stored = {str(n)[len(own) :]: file[n] for n in file.files if n.startswith(own)}
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        stored = _unpacked(folder / name(operator, seed, probe), f"{seed}.")
+    except (OSError, EOFError, ValueError, OverflowError, TypeError, AttributeError) as error:
         raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
     inputs = {n[len(_INPUT) :]: array for n, array in stored.items() if n.startswith(_INPUT)}
     outputs = [n[len(_WANT) :] for n in stored if n.startswith(_WANT)]
@@ -254,13 +279,15 @@ def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[
 
 
 def _wide(values: Array) -> Array:
-    return values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
+    return values.astype(np.int64) if values.dtype.kind == "i" else widen(values, dtype("f64"))
 
 
 def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int, str]]:
-    """All that finals try kernels on, beside what they are timed on."""
+    """All that finals try kernels on, beside what they are timed on, in the order in which they do."""
+    unlike = [probe for probe in operator.probes() if probe != "normal"]
+    yield from ((seed, probe) for probe in unlike[:1])  # tells most
     yield from ((seed + i, "normal") for i in range(1, other_seeds + 1))
-    yield from ((seed, probe) for probe in operator.probes() if probe != "normal")
+    yield from ((seed, probe) for probe in unlike[1:])
 
 
 _VERSION = 3

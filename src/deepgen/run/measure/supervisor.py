@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ _OTHER_SEEDS, _SPARE_CORES = 2, 4  # that finals verify on; with which our own w
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
 DEATHS = 3  # in a row: on one kernel they set the kernel aside, on different ones the device
 RETAKES = 2  # of a contaminated measurement
+_RETAKEN = 0.05  # of the time that is left to a run, at most: what takes longer is measured once
 ALWAYS_BUSY = 9  # more takes contaminated than not: until there are fewer, everything is taken once
 _LOOK_SECONDS = 0.1  # at the machine, before a kernel is called unstable
 TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fresh worker
@@ -56,15 +58,11 @@ class Supervisor:
         helpers: Helpers | None = None,
         arrays: Path | None = None,
         ahead: bool = False,
+        spare: Callable[[], float] = lambda: inf,
     ) -> None:
-        """`least_seconds`: what one run takes at the machine's peak; anything far below it is not believed, also not
-        when the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most.
-        `cache`: where our own code for the device is kept: a folder, or the cache that the caller builds in.
-        `helpers`: our own code for the device, where it was built elsewhere, or what waits for that.
-        `arrays`: where the inputs and answers lie of an operator that is known as a record only.
-        `ahead`: start a worker at once, in the background, before the first request.
-        """
-        self.task = task
+        """RunnerOptions says what the options mean. Anything far below `least_seconds` is not believed, also not when
+        the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most."""
+        self.task, self._spare = task, spare
         self._builds_running = builds_running
         self._floor = Floor(task, least_seconds, least_again)
         self._retakes = retakes
@@ -86,7 +84,7 @@ class Supervisor:
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
-        self._handing = handed.Handing(self._arrays)
+        self._handing = handed.handing(self._arrays)
         if ahead:
             self._hand_over_ahead()
             threading.Thread(target=self._prepare, name="deepgen-worker", daemon=True).start()
@@ -136,14 +134,14 @@ class Supervisor:
         out = {i: self._verdicts[k] for i, k in enumerate(keys) if self._deaths[k] >= DEATHS}
         retaken = 0
         while racing := [i for i in range(len(entries)) if i not in out]:
-            racers = [entries[i] for i in racing]
+            racers, started = [entries[i] for i in racing], time.monotonic()
             request = {"do": "compare", "rounds": rounds, "seed": seed, "shape": shape, "contenders": racers}
             try:
                 measurements, disturbed = self._take(request, [keys[i] for i in racing])
             except Lost as lost:  # the others are compared again without it
                 out[racing[lost.who]] = _verdict(lost)
                 continue
-            if disturbed and retaken + 1 < self._tries():
+            if disturbed and retaken + 1 < self._tries(time.monotonic() - started):
                 retaken += 1
                 continue
             for i, measured in zip(racing, measurements, strict=True):
@@ -252,6 +250,7 @@ class Supervisor:
         """A measurement that nothing disturbed, or after some tries the last one."""
         policy, beat = self.task.policy, request["beat"]
         for retaken in range(self._tries()):
+            started = time.monotonic()
             [measured], disturbed = self._take(request, [key])
             measured = _noted(measured, retaken=retaken)
             samples = measured.samples
@@ -259,6 +258,8 @@ class Supervisor:
                 return measured
             if beat is not None and is_beaten(samples, policy, beat):
                 return measured  # disturbed or not, it is rejected
+            if self._tries(time.monotonic() - started) < self._tries():
+                return measured  # finals will tell
         # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed. Short
         # measurements do not show what others do.
         if disturbed is None and not measured.conditions["builds"] and conditions.disturbance(_LOOK_SECONDS) is None:
@@ -266,9 +267,10 @@ class Supervisor:
             return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
         return measured
 
-    def _tries(self) -> int:
-        """On a machine that is never quiet, measuring everything several times would only take longer."""
-        return 1 if self._busy >= ALWAYS_BUSY else self._retakes + 1
+    def _tries(self, seconds: float = 0.0) -> int:
+        """At what takes so long. On a machine that is never quiet, measuring everything several times would only take
+        longer."""
+        return 1 if self._busy >= ALWAYS_BUSY or seconds > _RETAKEN * self._spare() else self._retakes + 1
 
     def _suspicious(self, measured: Measurement, beat: float | None, shape: int) -> bool:
         seconds = measured.seconds or 0.0

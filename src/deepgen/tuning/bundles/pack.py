@@ -131,11 +131,14 @@ def _read(text: bytes) -> tuple[bytes, tuple[str, ...]]:
 def _without_words(text: bytes, tree: ast.Module) -> bytes:
     """A fifth of what travels would be docstrings and comments, which nobody reads there. Lines keep their numbers."""
     lines = text.splitlines(keepends=True)
-    texts = (node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr)))
+    texts = [node for node in ast.walk(tree) if isinstance(node, (ast.Constant, ast.JoinedStr))]
     inside = {line for node in texts for line in range(node.lineno, node.end_lineno or 0)}
+    quoted = {line for node in texts for line in range(node.lineno - 1, node.end_lineno or 0) if _has_mark(node)}
     for at, line in enumerate(lines):
         if line.lstrip().startswith(b"#") and at not in inside:
             lines[at] = b"\n"
+        elif b"  # " in line and at not in inside and at not in quoted:
+            lines[at] = line[: line.index(b"  # ")] + b"\n"
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
@@ -144,6 +147,11 @@ def _without_words(text: bytes, tree: ast.Module) -> bytes:
                 indent = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
                 lines[first:last] = [indent + b'""\n', *([b"\n"] * (last - first - 1))]
     return b"".join(lines)
+
+
+def _has_mark(node: ast.Constant | ast.JoinedStr) -> bool:
+    """Whether it may hold what looks like a comment."""
+    return isinstance(node, ast.JoinedStr) or (isinstance(node.value, str) and "#" in node.value)
 
 
 def _imports(tree: ast.Module) -> list[str]:

@@ -9,13 +9,14 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from deepgen import baselines
 from deepgen.baselines import raced
-from deepgen.run.measure import bandwidth, conditions, limits, open_runner, peak_gflops
+from deepgen.run.measure import bandwidth, conditions, handed, limits, open_runner, peak_gflops
 from deepgen.run.measure.afresh import called_afresh
 from deepgen.run.measure.base import AFRESH, Contender, Helper, RunnerOptions, Task, least_seconds
 from deepgen.run.measure.helpers import build_helpers, helpers_for
@@ -90,6 +91,7 @@ class LocalSession:
         self._pool = BuildPool(self._toolchains, task.target, self._cache, self.jobs, engine.limits)
         self._device = FairLock()  # one measurement at a time, from any thread
         self._arrays = Scratch("arrays")
+        self.until = inf  # on the clock of `time.monotonic`: the end of a run's budget
         self._helping = Group()
         self._begun: list[BegunBuild] = []  # before there was a pool
         self._options = RunnerOptions(
@@ -100,6 +102,7 @@ class LocalSession:
             arrays=self._arrays.path,
             least_seconds=lambda: least_seconds(task, self._peak),
             least_again=self._least_again,
+            spare=lambda: self.until - time.monotonic(),
         )
         self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
         self._race: BaselineRace | None = None  # once there are baselines to race
@@ -173,6 +176,10 @@ class LocalSession:
         self._dropped = True
         self._pool.pause()  # until the session closes
         return True
+
+    def reference_seconds(self) -> tuple[float, bool]:
+        """How long a user's reference took for the first inputs, or has taken so far; whether it has ended."""
+        return handed.handing(self._arrays.path).first_seconds()
 
     def build(self, kernel: Kernel) -> Artifact:
         # Not through the pool: finals run in a quiet window, in which the pool starts nothing, and what they need
