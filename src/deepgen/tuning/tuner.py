@@ -17,7 +17,6 @@ from deepgen.tuning.bounded import Bounded, OutOfTime, no_time, within
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.emitting import Emitter
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
-from deepgen.tuning.engines.local import LocalSession
 from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
 from deepgen.tuning.finals.plan import for_finals
 from deepgen.tuning.finals.qualifying import rehearse
@@ -119,11 +118,10 @@ class _Run:
         limit = self.clock.spare if isinstance(engine, LocalEngine) else inf
         try:
             session = within(limit, lambda: engine.open(self.task, self.look), Session.close)
+            session.until = time.monotonic() + self.clock.spare
+            return session
         except OutOfTime:
             raise DeepgenError(no_time(self.clock)) from None
-        if isinstance(session, LocalSession):
-            session.until = time.monotonic() + self.clock.spare
-        return session
 
     def complete(self) -> bool:
         """Whether nothing is left to do: enough trials, and finals held after the last of them."""
@@ -247,8 +245,7 @@ class _Run:
         self._plan_finals(baselines)
 
     def _know_rates(self, session: Session) -> None:
-        """The device's rates, to compare the best with. Measuring them may take a while, which the first trial need not
-        wait for, nor a search that has no time for it."""
+        """The device's rates, to compare the best with: not before the first trial, nor where there is no time."""
         if self.peak is None and self.best.seconds is not None and self.clock.spends(costs.PEAK):
             with self.clock.on("measuring"), self.clock.hearing(costs.PEAK):
                 self.peak, self.bandwidth = session.peak(), session.bandwidth()
@@ -260,8 +257,7 @@ class _Run:
         trials, default = self.journal.trials(), self.journal.right(self.plan.first)
         right = any(trial.ok for trial in trials)
         if not right and not self.state.ended:
-            reference = session.reference_seconds() if isinstance(session, LocalSession) else ()
-            raise DeepgenError(no_time(self.clock, *reference))
+            raise DeepgenError(no_time(self.clock, *session.reference_seconds()))
         if not right and default is None:
             raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
         self.say(phase="finals")

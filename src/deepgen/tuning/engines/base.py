@@ -72,6 +72,8 @@ class Arena(Protocol):
 class Session(Arena, Protocol):
     """An engine at work on one task."""
 
+    until: float  # when a run's budget ends, on the clock of `time.monotonic`: near it nothing long is done twice
+
     @property
     def slots(self) -> int:
         """How many trials can usefully be in flight at once."""
@@ -120,6 +122,10 @@ class Session(Arena, Protocol):
 
     def beat(self, seconds: float) -> None:
         """The best time so far: clearly slower kernels need not be timed to the end."""
+        ...
+
+    def reference_seconds(self) -> tuple[float, bool]:
+        """How long a user's reference took for the first inputs, or has taken so far; whether it has ended."""
         ...
 
     def close(self) -> None:

@@ -178,7 +178,6 @@ class LocalSession:
         return True
 
     def reference_seconds(self) -> tuple[float, bool]:
-        """How long a user's reference took for the first inputs, or has taken so far; whether it has ended."""
         return handed.handing(self._arrays.path).first_seconds()
 
     def build(self, kernel: Kernel) -> Artifact:
