@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pool import FAULTS, Fault
 from pool.emulated import emulated
-from pool.runner import CPU, Place, tried
+from pool.runner import CPU, POLICY, Place, tried
 from pool.texts import described
 
 import deepgen as dg
+from deepgen.run.measure.base import Policy
 from deepgen.targets import resolve
 from deepgen.tuning.finals import crowning
 from needs import toolchain
@@ -27,11 +29,17 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 ONE_OF_EACH = list({(f.point, f.language): f for f in reversed(FAULTS)}.values())
 ON_CPU = [f for f in FAULTS if f.language in CPU.languages and (f.language != "triton" or f in ONE_OF_EACH)]
 EMULATED = [f for f in ONE_OF_EACH if f.language == "cuda"]
+# What many calls, and those in a fresh process, are there for; and of all else one of each point.
+CALLED = ("Threads", "The process", "Kernels that watch the judge")
+FEW_CALLS = replace(POLICY, calls_seconds=0.02, race_seconds=0.1)
 
 
-@pytest.fixture(autouse=True)
-def all_that_winners_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crowning, "LAST_CALLS", True)
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> Policy:
+    """What winners pass takes a second: all of it where it finds the fault."""
+    whole = fault.point in CALLED or fault in ONE_OF_EACH
+    monkeypatch.setattr(crowning, "LAST_CALLS", whole)
+    return POLICY if whole else FEW_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +55,22 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.full_name)
-def test_each_gets_what_is_due(fault: Fault, tmp_path: Path, cache: Path) -> None:
-    outcome = tried(fault, CPU, tmp_path / "study", cache)
+def test_each_gets_what_is_due(fault: Fault, policy: Policy, tmp_path: Path, cache: Path) -> None:
+    outcome = tried(fault, CPU, tmp_path / "study", cache, policy)
     assert outcome.due(fault), outcome
 
 
 @pytest.mark.parametrize("fault", EMULATED, ids=lambda fault: fault.full_name)
-def test_one_of_each_kind_in_cuda_gets_it_too(fault: Fault, gpu: Place, tmp_path: Path, cache: Path) -> None:
-    outcome = tried(fault, gpu, tmp_path / "study", cache)
+def test_one_of_each_kind_in_cuda_gets_it_too(
+    fault: Fault, policy: Policy, gpu: Place, tmp_path: Path, cache: Path
+) -> None:
+    outcome = tried(fault, gpu, tmp_path / "study", cache, policy)
     assert outcome.due(fault), outcome
 
 
 @pytest.mark.parametrize("name", ["the factor is a constant", "indices of 16 bits", "results kept by sixteen samples"])
-def test_the_judge_finds_what_finals_find(name: str, cache: Path) -> None:
+def test_the_judge_finds_what_finals_find(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowning, "LAST_CALLS", True)
     fault = next(fault for fault in ON_CPU if fault.name == name)
     result = dg.judge(described(fault), {"FAULT": 1}, target="cpu", engine=dg.LocalEngine(cache=cache))
     assert not result.right, result.tried

@@ -101,7 +101,7 @@ def on_torch(loaded: Any) -> Call:
     return call
 
 
-def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -> Outcome:
+def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None, policy: Policy = POLICY) -> Outcome:
     """Tune the fault, with the right kernel beside it, load the winner and use it."""
     try:
         what = described(fault)
@@ -112,7 +112,7 @@ def tried(fault: Fault, place: Place, folder: Path, cache: Path | None = None) -
             target=place.target,
             trials=2,
             strategy="exhaustive",
-            policy=POLICY,
+            policy=policy,
             baselines=False,
             transfer=False,
             second_look=False,
