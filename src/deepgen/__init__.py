@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from deepgen.operators.expr.layouts import packed_layout
     from deepgen.operators.expr.serial import text
     from deepgen.operators.named.base import operator
     from deepgen.space import Space
@@ -61,6 +62,7 @@ __getattr__, __dir__ = lazy(
         "deepgen.operators.expr.builder": "compute expression reduce_axis scan tensor",
         "deepgen.operators.named.base": "operator",
         "deepgen.operators.expr.serial": "text",
+        "deepgen.operators.expr.layouts": "packed_layout",
         "deepgen.operators.expr.functions": "abs cos erf exp floor log max maximum min minimum prod rsqrt sigmoid sin "
         "sqrt sum tanh where",
         "deepgen.space": "Space",
@@ -73,6 +75,6 @@ __all__ = [
     "BadInput", "Conv2d", "DeepgenError", "Gemm", "LocalEngine", "Measurement", "NotServed", "Progress", "Softmax",
     "Space", "Study", "Trial", "Verdict", "abs", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp",
     "expression", "floor", "gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max", "maximum",
-    "min", "minimum", "operator", "output", "prod", "reduce_axis", "rsqrt", "scalar", "scan", "sigmoid", "sin",
-    "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
+    "min", "minimum", "operator", "output", "packed_layout", "prod", "reduce_axis", "rsqrt", "scalar", "scan",
+    "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
 ]  # fmt: skip

@@ -1,15 +1,16 @@
 """Heron's case files: operators, each with a list of numbers, and how they are tuned.
 
-{"config": {"method": "CGA", "max_trials": 2000, "in_dtype": "float16", "cases": {"C1": ["c2d", [16, 56, ...]]}}}
+{"config": {"method": "CGA", "max_trials": 2000, "in_dtype": "float16", "cases": {"C1": ["c2d", [16, 56, ...], 3]}}}
 
-What the numbers of a case mean is in `CASES`. Weights of matrix products are N x K. Heron's `scan` multiplies by a
+What the numbers of a case mean is in `CASES`. After those of a convolution, a text says how its weight is packed. A
+third item says how often a network has the layer. Weights of matrix products are N x K. Heron's `scan` multiplies by a
 triangular matrix; here a case is the running sum of a tensor of that shape along its last dimension.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen import gemm
@@ -27,17 +28,17 @@ from deepgen.extend import (
     our_name,
 )
 
-_FILTER = ("k", "kh", "kw")  # one size in deepgen: those of a case must be equal
-_IMAGE = ("N", "H", "W", "CI", "CO", "k", "kw", "stride", "pad", "dilation")
+_FILTER = ("kd", "kh", "kw")
+_IMAGE = ("N", "H", "W", "CI", "CO", "kh", "kw", "stride", "pad", "dilation")
 CASES: Mapping[str, tuple[str, ...]] = {
     "gemm": ("M", "K", "N"),
     "bmm": ("B", "M", "K", "N"),
     "gemv": ("M", "K"),
     "scan": ("M", "N", "K"),
-    "c1d": ("N", "L", "CI", "CO", "k", "stride", "pad", "dilation"),
+    "c1d": ("N", "L", "CI", "CO", "kw", "stride", "pad", "dilation"),
     "c2d": _IMAGE,
     "dil": _IMAGE,
-    "c3d": ("N", "D", "H", "W", "CI", "CO", "k", "kh", "kw", "stride", "pad", "dilation"),
+    "c3d": ("N", "D", "H", "W", "CI", "CO", "kd", "kh", "kw", "stride", "pad", "dilation"),
     "t2d": (*_IMAGE, "out_pad"),
 }
 # deepgen's names of these operators; the others have the same ones.
@@ -73,8 +74,8 @@ def read(document: Document) -> TuningFile:
         if not isinstance(config[key], str):
             raise BadInput(f"config.{key} is {config[key]!r:.80}", where=where, allowed="a name such as float16")
     formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
-    operators = tuple(_case(name, case, formats, where) for name, case in config["cases"].items())
-    if not operators:
+    cases = [_case(name, case, formats, where) for name, case in config["cases"].items()]
+    if not cases:
         raise BadInput("config.cases is empty", where=where, allowed="one case or more")
     method = config.get("method")
     if method is not None and not (isinstance(method, str) and method in _METHODS):
@@ -84,7 +85,8 @@ def read(document: Document) -> TuningFile:
     runs = None if number is None and repeat is None else (number or 1) * (repeat or 1)
     return TuningFile(
         document.path,
-        operators,
+        tuple(dict.fromkeys(operator for operator, _ in cases)),
+        counts=_counted(cases),
         strategy=_METHODS.get(str(method)),
         trials=trials,
         runs=runs,
@@ -94,37 +96,52 @@ def read(document: Document) -> TuningFile:
     )
 
 
-def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> Operator:
-    where = f"{where}: config.cases.{name}"
-    if not (isinstance(case, list) and [type(part) for part in case] == [str, list]):
-        raise BadInput(f"is {case!r:.80}", where=where, allowed='an operator and its numbers: ["gemm", [64, 64, 64]]')
-    kind, numbers = case
+def _counted(cases: Sequence[tuple[Operator, int | None]]) -> dict[Operator, int]:
+    """How often a network has each layer, where the file says so."""
+    if all(count is None for _, count in cases):
+        return {}
+    counts = dict.fromkeys((operator for operator, _ in cases), 0)
+    for operator, count in cases:
+        counts[operator] += 1 if count is None else count
+    return counts
+
+
+def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> tuple[Operator, int | None]:
+    where = f"{where}: config.cases.{name.strip()}"
+    if not (isinstance(case, list) and [type(part) for part in case[:3]] in ([str, list], [str, list, int])):
+        allowed = 'an operator and its numbers, and how often there is one: ["gemm", [64, 64, 64], 3]'
+        raise BadInput(f"is {case!r:.80}", where=where, allowed=allowed)
+    kind, numbers, count = case[0], case[1], case[2] if len(case) > 2 else None
+    if len(case) > 3 or (count is not None and count < 1):
+        raise BadInput(f"is {case!r:.80}", where=where, allowed="a count of at least 1, and nothing after it")
     if kind not in CASES:
         raise BadInput(f"unknown operator {kind!r}", where=where, allowed="one of " + ", ".join(CASES))
     meaning = CASES[kind]
+    packed = {}
+    if "CO" in meaning and numbers and isinstance(numbers[-1], str):
+        *numbers, text = numbers
+        packed = {"weight_layout": text}
     if len(numbers) != len(meaning) or not all(type(number) is int for number in numbers):
         raise BadInput(f"{kind} with {numbers!r:.80}", where=where, allowed=f"whole numbers: {', '.join(meaning)}")
     try:
-        return _operator(kind, dict(zip(meaning, numbers, strict=True)), *formats)
+        return _operator(kind, dict(zip(meaning, numbers, strict=True)), packed, *formats), count
     except BadInput as error:
         raise BadInput(error.what, where=where, allowed=error.allowed) from error
 
 
-def _operator(kind: str, sizes: dict[str, int], of: str, out: str) -> Operator:
+def _operator(kind: str, sizes: dict[str, int], packed: Mapping[str, str], of: str, out: str) -> Operator:
     if kind in ("gemm", "bmm"):
         return gemm(sizes["M"], sizes["N"], sizes["K"], batch=sizes.get("B", 1), dtype=of, c=out, layout="nt")
     if of not in NAMED_FORMATS or NAMED_FORMATS[of][1] != out:
         served = ", ".join(f"{one} and {result}" for one, (_, result) in NAMED_FORMATS.items())
         raise BadInput(f"in_dtype and out_dtype are {of} and {out}", allowed=f"one of {served}")
-    filters = {sizes.pop(side) for side in _FILTER if side in sizes}
-    if len(filters) > 1:
-        raise BadInput(f"{kind}: a filter of {'x'.join(map(str, filters))}", allowed="the same size in each dimension")
+    filters = tuple(sizes.pop(side) for side in _FILTER if side in sizes)
     if kind == "c2d" and sizes["dilation"] == 1:
         del sizes["dilation"]
     elif kind == "c2d":
         kind = "dil"
-    filter_size = {"k": filters.pop()} if filters else {}
-    return OPERATORS.get(_OURS.get(kind, kind)).make({**sizes, **filter_size, "dtype": of})
+    filter_size = {"k": filters} if filters else {}
+    return OPERATORS.get(_OURS.get(kind, kind)).make({**sizes, **filter_size, **packed, "dtype": of})
 
 
 def _count(config: Mapping[str, Any], key: str, where: str) -> int | None:

@@ -31,6 +31,9 @@ CASES: list[tuple[str, Mapping[str, Any]]] = [
     *(("conv3d", {**CONVOLUTION, "D": 6, "H": 7, "W": 8, "layout": one}) for one in ("ndhwc", "ncdhw")),
     *(("dilated_conv2d", {**CONVOLUTION, "H": 9, "W": 12, "groups": 4, "layout": one}) for one in ("nhwc", "nchw")),
     *(("conv_transpose2d", {**CONVOLUTION, "H": 9, "W": 8, "out_pad": 1, "layout": one}) for one in ("nhwc", "nchw")),
+    ("conv2d", {**CONVOLUTION, "H": 9, "W": 8, "k": (1, 7), "pad": (0, 3), "stride": (2, 1)}),
+    ("conv3d", {**CONVOLUTION, "D": 6, "H": 7, "W": 8, "k": (1, 3, 2), "dilation": (1, 2, 1), "pad": (0, 1, 1)}),
+    ("conv_transpose2d", {**CONVOLUTION, "H": 5, "W": 6, "stride": (2, 3), "out_pad": (0, 2), "pad": (1, 0)}),
     *(
         ("depthwise_conv2d", {"N": 2, "C": 5, "H": 9, "W": 8, "k": 3, "pad": 1, "layout": one})
         for one in ("nhwc", "nchw")
@@ -65,9 +68,10 @@ def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str)
         ("mean", {**ROWS, "epilogue": "relu"}, "torch has no single call for mean with relu"),
         ("conv1d", {**CONVOLUTION, "L": 20, "epilogue": "bias,relu"}, "no single call for conv1d with bias,relu"),
         ("conv1d", {**CONVOLUTION, "L": 20, "dtype": "i8"}, "torch computes conv1d of floats"),
+        ("conv2d", {**CONVOLUTION, "H": 9, "W": 9, "weight_layout": "OIhw4i16o4i"}, "weights packed as OIhw4i16o4i"),
         ("elementwise", ROWS, "torch has no single call for elementwise here"),
     ],
-    ids=["epilogue", "two steps", "bytes", "chain"],
+    ids=["epilogue", "two steps", "bytes", "packed", "chain"],
 )
 def test_why_it_has_no_call_is_said(name: str, words: Mapping[str, Any], why: str) -> None:
     assert why in str(baselines.by_name("torch").missing(made(name, words), CPU))

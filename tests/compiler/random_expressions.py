@@ -5,7 +5,7 @@
 On processors kernels are compiled with the flags of studies, many in one file, and run between pages that may not be
 touched. For another machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but
 qemu 7.2 loads 16 bytes for some instructions that load 4. `--keep FOLDER` keeps what is compiled; `cuda` and `hip` are
-emulated; `--only N` repeats one of a seed's.
+emulated; `--only N` repeats one of a seed's. `--convolutions` draws those (`drawn_convolutions.py`) instead.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from drawn import random_expression
+from drawn_convolutions import random_convolution
 
 import deepgen as dg
 from deepgen import targets
@@ -48,18 +49,19 @@ class Case:
     """A kernel: of which expression, in which config."""
 
     number: int
-    operator: ExpressionOperator
+    operator: Any  # with an expression
     sketch: str
     config: dict[str, Any]
     lowered: Any  # a Function, or a Program
 
     def __str__(self) -> str:
-        return f"{self.number}: {dg.text(self.operator.definition)}\n{self.sketch} {self.config}"
+        what = f"{self.operator.describe()}: {dg.text(self.operator.expression())}"
+        return f"{self.number}: {what}\n{self.sketch} {self.config}"
 
     def wrong(self, results: Sequence[Any], inputs: dict[str, Any], answers: Any) -> str:
         """How results differ from the expression's; empty where they do not."""
         tensors = {t.name: t for t in self.operator.tensors()}
-        for name, result in zip(self.operator.definition.outputs, results, strict=True):
+        for name, result in zip(self.operator.expression().outputs, results, strict=True):
             of = tensors[name]
             verdict = compare(result.reshape(of.shape), answers[name], of.dtype, self.operator.tolerance(name))
             if not verdict.ok:
@@ -67,10 +69,10 @@ class Case:
         return ""
 
 
-def case(seed: int, number: int, target: Cpu | Gpu) -> Case | None:
+def case(seed: int, number: int, target: Cpu | Gpu, *, convolutions: bool = False) -> Case | None:
     """The usual config, or any; None where rules do not serve, as functions that HIP has not."""
     random = Random(f"{seed} {number}")
-    operator = ExpressionOperator(random_expression(random))
+    operator: Any = random_convolution(random) if convolutions else ExpressionOperator(random_expression(random))
     rules = Rules()
     if rules.refuses(operator, target):
         return None
@@ -199,7 +201,7 @@ def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
     waiting: list[Case] = []
     for number in numbers:
         try:
-            one = case(args.seed, number, target)
+            one = case(args.seed, number, target, convolutions=args.convolutions)
         except Exception as error:  # lowering is what is tested
             yield None, f"{number}: {type(error).__name__}: {error}"
             continue
@@ -227,6 +229,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compiler", default="gcc")
     parser.add_argument("--run", default="", help="what runs programs of the target, such as qemu-x86_64")
     parser.add_argument("--emulated", action="store_true", help="without the target's instructions for products")
+    parser.add_argument("--convolutions", action="store_true")
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--keep")
     args = parser.parse_args(words)

@@ -38,6 +38,19 @@ def test_a_sample_on_this_processor(compiler: str) -> None:
     assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
 
 
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+def test_convolutions_on_this_processor() -> None:
+    words = ["--convolutions", "--count", "12", "--seed", "7"]
+    assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
+
+
+@pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+@pytest.mark.parametrize("target", ["cuda", "hip"])
+def test_convolutions_emulated(target: str) -> None:
+    words = ["--convolutions", "--count", "6", "--target", target]
+    assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
+
+
 @pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 @pytest.mark.parametrize("target", ["cuda", "hip"])
 def test_a_sample_emulated(target: str) -> None:

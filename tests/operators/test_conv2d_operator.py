@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deepgen import operators
+from deepgen.libraries.entry import is_resized
 from deepgen.operators import Conv2d, TensorFacts, conv2d, references
 from deepgen.operators.compare import compare
 from deepgen.operators.conv2d import FORMATS
+from deepgen.operators.expr.layouts import packed_layout
 from deepgen.vocabulary import BadInput
 from deepgen.vocabulary.dtypes import dtype, narrow
 
@@ -24,8 +26,8 @@ sizes = st.integers(3, 7)
 def loops(op: Conv2d, x: Any, weight: Any) -> tuple[Any, int, int]:
     """The result in nhwc, the products with real pixels, and how many pixels were met."""
     y, products, met = np.zeros((op.n, op.out_h, op.out_w, op.co)), 0, set()
-    for p, q, r, s in product(range(op.out_h), range(op.out_w), range(op.k), range(op.k)):
-        row, column = p * op.stride - op.pad + r, q * op.stride - op.pad + s
+    for p, q, r, s in product(range(op.out_h), range(op.out_w), *map(range, op.kernel)):
+        row, column = p * op.strides[0] - op.pads[0] + r, q * op.strides[1] - op.pads[1] + s
         if 0 <= row < op.h and 0 <= column < op.w:
             y[:, p, q] += x[:, row, column] @ weight[r, s]
             products += op.n * op.ci * op.co
@@ -33,10 +35,14 @@ def loops(op: Conv2d, x: Any, weight: Any) -> tuple[Any, int, int]:
     return y, products, op.n * op.ci * len(met)
 
 
-@given(n=few, h=sizes, w=sizes, ci=few, co=few, k=few, stride=st.integers(1, 4), pad=st.integers(0, 2),
-       layout=st.sampled_from(["nhwc", "nchw"]))  # fmt: skip
+def either(values: st.SearchStrategy[int]) -> st.SearchStrategy[Any]:
+    return st.one_of(values, st.tuples(values, values))
+
+
+@given(n=few, h=sizes, w=sizes, ci=few, co=few, k=either(few), stride=either(st.integers(1, 4)),
+       pad=either(st.integers(0, 2)), layout=st.sampled_from(["nhwc", "nchw"]))  # fmt: skip
 def test_reference_and_work_are_those_of_the_loops(
-    n: int, h: int, w: int, ci: int, co: int, k: int, stride: int, pad: int, layout: str
+    n: int, h: int, w: int, ci: int, co: int, k: Any, stride: Any, pad: Any, layout: str
 ) -> None:
     op = conv2d(n, h, w, ci, co, k, stride=stride, pad=pad, layout=layout, dtype="f64")
     made = op.inputs(3)
@@ -102,6 +108,10 @@ def test_integers_must_be_exact() -> None:
         ({"n": 0}, "N is 0"),
         ({"pad": -1}, "pad is -1"),
         ({"stride": 0}, "stride is 0"),
+        ({"k": (1, 12)}, r"k=1x12 on a padded image of 7x11 \(k <= 7x11\)"),
+        ({"k": (1, 2, 3)}, r"k is \(1, 2, 3\) .*one for each of h, w: 1x2"),
+        ({"pad": (0, -1)}, r"pad is \(0, -1\)"),
+        ({"weight_layout": "OIdhw4i"}, "not of a filter here"),
         ({"layout": "chwn"}, "nhwc, nchw"),
         ({"dtype": "tf32"}, "f32, f64"),
     ],
@@ -118,6 +128,41 @@ def test_words_and_json_lead_back_to_the_operator(layout: str) -> None:
     assert Conv2d.make(op.parameters()) == op
     assert operators.from_json(op.to_json()) == op
     assert operators.record(op).tensors() == op.tensors()
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("packed", ["OIhw4i16o4i", "OhwI64o4i", "ohwi"])
+def test_a_packed_weight_changes_nothing_but_its_place(packed: str, layout: str) -> None:
+    op = conv2d(2, 7, 6, 5, 20, (3, 2), pad=(1, 0), layout=layout, weight_layout=packed)
+    plain = conv2d(2, 7, 6, 5, 20, (3, 2), pad=(1, 0), layout=layout)
+    assert op.probes() == plain.probes() and op.work() == plain.work()
+    for probe in op.probes():
+        made = op.inputs(4, probe)
+        assert made["weight"].shape == op.tensors()[1].shape
+        weight = packed_layout(packed).unpacked(made["weight"], (20, 5, 3, 2))
+        own = weight if layout == "nchw" else weight.transpose(2, 3, 1, 0)
+        got, want = op.reference(made)["y"], plain.reference({"x": made["x"], "weight": own})["y"]
+        np.testing.assert_array_equal(got.values, want.values)
+        np.testing.assert_array_equal(got.scale, want.scale)
+    assert operators.from_json(op.to_json()) == op and operators.record(op).tensors() == op.tensors()
+
+
+def test_old_files_mean_the_same_and_equal_numbers_are_one() -> None:
+    old = {"name": "conv2d", "n": 2, "h": 5, "w": 6, "ci": 3, "co": 4, "k": 3, "stride": 2, "pad": 1, "layout": "nhwc",
+           "dtype": "f32"}  # fmt: skip
+    op = conv2d(2, 5, 6, 3, 4, (3, 3), stride=(2, 2), pad=(1, 1))
+    assert operators.from_json(old) == op and op.to_json() == old and op.is_plain
+
+
+def test_other_shapes_keep_to_one_number_or_two() -> None:
+    even, uneven = conv2d(2, 9, 9, 3, 4, 3), conv2d(2, 9, 9, 3, 4, (1, 3))
+    assert not is_resized(even, uneven) and not is_resized(uneven, even)
+    assert is_resized(uneven, conv2d(1, 9, 8, 3, 4, (1, 5)))
+    arrays = {"x": TensorFacts((2, 9, 9, 3), "f32"), "weight": TensorFacts((1, 5, 3, 4), "f32")}
+    assert uneven.bind(arrays) == conv2d(2, 9, 9, 3, 4, (1, 5))
+    with pytest.raises(BadInput, match="two where not"):
+        uneven.bind({**arrays, "weight": TensorFacts((3, 3, 3, 4), "f32")})
+    assert all(set(near.sizes()) == set(uneven.sizes()) for near in uneven.neighbours())
 
 
 def test_sizes_come_from_a_calls_arrays_and_what_does_not_fit_is_named() -> None:

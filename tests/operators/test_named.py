@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from drawn_convolutions import random_convolution
 
 import deepgen as dg
+from deepgen import operators
 from deepgen.operators import OPERATORS
+from deepgen.operators.expr.layouts import packed_layout
 from deepgen.operators.named.base import Named
 from deepgen.vocabulary import BadInput
 
@@ -25,29 +30,37 @@ def channels_first(x: Any, weight: Any, layout: str, *, transposed: bool = False
     return np.moveaxis(x, -1, 1), weight.transpose([*order, *taps])
 
 
-def convolved(x: Any, weight: Any, stride: int, pad: int, dilation: int, groups: int = 1) -> Any:
+def convolved(x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, groups: int = 1) -> Any:
     space, taps = x.ndim - 2, weight.shape[2:]
-    padded = np.pad(x, [(0, 0), (0, 0), *[(pad, pad)] * space])
-    sizes = [(padded.shape[2 + d] - (taps[d] - 1) * dilation - 1) // stride + 1 for d in range(space)]
+    stride, pad, dilation = (each(option, space) for option in (stride, pad, dilation))
+    padded = np.pad(x, [(0, 0), (0, 0), *((around, around) for around in pad)])
+    sizes = [(padded.shape[2 + d] - (taps[d] - 1) * dilation[d] - 1) // stride[d] + 1 for d in range(space)]
     y = np.zeros((x.shape[0], weight.shape[0], *sizes))
     per_group, own = weight.shape[0] // groups, weight.shape[1]
     for tap in product(*map(range, taps)):
-        ends = [(t * dilation, t * dilation + (n - 1) * stride + 1) for t, n in zip(tap, sizes, strict=True)]
-        met = padded[(slice(None), slice(None), *(slice(a, b, stride) for a, b in ends))]
+        first = [t * apart for t, apart in zip(tap, dilation, strict=True)]
+        ends = [(a, a + (n - 1) * step + 1, step) for a, n, step in zip(first, sizes, stride, strict=True)]
+        met = padded[(slice(None), slice(None), *(slice(*end) for end in ends))]
         for out in range(weight.shape[0]):
             channels = slice(out // per_group * own, out // per_group * own + own)
             y[:, out] += np.tensordot(weight[(out, slice(None), *tap)], met[:, channels], (0, 1))
     return y
 
 
-def scattered(x: Any, weight: Any, stride: int, pad: int, dilation: int, out_pad: int) -> Any:
+def each(option: Any, dimensions: int) -> tuple[int, ...]:
+    return option if isinstance(option, tuple) else (option,) * dimensions
+
+
+def scattered(x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, out_pad: Any) -> Any:
     """Each pixel adds its filter to the result."""
     n, _, height, width = x.shape
-    reach = (weight.shape[2] - 1) * dilation + 1
-    whole = np.zeros((n, weight.shape[1], *((s - 1) * stride + reach + out_pad for s in (height, width))))
+    (up, left), (down, right), (across, along), more = (each(one, 2) for one in (stride, pad, dilation, out_pad))
+    reach = [(taps - 1) * apart + 1 for taps, apart in zip(weight.shape[2:], (across, along), strict=True)]
+    steps = zip((height, width), (up, left), reach, more, strict=True)
+    whole = np.zeros((n, weight.shape[1], *((s - 1) * step + own + last for s, step, own, last in steps)))
     for h, w, r, s in product(range(height), range(width), *map(range, weight.shape[2:])):
-        whole[:, :, h * stride + r * dilation, w * stride + s * dilation] += x[:, :, h, w] @ weight[:, :, r, s]
-    return whole[:, :, pad : whole.shape[2] - pad, pad : whole.shape[3] - pad]
+        whole[:, :, h * up + r * across, w * left + s * along] += x[:, :, h, w] @ weight[:, :, r, s]
+    return whole[:, :, down : whole.shape[2] - down, right : whole.shape[3] - right]
 
 
 def answer(operator: Any) -> tuple[dict[str, Any], Any]:
@@ -105,6 +118,49 @@ def test_a_transposed_convolution(stride: int, pad: int, dilation: int, out_pad:
     np.testing.assert_allclose(got if layout == FIRST else np.moveaxis(got, -1, 1), want, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_convolutions_with_options_for_each_dimension(seed: int) -> None:
+    operator = random_convolution(Random(seed), ["f64"])
+    words, inputs = operator.parameters(), operator.inputs(seed)
+    layout = LAST if words["layout"].endswith("c") else FIRST
+    x, weight, got = inputs["x"], inputs["weight"], operator.reference(inputs)["y"].values
+    transposed, space = operator.name == "conv_transpose2d", x.ndim - 2
+    if (text := words.get("weight_layout", "none")) != "none":
+        own = words["CI"] // words.get("groups", 1)
+        weight = packed_layout(text).unpacked(weight, (words["CO"], own, *each(words["k"], space)))
+        x = x if layout == FIRST else np.moveaxis(x, -1, 1)
+        weight = weight.swapaxes(0, 1) if transposed else weight
+    else:
+        if operator.name == "depthwise_conv2d":
+            weight = weight[:, None] if layout == FIRST else weight[..., None, :]
+        x, weight = channels_first(x, weight, layout, transposed=transposed)
+    told = [words["stride"], words["pad"], words.get("dilation", 1)]
+    groups = words.get("groups", words.get("C", 1))
+    want = scattered(x, weight, *told, words["out_pad"]) if transposed else convolved(x, weight, *told, groups=groups)
+    steps = words.get("epilogue", "none")
+    if "bias" in steps:
+        want = want + inputs["bias"].reshape(1, -1, *[1] * space)
+    if "residual" in steps:
+        want = want + (inputs["residual"] if layout == FIRST else np.moveaxis(inputs["residual"], -1, 1))
+    if "relu" in steps:
+        want = np.maximum(want, 0)
+    np.testing.assert_allclose(got if layout == FIRST else np.moveaxis(got, -1, 1), want, rtol=1e-11, atol=1e-11)
+    assert operators.from_json(json.loads(json.dumps(operator.to_json()))) == operator
+    assert type(operator).make(operator.parameters()) == operator
+
+
+def test_equal_numbers_are_one_and_old_files_mean_the_same() -> None:
+    """What was written before there were options for each dimension."""
+    old = {"name": "conv3d", "N": 1, "D": 4, "H": 5, "W": 6, "CI": 2, "CO": 3, "k": 3, "stride": 2, "pad": 1,
+           "dilation": 1, "dtype": "f32", "layout": "ndhwc", "epilogue": "none"}  # fmt: skip
+    now = dg.operator("conv3d", N=1, D=4, H=5, W=6, CI=2, CO=3, k=(3, 3, 3), stride="2x2x2", pad=[1, 1, 1])
+    assert operators.from_json(old) == now and now.to_json() == old
+    assert now.slug() == "conv3d-f32-N1-D4-H5-W6-CI2-CO3-k3-stride2-pad1"
+    uneven = dg.operator("conv3d", N=1, D=4, H=5, W=6, CI=2, CO=3, k=(1, 3, 3))
+    assert uneven.describe() == "conv3d f32 N=1 D=4 H=5 W=6 CI=2 CO=3 k=1x3x3"
+    assert uneven.sizes()["k_d"] == 1 and uneven.sizes()["stride"] == 1 and "k" not in uneven.sizes()
+
+
 def test_products_and_rows() -> None:
     inputs, got = answer(dg.operator("bmm", B=3, M=4, N=5, K=6, dtype="f64"))
     np.testing.assert_allclose(got, inputs["A"] @ inputs["B"].swapaxes(1, 2), rtol=1e-12)
@@ -141,6 +197,12 @@ def test_products_and_rows() -> None:
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,sqrt"}, "unknown step 'sqrt'"),
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,bias"}, "bias is given twice"),
         ("gemv", {"M": 3, "K": 4, "dtype": "i8", "epilogue": "gelu"}, "with an element of i32"),
+        ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": (1, 2)}, "k is (1, 2)"),
+        ("conv3d", {"N": 1, "D": 5, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": (1, 2)}, "one for each of d, h, w: 1x2x3"),
+        ("conv3d", {"N": 1, "D": 5, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": (1, 7, 1)}, "reaches over 1x7x1"),
+        ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": 1, "weight_layout": "OIhw4i"}, "not of a filter here"),
+        ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": 1, "weight_layout": "OOw"}, "is not understood"),
+        ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": 1, "weight_layout": [1]}, "weight_layout is [1]"),
         ("gemv", {"M": 3, "K": 4, "N": 5}, "has no parameter 'N'"),
         ("gemm", {"M": 3, "N": 4, "K": 5, "epilogue": "relu,bias"}, "or bias and one of them"),
         ("expression", {}, "an expression has no words"),

@@ -24,6 +24,8 @@ def unfit(operator: Operator) -> str | None:
     words = operator.parameters()
     if words["dtype"] not in _FLOATS and operator.name != "scan":
         return f"torch computes {operator.name} of floats"
+    if words.get("weight_layout", "none") != "none":
+        return f"torch has no {operator.name} of weights packed as {words['weight_layout']}"
     epilogue = words.get("epilogue", "none")
     if epilogue not in ("none", *(("bias",) if operator.name in _CONVOLUTIONS else ())):
         return f"torch has no single call for {operator.name} with {epilogue}"

@@ -50,6 +50,7 @@ class TuningFile:
     file: Path
     operators: tuple[Operator, ...] = ()  # one study each, or all in one
     one_kernel: bool = False  # one kernel for all of them
+    counts: Mapping[Operator, int] = field(default_factory=dict)  # how often a network has each
     kernel: OwnKernel | None = None  # in place of operators: words and options may say more of it
     work: RecordedWork | None = None  # in place of operators: what a model computes
     generator: Generator | None = None  # with a space of its own, for the only operator

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from deepgen.operators import filling
@@ -357,8 +356,3 @@ def least_work(operator: Operator, operations: Mapping[str, int]) -> Work:
         read=sum(t.bytes for t in tensors if t.role != OUTPUT),
         written=sum(t.bytes for t in tensors if t.role != INPUT),
     )
-
-
-def plain(size: Any) -> Any:
-    """An integer of another library as a Python int; anything else unchanged."""
-    return int(size) if isinstance(size, Integral) and not isinstance(size, bool) else size

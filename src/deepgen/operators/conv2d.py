@@ -1,7 +1,8 @@
 """2-D convolution: y[n, p, q, co] = sum of x[n, p * stride - pad + r, q * stride - pad + s, ci] * weight[r, s, ci, co].
 
 The filter is k x k; terms outside the image are left out. In layout `nhwc` x is N x H x W x CI and weight
-k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x.
+k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x. k, stride and pad are
+one number for both dimensions, or a pair. The weight may be packed, as OIhw4i16o4i.
 """
 
 from __future__ import annotations
@@ -11,25 +12,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, plain
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
+from deepgen.operators.expr.layouts import WEIGHT_LAYOUT, filter_layout
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.gemm import gemm
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
 from deepgen.operators.signature import Param, Signature, Size, Solved, TensorFacts
-from deepgen.operators.words import Word
+from deepgen.operators.words import NONE, Word, of_sides, plain, shown
 from deepgen.vocabulary.dtypes import DType, dtype, narrow, our_name, widen
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.json import JsonObject
 from deepgen.vocabulary.kernel import Kernel
 
 # Format of x and weight -> that of sums, that of y.
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
            "i8": ("i32", "i32")}  # fmt: skip
-OUT_H, OUT_W = (f"({side} + 2 * pad - k) // stride + 1" for side in "HW")
-_SHAPES: dict[str, tuple[tuple[Size, ...], ...]] = {  # of x, weight and y
-    "nhwc": (("N", "H", "W", "CI"), ("k", "k", "CI", "CO"), ("N", OUT_H, OUT_W, "CO")),
-    "nchw": (("N", "CI", "H", "W"), ("CO", "CI", "k", "k"), ("N", "CO", OUT_H, OUT_W)),
-}
-LAYOUTS = (*_SHAPES,)
+LAYOUTS = ("nhwc", "nchw")
+_EACH = ("k", "stride", "pad")  # may differ by dimension
+_SIDES = ("h", "w")
+
+
+def _out(side: str, k: str, stride: str, pad: str) -> str:
+    return f"({side} + 2 * {pad} - {k}) // {stride} + 1"
+
+
+OUT_H, OUT_W = (_out(side, *_EACH) for side in "HW")  # where one number serves both dimensions
 
 _PROBES = ("normal", "large", "denormal", "zeros", "special", "exact")
 _LARGE = {"f16": 8.0}  # where 2**40 would overflow: the sums must stay finite
@@ -47,11 +54,12 @@ class Conv2d(Operator):
         Word("W", "image width", needed=True),
         Word("CI", "input channels", needed=True),
         Word("CO", "output channels", needed=True),
-        Word("k", "filter height and width", needed=True),
-        Word("stride", "stride in pixels", default=1),
-        Word("pad", "zero padding on each side, in pixels", default=0, least=0),
+        Word("k", "filter height and width: 3, or 1x7", needed=True, sides=_SIDES),
+        Word("stride", "stride in pixels", default=1, sides=_SIDES),
+        Word("pad", "zero padding on each side, in pixels", default=0, least=0, sides=_SIDES),
         Word("dtype", "data type of x and weight; i8 gives i32", "choice", "f32", choices=(*FORMATS,)),
         Word("layout", "order of the dimensions", "choice", "nhwc", choices=LAYOUTS),
+        WEIGHT_LAYOUT,
     )
 
     n: int
@@ -59,21 +67,27 @@ class Conv2d(Operator):
     w: int
     ci: int
     co: int
-    k: int
-    stride: int = 1
-    pad: int = 0
+    k: int | tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    pad: int | tuple[int, int] = 0
     layout: str = "nhwc"
     dtype: str = "f32"
+    weight_layout: str = NONE
 
     def __post_init__(self) -> None:
-        for word, size in self.sizes().items():
-            least = 0 if word == "pad" else 1
-            if isinstance(size, bool) or not isinstance(size, int) or size < least:
-                raise BadInput(f"conv2d: {word} is {size!r}", allowed=f"must be an integer of at least {least}")
-        for word, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
+        for word in self.words:
+            if word.kind == "size":
+                try:
+                    size = word.check(getattr(self, word.name.lower()))
+                except BadInput as error:
+                    raise BadInput(f"conv2d: {error.what}", allowed=error.allowed) from error
+                object.__setattr__(self, word.name.lower(), size)
+        for name, value, allowed in (("layout", self.layout, LAYOUTS), ("dtype", self.dtype, (*FORMATS,))):
             if value not in allowed:
-                raise BadInput(f"conv2d: {word} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
-        _check_filter(self.sizes())
+                raise BadInput(f"conv2d: {name} {value!r} is unknown", allowed="one of " + ", ".join(allowed))
+        packed = filter_layout(WEIGHT_LAYOUT.check(self.weight_layout), 2)
+        object.__setattr__(self, "weight_layout", NONE if packed is None else packed.text)
+        self._check_filter(self.sizes())
 
     @property
     def dtypes(self) -> tuple[DType, DType, DType]:
@@ -82,17 +96,35 @@ class Conv2d(Operator):
         return dtype(self.dtype), dtype(acc), dtype(out)
 
     @property
+    def kernel(self) -> tuple[int, int]:
+        return both(self.k)
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        return both(self.stride)
+
+    @property
+    def pads(self) -> tuple[int, int]:
+        return both(self.pad)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one number serves both dimensions, and the weight lies as the layout says: families by hand."""
+        uneven = any(isinstance(size, tuple) for size in (self.k, self.stride, self.pad))
+        return not uneven and self.weight_layout == NONE
+
+    @property
     def out_h(self) -> int:
-        return (self.h + 2 * self.pad - self.k) // self.stride + 1
+        return (self.h + 2 * self.pads[0] - self.kernel[0]) // self.strides[0] + 1
 
     @property
     def out_w(self) -> int:
-        return (self.w + 2 * self.pad - self.k) // self.stride + 1
+        return (self.w + 2 * self.pads[1] - self.kernel[1]) // self.strides[1] + 1
 
     @property
     def reduced(self) -> int:
         """The number of products in one output."""
-        return self.ci * self.k * self.k
+        return self.ci * self.kernel[0] * self.kernel[1]
 
     def describe(self) -> str:
         image = f"{self.n}x{self.h}x{self.w}x{self.ci}"
@@ -103,12 +135,24 @@ class Conv2d(Operator):
         return f"conv2d-{self._formats()}-{self.layout}-{image}-{self._filter('-')}"
 
     def _filter(self, between: str) -> str:
-        apart = [f"stride{between}{self.stride}"] if self.stride != 1 else []
-        around = [f"pad{between}{self.pad}"] if self.pad else []
-        return between.join([f"{self.k}x{self.k}", *apart, *around])
+        apart = [f"stride{between}{shown(self.stride)}"] if self.stride != 1 else []
+        around = [f"pad{between}{shown(self.pad)}"] if self.pad else []
+        packed = [self.weight_layout] if self.weight_layout != NONE else []
+        return between.join([shown(self.kernel), *apart, *around, *packed])
+
+    def _shapes(self) -> tuple[tuple[Size, ...], ...]:
+        """Of x, weight and y."""
+        k, stride, pad = ((*of_sides(word, getattr(self, word.name)),) for word in self.words if word.sides)
+        k, stride, pad = ((one * 2)[:2] for one in (k, stride, pad))
+        outs = tuple(_out(*names) for names in zip("HW", k, stride, pad, strict=True))
+        packed = filter_layout(self.weight_layout, 2)
+        filters = () if packed is None else packed.symbols(("CO", "CI", *k))
+        if self.layout == "nhwc":
+            return ("N", "H", "W", "CI"), filters or (*k, "CI", "CO"), ("N", *outs, "CO")
+        return ("N", "CI", "H", "W"), filters or ("CO", "CI", *k), ("N", "CO", *outs)
 
     def signature(self) -> Signature:
-        image, weight, result = _SHAPES[self.layout]
+        image, weight, result = self._shapes()
         of = self.dtypes[0]
         whole = integer_range(of, largest_factor(self.reduced, 2**31 - 1)) if of.integer else None
         return Signature(
@@ -120,33 +164,44 @@ class Conv2d(Operator):
         )
 
     def sizes(self) -> Mapping[str, int]:
-        return {
-            "N": self.n,
-            "H": self.h,
-            "W": self.w,
-            "CI": self.ci,
-            "CO": self.co,
-            "k": self.k,
-            "stride": self.stride,
-            "pad": self.pad,
-        }
+        words = (word for word in self.words if word.kind == "size")
+        each = (of_sides(word, getattr(self, word.name.lower())) for word in words)
+        return {name: size for sizes in each for name, size in sizes.items()}
 
     def solve(self, arrays: Mapping[str, TensorFacts]) -> Solved:
         """A filter that fits nowhere is an error, not an empty result, even if some size is zero."""
         solved = super().solve(arrays)
-        _check_filter(solved.sizes)
+        self._check_filter(solved.sizes)
         return solved
 
+    def _check_filter(self, sizes: Mapping[str, int]) -> None:
+        """`sizes`: of this convolution or another shape of it."""
+        k, pad = (both(sizes.get(name) or tuple(sizes.get(f"{name}_{s}", 0) for s in _SIDES)) for name in ("k", "pad"))
+        images = [sizes[side] + 2 * around for side, around in zip("HW", pad, strict=True)]
+        if any(own > image for own, image in zip(k, images, strict=True)):
+            even, padded = k[0] == k[1], shown((*images,))
+            words = f"conv2d: a filter with k={k[0] if even else shown(k)} on a padded image of {padded}"
+            raise BadInput(words, allowed=f"k <= {min(images) if even else padded}")
+
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Conv2d:
-        new: dict[str, Any] = {word.lower(): size for word, size in sizes.items()}
-        return replace(self, **new)
+        new: dict[str, Any] = {}
+        for word in self.words:
+            names = [*of_sides(word, getattr(self, word.name.lower()))] if word.kind == "size" else []
+            if any(name in sizes for name in names):
+                own = [sizes[name] for name in names]
+                new[word.name.lower()] = own[0] if len(own) == 1 else (*own,)
+        other = replace(self, **new)
+        if not sizes.keys() <= other.sizes().keys():  # kernels name the sizes that they were made with
+            what = f"conv2d: k={shown(other.k)} stride={shown(other.stride)} pad={shown(other.pad)}"
+            raise BadInput(what, allowed="one number for both dimensions where that was so, and two where not")
+        return other
 
     def work(self) -> Work:
         """Counts products with real pixels, and pixels that some output needs: a stride beyond k skips others."""
         import numpy as np
 
         of, _, out = self.dtypes
-        rows, columns = self._taps(self.h, self.out_h), self._taps(self.w, self.out_w)
+        rows, columns = self._taps(0, self.h, self.out_h), self._taps(1, self.w, self.out_w)
         products = self.n * self.ci * self.co * rows.size * columns.size
         pixels = self.n * self.ci * np.unique(rows).size * np.unique(columns).size
         return Work(
@@ -155,11 +210,12 @@ class Conv2d(Operator):
             written=self.n * self.out_h * self.out_w * self.co * out.bytes,
         )
 
-    def _taps(self, size: int, outputs: int) -> Array:
+    def _taps(self, side: int, size: int, outputs: int) -> Array:
         """The rows (or columns) of the image that the filter meets, one for each output and row of the filter."""
         import numpy as np
 
-        places = np.add.outer(np.arange(outputs) * self.stride - self.pad, np.arange(self.k))
+        first = np.arange(outputs) * self.strides[side] - self.pads[side]
+        places = np.add.outer(first, np.arange(self.kernel[side]))
         real: Array = places[(places >= 0) & (places < size)]
         return real
 
@@ -170,6 +226,11 @@ class Conv2d(Operator):
         """Special values are only in x: a kernel may multiply weights by the zeros of the padding."""
         import numpy as np
 
+        packed = filter_layout(self.weight_layout, 2)
+        if packed is not None:  # in the order O, I, h, w
+            drawn_plain = replace(self, layout="nchw", weight_layout=NONE).inputs(seed, probe)
+            x, weight = drawn_plain["x"], packed.packed(drawn_plain["weight"])
+            return {"x": np.ascontiguousarray(np.moveaxis(x, 1, -1)) if self.layout == "nhwc" else x, "weight": weight}
         if probe not in self.probes():
             raise BadInput(f"conv2d: unknown probe {probe!r}", allowed="one of " + ", ".join(self.probes()))
         if probe == "exact":
@@ -195,9 +256,9 @@ class Conv2d(Operator):
 
         rng = np.random.default_rng([seed, zlib.crc32(b"exact")])
         of, _, out = self.dtypes
-        pairs = cancelling(rng, self.ci, max(1, int(1.0 / out.epsilon) // self.k**2))
+        pairs = cancelling(rng, self.ci, max(1, int(1.0 / out.epsilon) // (self.reduced // self.ci)))
         image = rng.integers(2, size=(2, self.h, self.w, self.ci), dtype=bool)  # whether a number is -1
-        weight = rng.integers(2, size=(self.k, self.k, self.ci, self.co), dtype=bool)
+        weight = rng.integers(2, size=(*self.kernel, self.ci, self.co), dtype=bool)
         image[..., pairs.second] = image[..., pairs.first]
         weight[:, :, pairs.second] = ~weight[:, :, pairs.first]
         if self.layout == "nchw":
@@ -222,7 +283,7 @@ class Conv2d(Operator):
     def expression(self) -> Expression:
         from deepgen.operators.named.convolutions import DilatedConv2d
 
-        parameters = {**self.parameters(), "dilation": 1}
+        parameters: dict[str, Any] = {**self.parameters(), "dilation": 1}
         return replace(DilatedConv2d.make(parameters).expression(), name=self.name)
 
     def tolerance(self, output: str = "y", probe: str = "normal") -> Tolerance:
@@ -234,14 +295,18 @@ class Conv2d(Operator):
         return conv2d(**{word.lower(): value for word, value in parameters.items()})
 
     def parameters(self) -> Mapping[str, Any]:
-        return {**self.sizes(), "dtype": self.dtype, "layout": self.layout}
+        return {word.name: getattr(self, word.name.lower()) for word in self.words}
+
+    def to_json(self) -> JsonObject:
+        """As before there were pairs and packed weights, where there are none."""
+        own = {name: [*value] if isinstance(value, tuple) else value for name, value in super().to_json().items()}
+        return {name: value for name, value in own.items() if (name, value) != ("weight_layout", NONE)}
 
 
-def _check_filter(sizes: Mapping[str, int]) -> None:
-    height, width = (sizes[side] + 2 * sizes["pad"] for side in "HW")
-    if sizes["k"] > min(height, width):
-        words = f"conv2d: a filter with k={sizes['k']} on a padded image of {height}x{width}"
-        raise BadInput(words, allowed=f"k <= {min(height, width)}")
+def both(size: int | tuple[int, ...]) -> tuple[int, int]:
+    """The number of each dimension."""
+    height, width = size if isinstance(size, tuple) else (size, size)
+    return height, width
 
 
 def conv2d(
@@ -250,15 +315,18 @@ def conv2d(
     w: int,
     ci: int,
     co: int,
-    k: int,
+    k: int | tuple[int, int],
     *,
-    stride: int = 1,
-    pad: int = 0,
+    stride: int | tuple[int, int] = 1,
+    pad: int | tuple[int, int] = 0,
     dtype: str = "f32",
     layout: str = "nhwc",
+    weight_layout: str = NONE,
 ) -> Conv2d:
-    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats give themselves."""
-    sizes = (n, h, w, ci, co, k, stride, pad)
-    n, h, w, ci, co, k, stride, pad = map(plain, sizes)
+    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats give themselves.
+
+    k, stride and pad may be pairs: for rows and for columns. `weight_layout`: how the weight is packed, OIhw4i16o4i.
+    """
     layout = layout.lower() if isinstance(layout, str) else layout
-    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, our_name(dtype))
+    n, h, w, ci, co = map(plain, (n, h, w, ci, co))
+    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, our_name(dtype), weight_layout)

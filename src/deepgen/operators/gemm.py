@@ -11,11 +11,11 @@ from math import isfinite, sqrt
 from typing import Any, ClassVar
 
 from deepgen.operators import gemm_inputs
-from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.products import EXACT_SHARE, tiny_floor
 from deepgen.operators.signature import ROWS, Param, Signature, Size, Solved, TensorFacts, number
-from deepgen.operators.words import Word
+from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.dtypes import DTYPES, DType, dtype, our_name
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject

@@ -9,6 +9,7 @@ import numpy as np
 
 from deepgen.operators.base import Answer, Array
 from deepgen.operators.compare import scale_format
+from deepgen.operators.expr.layouts import filter_layout
 from deepgen.operators.products import distinct
 from deepgen.vocabulary.dtypes import widen
 from deepgen.vocabulary.kernel import Kernel, LaunchPlan, ScalarArg, Source, Step, TensorArg
@@ -212,7 +213,11 @@ _CHUNK_BYTES = 32 << 20  # of patches that the reference multiplies at once
 def conv2d_reference(conv: Conv2d, inputs: Mapping[str, Array]) -> dict[str, Answer]:
     of, _, out = conv.dtypes
     image, weight = inputs["x"], inputs["weight"]
-    if conv.layout == "nchw":
+    packed = filter_layout(conv.weight_layout, 2)
+    if packed is not None:
+        weight = packed.unpacked(weight, (conv.co, conv.ci, *conv.kernel)).transpose(2, 3, 1, 0)
+        image = np.moveaxis(image, 1, -1) if conv.layout == "nchw" else image
+    elif conv.layout == "nchw":
         image, weight = np.moveaxis(image, 1, -1), weight.transpose(2, 3, 1, 0)
     with np.errstate(all="ignore"):
         # Sums of 8-bit products are exact in float64, which numpy multiplies a hundred times faster than integers.
@@ -249,16 +254,16 @@ def _conv2d_product(conv: Conv2d, image: Array, weight: Array) -> Array:
 
 
 def _padded(conv: Conv2d, images: Array) -> Array:
-    around = (conv.pad, conv.pad)
+    rows, columns = ((around, around) for around in conv.pads)
     wide = widen(images, conv.dtypes[0]).astype(np.float64)
-    padded: Array = np.pad(wide, ((0, 0), around, around, (0, 0)))
+    padded: Array = np.pad(wide, ((0, 0), rows, columns, (0, 0)))
     return padded
 
 
 def _patches(conv: Conv2d, padded: Array) -> Array:
     """The input patch of each output: images x rows x columns x channels x k x k, as a view."""
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (conv.k, conv.k), axis=(1, 2))
-    patches: Array = windows[:, :: conv.stride, :: conv.stride]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, conv.kernel, axis=(1, 2))
+    patches: Array = windows[:, :: conv.strides[0], :: conv.strides[1]]
     return patches
 
 

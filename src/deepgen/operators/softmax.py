@@ -12,10 +12,10 @@ from math import sqrt
 from typing import ClassVar
 
 from deepgen.operators import drawing
-from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work, plain
+from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ROWS, Param, Signature
-from deepgen.operators.words import Word
+from deepgen.operators.words import Word, plain
 from deepgen.vocabulary.dtypes import DType, narrow, our_name, widen
 from deepgen.vocabulary.dtypes import dtype as dtype_named
 from deepgen.vocabulary.errors import BadInput

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from deepgen.vocabulary.dtypes import DTYPES, our_name
 from deepgen.vocabulary.errors import BadInput
 
+NONE = "none"
 MOST_DIGITS = 18  # more than any machine holds; it catches typing errors
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
@@ -20,7 +22,9 @@ class Word:
     `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
     none; capitals and other libraries' names of number formats are understood). A word that is not `needed` may be
     left out; `default` describes in the help what happens then. Sizes whose names are
-    single capital letters may share a value: `MN=1024`.
+    single capital letters may share a value: `MN=1024`. A size with `sides` may have a number for each of these
+    dimensions, `k=1x7` or k=(1, 7); equal ones are one number. A word that is `later` came after studies were kept:
+    they know nothing of it, so its default is not written.
     """
 
     name: str
@@ -31,6 +35,8 @@ class Word:
     choices: tuple[str, ...] = ()
     least: int = 1
     aliases: tuple[str, ...] = ()
+    sides: tuple[str, ...] = ()
+    later: bool = False
 
     @property
     def letter(self) -> bool:
@@ -39,15 +45,28 @@ class Word:
 
     def read(self, text: str) -> Any:
         """The value that a text stands for. Raises BadInput."""
-        kinds = {"size": _whole, "number": _number, "flag": _flag}
+        kinds = {"size": self._sized if self.sides else _whole, "number": _number, "flag": _flag}
         return self.check(kinds[self.kind](text) if self.kind in kinds else text, text)
+
+    def _sized(self, text: str) -> Any:
+        """`1x7` as a number for each dimension."""
+        sizes = tuple(map(_whole, text.split("x")))
+        return sizes[0] if len(sizes) == 1 else sizes
 
     def check(self, value: Any, shown: Any = None) -> Any:
         """The value itself, if it is valid for this word. Raises BadInput, which shows `shown`."""
-        meant = self._choice(value) if self.choices else value
+        meant = self._choice(value) if self.choices else self._one(value) if self.sides else value
         if not self._fits(meant):
             raise BadInput(f"{self.name} is {value if shown is None else shown!r}", allowed=self.allowed())
         return meant
+
+    def _one(self, value: Any) -> Any:
+        """Equal numbers of all dimensions as one; a text as in files."""
+        sizes = self._sized(value) if isinstance(value, str) else value
+        if not isinstance(sizes, (list, tuple)):
+            return plain(sizes)
+        sizes = tuple(map(plain, sizes))
+        return sizes[0] if len(sizes) == len(self.sides) and len(set(sizes)) == 1 else sizes
 
     def _choice(self, value: Any) -> Any:
         """The choice that a text or a whole number stands for: `NT` for nt, `float32` for f32, 1 for "1"."""
@@ -58,8 +77,10 @@ class Word:
     def allowed(self) -> str:
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        kinds = {"size": f"must be an integer of at least {self.least}", "number": "a number", "flag": "true or false"}
-        return kinds.get(self.kind, "a text")
+        several = "x".join(str(n + 1) for n in range(len(self.sides)))
+        each = f", or one for each of {', '.join(self.sides)}: {several}" if len(self.sides) > 1 else ""
+        size = f"must be an integer of at least {self.least}{each}"
+        return {"size": size, "number": "a number", "flag": "true or false"}.get(self.kind, "a text")
 
     def example(self) -> str:
         return f"{self.name}={self.choices[0] if self.choices else self.default or 1024}"
@@ -68,10 +89,28 @@ class Word:
         if self.kind == "flag":
             return isinstance(value, bool)
         if self.kind == "size":
-            return type(value) is int and self.least <= value < 10**MOST_DIGITS
+            sizes = value if isinstance(value, tuple) and len(value) == len(self.sides) else (value,)
+            return all(type(size) is int and self.least <= size < 10**MOST_DIGITS for size in sizes)
         if self.kind == "number":
             return type(value) in (int, float) and abs(value) < float("inf")
         return value in self.choices if self.choices else isinstance(value, str) and bool(value)
+
+
+def plain(size: Any) -> Any:
+    """An integer of another library as a Python int; anything else unchanged."""
+    return int(size) if isinstance(size, Integral) and not isinstance(size, bool) else size
+
+
+def of_sides(word: Word, value: Any) -> dict[str, int]:
+    """The sizes that a value stands for, by their names: k, or k_h and k_w where they differ."""
+    if not isinstance(value, tuple):
+        return {word.name: value}
+    return {f"{word.name}_{side}": size for side, size in zip(word.sides, value, strict=True)}
+
+
+def shown(value: Any) -> Any:
+    """A value as it is written: 1x7 for a number in each dimension."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def words_of(operator: type[Any]) -> Mapping[str, Word]:

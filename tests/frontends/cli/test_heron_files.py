@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled import COMPILERS, NO_COMPILER
 
+import deepgen as dg
+from deepgen import operators
+from deepgen.frontends import formats
 from deepgen.frontends.formats import Document, TuningFile, tuning_of
 from deepgen.settings import Settings
 from deepgen.tuning import Study
@@ -46,6 +50,51 @@ def test_the_numbers_of_every_case_are_understood() -> None:
     assert [operator.describe() for operator in told.operators] == [says for _, says in CASES.values()]
     assert (told.strategy, told.trials, told.runs) == ("constrained_ga", 4, 6)
     assert (told.run_seconds, told.build_seconds) == (50, 50)
+
+
+FOLDER = Path(__file__).parents[2] / "data" / "heron"
+FILES = sorted(FOLDER.glob("*/*.json"))
+
+
+def test_all_files_are_read_as_they_are() -> None:
+    assert len(FILES) == 13
+    files = {f"{path.parent.name}/{path.stem}": formats.read(path) for path in FILES}
+    networks = {name: (len(file.operators), sum(file.counts.values())) for name, file in files.items() if file.counts}
+    assert networks == {"figure10/bert": (3, 84), "figure10/inceptionv3": (43, 94), "figure10/resnet50": (21, 54),
+                        "figure10/vgg16": (10, 17)}  # fmt: skip
+    described = {name: [one.describe() for one in file.operators] for name, file in files.items()}
+    assert "conv2d f16 nhwc 16x17x17x128 to 128 by 1x7" in described["figure10/inceptionv3"]
+    assert "conv2d i8_i32 nhwc 1x14x14x256 to 512 by 1x1 stride 2 OhwI48o4i" in described["figure8/c2d"]
+    packed = {name: {one.parameters().get("weight_layout") for one in file.operators} for name, file in files.items()}
+    assert packed["figure8/t2d"] == {"OIhw4i16o4i"} and packed["figure8/c1d"] == {"OwI64o4i"}
+    for file in files.values():
+        assert all(operators.from_json(one.to_json()) == one for one in file.operators)
+
+
+def test_a_network_is_added_up(deepgen: Callable, project: Path) -> None:
+    cases = {"layer-0 ": ["c2d", [1, 9, 9, 8, 16, 1, 7, 1, 0, 1], 2], "layer-1": ["gemm", [16, 16, 16], 3],
+             "layer-2": ["gemm", [16, 16, 16]]}  # fmt: skip
+    (project / "net.json").write_text(json.dumps(content(cases, max_trials=2)))
+    said = deepgen("tune", "net.json", "--target", "sim", "--out", "s", "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    each = {study["operator"]["name"]: study["winner"]["seconds"] for study in told["studies"]}
+    assert told["network"]["seconds"] == pytest.approx(2 * each["conv2d"] + 4 * each["gemm"])
+    assert (told["network"]["layers"], told["network"]["calls"]) == (2, 6)
+    said = deepgen("tune", "net.json", "--target", "sim", "--out", "s")
+    assert "network of 2 layers, 6 calls" in said.out and "in all" in said.out
+    said = deepgen("show", "net.json")
+    assert said.code == 0 and "by 1x7" in said.out
+    assert json.loads(deepgen("show", "net.json", "--json").out)["operators"][1]["count"] == 4
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+@pytest.mark.parametrize(("name", "place"), [("figure10/inceptionv3", 22), ("figure8/c2d", -1)])
+def test_a_case_is_tuned_on_this_processor(name: str, place: int, tmp_path: Path) -> None:
+    operator = formats.read(FOLDER / f"{name}.json").operators[place]
+    one = operator.make({**operator.parameters(), "N": 1})  # of the network's batch
+    study = dg.tune(one, target="cpu", trials=1, baselines=False, out=tmp_path)
+    assert study.best().trial.ok
 
 
 def test_a_file_gives_a_study_a_case(deepgen: Callable, project: Path) -> None:
@@ -95,7 +144,10 @@ def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Call
         ({"cases": {"X": ["c9d", [1]]}}, "unknown operator 'c9d'"),
         ({"cases": {"X": ["gemm", [1, 2]]}}, "whole numbers: M, K, N"),
         ({"cases": {"X": "gemm"}}, "an operator and its numbers"),
-        ({"cases": {"X": ["c2d", [16, 28, 28, 128, 256, 1, 3, 2, 0, 1]]}}, "the same size"),
+        ({"cases": {"X": ["gemm", [4, 4, 4], 0]}}, "a count of at least 1"),
+        ({"cases": {"X": ["gemm", [4, 4, 4], 1, 2]}}, "nothing after it"),
+        ({"cases": {"X": ["gemm", [4, 4, 4, "OIhw4i"]]}}, "whole numbers: M, K, N"),
+        ({"cases": {"X": ["c2d", [16, 28, 28, 128, 256, 1, 3, 2, 0, 1, "OIdhw4i"]]}}, "not of a filter here"),
         ({"cases": {"X": ["gemv", [4, 4]]}, "out_dtype": "float32"}, "in_dtype and out_dtype"),
         ({"cases": {"X": [[], []]}}, "an operator and its numbers"),
         ({"cases": {}}, "one case or more"),

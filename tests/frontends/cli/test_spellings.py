@@ -49,6 +49,20 @@ def test_a_config_file_may_use_them(tmp_path: Path) -> None:
     assert formats.read(file).operators == (dg.gemm(64, 64, 64, dtype="f16", layout="nt"),)
 
 
+def test_a_number_for_each_dimension(tmp_path: Path) -> None:
+    wanted = dg.conv2d(1, 8, 9, 4, 4, (1, 7), pad=(0, 3))
+    assert words.parse(["conv2d", "N=1", "H=8", "W=9", "CI=4", "CO=4", "k=1x7", "pad=0x3", "stride=1x1"])[0] == wanted
+    file = tmp_path / "layers.toml"
+    for k in ("[1, 7]", '"1x7"'):
+        file.write_text(f'operator = "conv2d"\nshapes = [{{ N=1, H=8, W=9, CI=4, CO=4, k={k}, pad=[0, 3] }}]\n')
+        assert formats.read(file).operators == (wanted,)
+    for word in ("k=1x7x1", "k=x7", "k=1x", "k=0x7"):
+        with pytest.raises(BadInput, match=r"integer of at least 1, or one for each of h, w: 1x2"):
+            words.parse(["conv2d", "N=1", "H=8", "W=9", "CI=4", "CO=4", word])
+    with pytest.raises(BadInput, match=r"integer of at least 1\)"):
+        words.parse(["conv2d", "N=1x1", "H=8", "W=9", "CI=4", "CO=4", "k=1"])
+
+
 def test_formats_of_single_tensors() -> None:
     mixed = dg.gemm(64, 64, 64, dtype="half", c="float32", acc="float32")
     assert mixed == dg.gemm(64, 64, 64, dtype="f16", c="f32", acc="f32")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown, write_text
-from deepgen.report.words import compared, gained, outdone, without_advice
+from deepgen.operators import Operator
+from deepgen.report.words import TOO_NOISY, compared, gained, outdone, without_advice
 from deepgen.tuning import Study
 from deepgen.tuning.study.text import as_perf_stats, bound_text, lost_baselines, rate_text, seconds_text
 from deepgen.vocabulary.errors import DeepgenError
@@ -84,6 +85,46 @@ def print_ranking(studies: Sequence[Study]) -> None:
             ahead = [study for study in winners if study.best().kernel.plan.prepare]
             _print_winners(f"{operator}: families, the fastest first", [s for s in winners if s not in ahead])
             _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
+
+
+def network(studies: Sequence[Study], counts: Mapping[Operator, int]) -> dict[str, Any]:
+    """The time of a whole network: each layer's, as often as there is one. A baseline counts where it ran all layers.
+
+    Where families competed for a layer, its fastest winner counts.
+    """
+    best: dict[Operator, dict[str, Any]] = {}
+    for study in studies:
+        summary: dict[str, Any] = study.summary()
+        before = best.get(study.operator)
+        if summary["winner"] and (before is None or summary["winner"]["seconds"] < before["winner"]["seconds"]):
+            best[study.operator] = summary
+    rows = [(counts[operator], one) for operator, one in best.items() if operator in counts]
+    timed = [{row["name"]: row["seconds"] for row in one["baselines"] if row.get("seconds")} for _, one in rows]
+    everywhere = [name for name in (timed[0] if timed else {}) if all(name in times for times in timed)]
+    noisy = sorted({row["name"] for _, one in rows for row in one["baselines"] if row.get("noisy")})
+    return {
+        "layers": len(counts),
+        "tuned": len(rows),
+        "calls": sum(counts.values()),
+        "seconds": sum(count * one["winner"]["seconds"] for count, one in rows),
+        "baselines": {
+            name: sum(count * times[name] for (count, _), times in zip(rows, timed, strict=True)) for name in everywhere
+        },
+        "noisy": noisy,
+    }
+
+
+def print_network(sums: Mapping[str, Any]) -> None:
+    """What a file's layers take together."""
+    paragraph(f"network of {sums['layers']} layers, {sums['calls']} calls")
+    if sums["tuned"] < sums["layers"]:
+        labelled("winners", f"of {sums['tuned']} layers only, so there is no sum")
+        return
+    labelled("winners", f"{seconds_text(sums['seconds'])} in all")
+    for number, (name, seconds) in enumerate(sums["baselines"].items()):
+        ratio = f"ours are {seconds / sums['seconds']:.2f} times as fast"
+        words = f"{TOO_NOISY} at some layers" if name in sums["noisy"] else f"{ratio}, {seconds_text(seconds)}"
+        labelled("" if number else "against", f"{name}: {words}")
 
 
 def _print_doubts(doubts: Sequence[str]) -> None:

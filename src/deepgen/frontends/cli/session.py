@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +10,16 @@ from pathlib import Path
 import typer
 
 from deepgen.frontends.cli.output import print_json, shown
-from deepgen.frontends.cli.result import print_counted, print_ranking, print_result, write_counted
+from deepgen.frontends.cli.result import (
+    network,
+    print_counted,
+    print_network,
+    print_ranking,
+    print_result,
+    write_counted,
+)
 from deepgen.frontends.formats import write_results
+from deepgen.operators import Operator
 from deepgen.report.view.live import Stop, Stopped, stop_on_signals, title_of, watching
 from deepgen.report.view.text import note
 from deepgen.settings import LIBRARY
@@ -54,12 +62,13 @@ def carry_out(
     after: Sequence[Callable[[Study], None]] = (),
     least: float = 0.0,
     started: float | None = None,
+    counts: Mapping[Operator, int] | None = None,
 ) -> None:
     """Tune one study after the other and print what came out.
 
     `go_on`: options that a resumed run needs again; `after`: what else is done with a study that has ended. A time
     budget is that of all together and counts from `started`, or from the start of this process; a study that would get
-    less than `least` seconds of it is left out.
+    less than `least` seconds of it is left out. `counts`: how often a network has each operator: its time is added up.
     """
     studies = []
     started = process_start() if started is None else started
@@ -75,9 +84,12 @@ def carry_out(
                 print_counted(studies[-1])
     if not as_json:
         print_ranking(studies)
+        if counts:
+            print_network(network(studies, counts))
     else:
         summaries = [study.summary() for study in studies]
-        print_json(summaries[0] if len(summaries) == 1 else {"studies": summaries})
+        sums = {"network": network(studies, counts)} if counts else {}
+        print_json(summaries[0] if len(summaries) == 1 and not sums else {"studies": summaries, **sums})
     if any(study.summary()["winner"] is None for study in studies):
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from deepgen import settings
+from deepgen.frontends import formats
 from deepgen.frontends.cli import options, studies
 from deepgen.frontends.cli.output import (
     bytes_text,
@@ -24,6 +25,7 @@ from deepgen.frontends.cli.output import (
     table,
     write_text,
 )
+from deepgen.frontends.formats import TuningFile
 from deepgen.kernels.base import AsksRules, Scheduled, cost_of
 from deepgen.report.view.text import printable
 from deepgen.tuning import Study
@@ -64,26 +66,19 @@ def show(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a study's result, or a trial, its source, its assembly or its schedule."""
+    """Show a study's result, or a trial, its source, its assembly or its schedule; or what a file would tune."""
     # Here: `top` does without.
-    from deepgen.frontends.cli.result import print_result
     from deepgen.frontends.cli.toolchain import assembly_of_trial
 
     if output is not None and not source:
         raise BadInput(f"-o {output} is given", allowed="with --source")
+    if formats.is_file_name(study) and Path(study).is_file() and (file := formats.read(Path(study))).operators:
+        _show_file(file, as_json=as_json)
+        return
     current = settings.load()
     opened = studies.open_study(study, current, trust=trust)
     if trial is None and not (source or asm or schedule or passes or check_passes or rules or cost):
-        if as_json:
-            print_json(
-                {
-                    **opened.summary(),
-                    "definition": dict(opened.definition),
-                    "notes": [text for _, text in opened.notes()],
-                }
-            )
-        else:
-            print_result(opened)
+        _show_study(opened, as_json=as_json)
         return
     chosen = opened.best().trial if trial is None else opened.trial(trial)
     texts: dict[str, str] = {}
@@ -142,6 +137,27 @@ def _check_text(checked: dict[str, Any]) -> str:
     if wrong:
         return f"on {checked['sizes']}: pass {wrong['pass']} is the first that changes a result: {wrong['why']}"
     return f"on {checked['sizes']}: all {len(names)} passes agree: {', '.join(names)}"
+
+
+def _show_study(opened: Study, *, as_json: bool) -> None:
+    from deepgen.frontends.cli.result import print_result  # here: `top` does without
+
+    if as_json:
+        notes = [text for _, text in opened.notes()]
+        print_json({**opened.summary(), "definition": dict(opened.definition), "notes": notes})
+    else:
+        print_result(opened)
+
+
+def _show_file(file: TuningFile, *, as_json: bool) -> None:
+    """What a file asks to be tuned."""
+    rows = [(operator, file.counts.get(operator, 1)) for operator in file.operators]
+    if as_json:
+        each = [{"operator": operator.to_json(), "describe": operator.describe(), "count": n} for operator, n in rows]
+        print_json({"file": str(file.file), "operators": each})
+        return
+    cells = [(str(count), f"{operator.flops() * count / 1e9:.3g}", operator.describe()) for operator, count in rows]
+    table(None, ("count", "GFLOP", "operator"), cells, right=("count", "GFLOP"))
 
 
 def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict[str, Any]]:

@@ -53,7 +53,10 @@ def tune(
     from deepgen.tuning.work import LEAST_SECONDS
 
     recorded = None if wanted.file is None else wanted.file.work
+    counts = {} if wanted.file is None else wanted.file.counts
     gain = {} if recorded is None else {"gain": session.gain_of(recorded, library)}
+    if counts:
+        gain = {"gain": lambda request: float(counts[request.operator] * request.operator.flops())}
     work = session.jobs_of(wanted.requests, **gain)
     if detach or wanted.detach:
         from deepgen.frontends.cli.processes import start
@@ -74,6 +77,7 @@ def tune(
                 after=after,
                 least=least,
                 started=context.obj.started,
+                counts=counts,
             )
 
 

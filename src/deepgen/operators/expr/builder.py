@@ -18,6 +18,7 @@ from typing import Any
 from deepgen.operators.expr import check
 from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis, whole
 from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.layouts import packed_layout
 from deepgen.operators.expr.lift import stages_of
 from deepgen.operators.expr.nodes import REDUCE, Axis, Expression, Stage, TensorSpec, Value, reads
 from deepgen.vocabulary.dtypes import our_name
@@ -26,11 +27,28 @@ from deepgen.vocabulary.errors import BadInput
 _serial = count()  # iterators of different stages never have one name, so that one that is used elsewhere is noticed
 
 
-def tensor(name: str, shape: Sequence[int], dtype: str = "f32") -> Operand:
-    """A tensor that a call gives: dense, row by row."""
+def tensor(name: str, shape: Sequence[int], dtype: str = "f32", layout: str | None = None) -> Operand:
+    """A tensor that a call gives: dense, row by row, or packed: `layout="OIhw4i16o4i"`.
+
+    A packed one is read by the indices of `shape`, and the call gives an array of more dimensions. A stage of its own
+    unpacks it, `name` with `_plain`.
+    """
+    if layout is not None:
+        return _unpacked(name, _shape(name, shape), dtype, layout)
     spec = TensorSpec(name, _shape(name, shape), our_name(dtype))
     check.check_tensor(spec)
     return Operand(spec, {})
+
+
+def _unpacked(name: str, shape: tuple[int, ...], dtype: str, text: str) -> Operand:
+    layout = packed_layout(text)
+    if len(shape) != layout.dimensions:
+        raise BadInput(f"{name} has the shape {shape} and the layout {text}", allowed=f"{layout.dimensions} dimensions")
+    check.check_tensor(TensorSpec(name, shape, our_name(dtype)))
+    stored = tensor(name, layout.shape(shape), dtype)
+    plain = compute(f"{name}_plain", shape, lambda *at: stored[layout.places(at)])
+    plain.stored = stored
+    return plain
 
 
 def reduce_axis(name: str, extent: int) -> ReduceAxis:
@@ -67,7 +85,7 @@ def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Oper
         _collect(output, seen, tensors, stages)
     order = list(tensors.values())
     if inputs is not None:
-        listed = [one.definition for one in inputs]
+        listed = [one.stored.definition if one.stored else one.definition for one in inputs]
         if sorted(one.name for one in listed) != sorted(tensors) or any(tensors[one.name] != one for one in listed):
             raise BadInput(
                 f"the inputs are told as {', '.join(one.name for one in listed)}", allowed=", ".join(tensors)

@@ -38,6 +38,7 @@ class Operand:
         self, definition: TensorSpec | Stage, before: Mapping[str, Operand], lifted: Sequence[Stage] = ()
     ) -> None:
         self.definition, self.before, self.lifted = definition, before, tuple(lifted)
+        self.stored: Operand | None = None  # of a stage that unpacks a tensor: that tensor
 
     @property
     def name(self) -> str:

@@ -16,8 +16,16 @@ from deepgen.operators.compare import scale_format
 from deepgen.operators.expr.contraction import Contraction, contraction, plain_contraction
 from deepgen.operators.expr.interpret import ancestors
 from deepgen.operators.expr.nodes import Expression, Stage, reads
-from deepgen.operators.expr.reference_loops import THREADS, Reduced, added, decomposed, group_size, lanes
-from deepgen.operators.expr.reference_terms import StageFunction, Term
+from deepgen.operators.expr.reference_terms import (
+    THREADS,
+    Reduced,
+    StageFunction,
+    Term,
+    added,
+    decomposed,
+    group_size,
+    lanes,
+)
 from deepgen.operators.expr.rounding import sum_share
 from deepgen.operators.products import tiny_step
 from deepgen.vocabulary.dtypes import DType, dtype

@@ -12,18 +12,17 @@ from functools import lru_cache
 from math import pi, sqrt
 from typing import Any, TypeVar
 
-from deepgen.operators.base import Operator, plain
+from deepgen.operators.base import Operator
 from deepgen.operators.expr.builder import expression, tensor
 from deepgen.operators.expr.elements import Element, Operand, Position
 from deepgen.operators.expr.functions import erf, maximum, sigmoid, tanh
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import Expressed
-from deepgen.operators.words import Word
+from deepgen.operators.words import NONE, Word, of_sides, plain, shown
 from deepgen.vocabulary.errors import BadInput
 from deepgen.vocabulary.json import JsonObject
 
 Own = TypeVar("Own", bound="Named")
-NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,8 @@ class Named(Expressed):
         return applied(value, steps, result).cast(result.dtype)
 
     def sizes(self) -> Mapping[str, int]:
-        return {word.name: self[word.name] for word in self.words if word.kind == "size"}
+        each = (of_sides(word, self[word.name]) for word in self.words if word.kind == "size")
+        return {name: size for sizes in each for name, size in sizes.items()}
 
     def describe(self) -> str:
         return " ".join([self.name, self._formats(), *(f"{n}={v}" for n, v in self._unusual())])
@@ -130,13 +130,15 @@ class Named(Expressed):
     def _unusual(self) -> list[tuple[str, Any]]:
         """What is needed, and what differs from the usual."""
         unusual = {word.name for word in self.words if word.needed or self[word.name] != word.default}
-        return [(name, value) for name, value in self.arguments if name in unusual and name != "dtype"]
+        return [(name, shown(value)) for name, value in self.arguments if name in unusual and name != "dtype"]
 
     def parameters(self) -> Mapping[str, Any]:
         return dict(self.arguments)
 
     def to_json(self) -> JsonObject:
-        return {"name": self.name, **dict(self.arguments)}
+        usual = {word.name: word.default for word in self.words if word.later}
+        kept = ((name, value) for name, value in self.arguments if name not in usual or value != usual[name])
+        return {"name": self.name, **{name: [*value] if isinstance(value, tuple) else value for name, value in kept}}
 
     @classmethod
     def from_json(cls: type[Own], data: Mapping[str, Any]) -> Own:

@@ -2,42 +2,50 @@
 
 With channels last, x is N x space x CI and weight k x ... x CI x CO; with channels first, x is N x CI x space and
 weight CO x CI x k x .... y is laid out like x. A weight of `groups` has CI / groups input channels. The weight of a
-transposed convolution with channels first is CI x CO x k x k, as in torch.
+transposed convolution with channels first is CI x CO x k x k, as in torch. k, stride, pad and dilation are one number
+for all dimensions, or one for each. A packed weight is unpacked by a stage of its own, which a kernel makes part of
+its own packing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
 from deepgen.operators.expr.builder import compute, reduce_axis, tensor
 from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis
 from deepgen.operators.expr.functions import sum, where
-from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Result
-from deepgen.operators.words import Word
+from deepgen.operators.expr.layouts import WEIGHT_LAYOUT, filter_layout, packed_layout
+from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Own, Result
+from deepgen.operators.words import NONE, Word, shown
 from deepgen.vocabulary.errors import BadInput
 
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}
 _SIDES = {"L": "length", "H": "height", "W": "width", "D": "depth"}
 
 
+def _sides(dimensions: int) -> tuple[str, ...]:
+    return (*_LETTERS[dimensions].lower(),)
+
+
 def _words(dimensions: int, *, channels: tuple[Word, ...] = (), more: tuple[Word, ...] = (), dilation: int = 1) -> Any:
-    space = _LETTERS[dimensions]
+    space, sides = _LETTERS[dimensions], _sides(dimensions)
     last, first = f"n{space.lower()}c", f"nc{space.lower()}"
     both = (Word("CI", "input channels", needed=True), Word("CO", "output channels", needed=True))
     return (
         Word("N", "batch size", needed=True),
         *(Word(side, f"{_SIDES[side]} of the input", needed=True) for side in space),
         *(channels or both),
-        Word("k", "size of the filter in each dimension", needed=True),
-        Word("stride", "stride", default=1),
-        Word("pad", "zero padding on each side", default=0, least=0),
-        Word("dilation", "distance between the filter's elements", default=dilation),
+        Word("k", "size of the filter, in all dimensions or in each", needed=True, sides=sides),
+        Word("stride", "stride", default=1, sides=sides),
+        Word("pad", "zero padding on each side", default=0, least=0, sides=sides),
+        Word("dilation", "distance between the filter's elements", default=dilation, sides=sides),
         *more,
         DTYPE,
         Word("layout", "order of the dimensions", "choice", last, choices=(last, first)),
         EPILOGUE,
+        *(() if channels else (WEIGHT_LAYOUT,)),
     )
 
 
@@ -47,6 +55,13 @@ class _Convolution(Named):
     dimensions: ClassVar[int] = 2
     weights: ClassVar[tuple[str, ...]] = ("weight",)
 
+    @classmethod
+    def make(cls: type[Own], parameters: Mapping[str, Any]) -> Own:
+        packed = parameters.get("weight_layout", NONE)
+        plain = packed == NONE or not isinstance(packed, str)
+        texts = {} if plain else {"weight_layout": packed_layout(packed).text}
+        return super().make({**parameters, **texts})
+
     @property
     def space(self) -> tuple[int, ...]:
         return tuple(self[side] for side in _LETTERS[self.dimensions])
@@ -55,14 +70,26 @@ class _Convolution(Named):
     def last(self) -> bool:
         return bool(self["layout"].endswith("c"))
 
+    def each(self, word: str) -> tuple[int, ...]:
+        """A number for each dimension."""
+        value = self[word]
+        return value if isinstance(value, tuple) else (value,) * self.dimensions
+
+    @property
+    def reaches(self) -> tuple[int, ...]:
+        """How many places the filter reaches over in each dimension."""
+        return tuple((k - 1) * apart + 1 for k, apart in zip(self.each("k"), self.each("dilation"), strict=True))
+
     @property
     def outputs(self) -> tuple[int, ...]:
         """The size of the result in each dimension."""
-        reach = (self["k"] - 1) * self["dilation"] + 1
-        if reach > min(self.space) + 2 * self["pad"]:
-            what = f"{self.name}: a filter that reaches over {reach} on an input of {'x'.join(map(str, self.space))}"
-            raise BadInput(what, allowed=f"at most {min(self.space) + 2 * self['pad']}, with pad={self['pad']}")
-        return tuple((size + 2 * self["pad"] - reach) // self["stride"] + 1 for size in self.space)
+        around = [size + 2 * pad for size, pad in zip(self.space, self.each("pad"), strict=True)]
+        if any(reach > size for reach, size in zip(self.reaches, around, strict=True)):
+            reached = shown(self.reaches if len({*self.reaches}) > 1 else self.reaches[0])
+            what = f"{self.name}: a filter that reaches over {reached} on an input of {shown(self.space)}"
+            raise BadInput(what, allowed=f"at most {shown((*around,))}, with pad={shown(self['pad'])}")
+        every = zip(around, self.reaches, self.each("stride"), strict=True)
+        return tuple((size - reach) // stride + 1 for size, reach, stride in every)
 
     def laid(self, batch: Any, channel: Any, space: tuple[Any, ...]) -> tuple[Any, ...]:
         """Sizes or indices in the order of the layout."""
@@ -81,12 +108,29 @@ class _Convolution(Named):
         return compute("y", shape, finished)
 
     def taps(self) -> list[ReduceAxis]:
-        return [reduce_axis(f"r{n}", self["k"]) for n in range(self.dimensions)]
+        return [reduce_axis(f"r{n}", size) for n, size in enumerate(self.each("k"))]
+
+    def filters(self, own: int, co: int, of: str, *, swapped: bool = False) -> Operand:
+        """The weight in the order of the layout; `swapped`: with channels first, those of the input come before the
+        others. A packed one is in the order O, I, then space."""
+        packed, kernel = filter_layout(self["weight_layout"], self.dimensions), self.each("k")
+        first_out = not (self.last or swapped)
+        channels = (co, own) if first_out else (own, co)
+        shape = (*kernel, *channels) if self.last else (*channels, *kernel)
+        if packed is None:
+            return tensor("weight", shape, of)
+        stored = tensor("weight", packed.shape((co, own, *kernel)), of)
+
+        def element(*at: Position) -> Element:
+            one, other, *space = (*at[-2:], *at[:-2]) if self.last else at
+            return stored[packed.places((one, other, *space) if first_out else (other, one, *space))]
+
+        return compute("filters", shape, element)
 
     def met(self, space: tuple[Position, ...], taps: list[ReduceAxis]) -> tuple[Position, ...]:
         """The place of the input that a tap of the filter meets, which may lie in the padding."""
-        both = zip(space, taps, strict=True)
-        return tuple(at * self["stride"] + tap * self["dilation"] - self["pad"] for at, tap in both)
+        every = zip(space, taps, self.each("stride"), self.each("dilation"), self.each("pad"), strict=True)
+        return tuple(at * stride + tap * apart - pad for at, tap, stride, apart, pad in every)
 
     def padded(
         self, x: Operand, batch: Any, channel: Any, places: tuple[Position, ...], hits: Sequence[Element] = ()
@@ -101,10 +145,10 @@ class _Convolution(Named):
         if ci % groups or co % groups:
             what = f"{self.name}: groups={groups} with CI={ci} and CO={co}"
             raise BadInput(what, allowed="a divisor of both")
-        kernel, taps, over = (self["k"],) * self.dimensions, self.taps(), reduce_axis("c", ci // groups)
-        x = tensor("x", self.laid(self["N"], ci, self.space), of)
         own = ci // groups
-        weight = tensor("weight", (*kernel, own, co) if self.last else (co, own, *kernel), of)
+        taps, over = self.taps(), reduce_axis("c", own)
+        x = tensor("x", self.laid(self["N"], ci, self.space), of)
+        weight = self.filters(own, co, of)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
             source = over if groups == 1 else channel // (co // groups) * own + over
@@ -142,7 +186,7 @@ class DepthwiseConv2d(_Convolution):
 
     def build(self) -> Operand:
         (of, wide, _), channels, taps = self.formats, self["C"], self.taps()
-        kernel = (self["k"],) * self.dimensions
+        kernel = self.each("k")
         x = tensor("x", self.laid(self["N"], channels, self.space), of)
         weight = tensor("weight", (*kernel, channels) if self.last else (channels, *kernel), of)
 
@@ -159,29 +203,32 @@ class TransposedConv2d(_Convolution):
 
     name: ClassVar[str] = "conv_transpose2d"
     words: ClassVar[tuple[Word, ...]] = _words(
-        2, more=(Word("out_pad", "how much larger the result is at its end", default=0, least=0),)
+        2, more=(Word("out_pad", "how much larger the result is at its end", default=0, least=0, sides=_sides(2)),)
     )
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        reach = (self["k"] - 1) * self["dilation"] + 1
-        sizes = tuple((size - 1) * self["stride"] - 2 * self["pad"] + reach + self["out_pad"] for size in self.space)
-        if min(sizes) < 1 or self["out_pad"] >= max(self["stride"], self["dilation"]):
-            what = f"{self.name}: a result of {'x'.join(map(str, sizes))} with out_pad={self['out_pad']}"
+        options = (self.each(word) for word in ("stride", "pad", "out_pad"))
+        every = [*zip(self.space, self.reaches, *options, strict=True)]
+        sizes = tuple((size - 1) * stride - 2 * pad + reach + more for size, reach, stride, pad, more in every)
+        room = zip(self.each("out_pad"), self.each("stride"), self.each("dilation"), strict=True)
+        if min(sizes) < 1 or any(more >= max(stride, apart) for more, stride, apart in room):
+            what = f"{self.name}: a result of {shown(sizes)} with out_pad={shown(self['out_pad'])}"
             raise BadInput(what, allowed="sizes from 1 up, and out_pad below stride or dilation")
         return sizes
 
     def build(self) -> Operand:
-        (of, wide, _), ci, co, stride = self.formats, self["CI"], self["CO"], self["stride"]
-        kernel, taps, over = (self["k"],) * self.dimensions, self.taps(), reduce_axis("c", ci)
+        (of, wide, _), ci, co, strides = self.formats, self["CI"], self["CO"], self.each("stride")
+        taps, over = self.taps(), reduce_axis("c", ci)
         x = tensor("x", self.laid(self["N"], ci, self.space), of)
-        weight = tensor("weight", (*kernel, ci, co) if self.last else (ci, co, *kernel), of)
+        weight = self.filters(ci, co, of, swapped=True)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
-            from_start = [at + self["pad"] - tap * self["dilation"] for at, tap in zip(space, taps, strict=True)]
+            every = zip(space, taps, self.each("pad"), self.each("dilation"), strict=True)
+            starts = [*zip((at + pad - tap * apart for at, tap, pad, apart in every), strides, strict=True)]
             # Pixels lie `stride` apart in the result: between them there is nothing.
-            hits = [at % stride == 0 for at in from_start] if stride > 1 else []
-            image = self.padded(x, batch, over, tuple(at // stride for at in from_start), hits)
+            hits = [at % stride == 0 for at, stride in starts if stride > 1]
+            image = self.padded(x, batch, over, tuple(at // stride for at, stride in starts), hits)
             filters = weight[(*taps, over, channel) if self.last else (over, channel, *taps)]
             return sum(image.cast(wide) * filters.cast(wide), *taps, over)
 

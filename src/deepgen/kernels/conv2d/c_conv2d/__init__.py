@@ -31,6 +31,8 @@ class CConv2d:
             return "it serves CPUs only"
         if not isinstance(operator, Conv2d):
             return "it serves conv2d only"
+        if not operator.is_plain:
+            return "it serves filters with one k, stride and pad for both dimensions, and weights that are not packed"
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:

@@ -81,6 +81,8 @@ class SimtConv2d:
             return "it serves GPUs only"
         if not isinstance(operator, Conv2d):
             return "it serves conv2d only"
+        if not operator.is_plain:
+            return "it serves filters with one k, stride and pad for both dimensions, and weights that are not packed"
         if max(operator.n * operator.out_h * operator.out_w, operator.reduced) > _MOST:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None
