@@ -24,14 +24,16 @@ from hypothesis import settings
 from deepgen.baselines import torch_cpu
 from deepgen.run.measure import base, conditions, spawn
 from deepgen.targets.host import usable_cores
+from deepgen.toolchains import group
 from deepgen.tuning.finals import bursts, crowning
 from deepgen.tuning.study import connections
+from forked_guards import Guards
 from forked_workers import Forks
 from quiet_machine import pytest_runtest_makereport, pytest_runtest_setup  # noqa: F401
 from side_by_side import SideBySide
 
 TESTS = Path(__file__).parent
-FORKS = Forks()
+FORKS, GUARDS = Forks(), Guards()
 GOLDEN = TESTS / "golden"
 # These start Ray and find its processes by their names: one after the other, beside the others.
 ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
@@ -40,7 +42,7 @@ ON_TORCH = ("frontends/deepgen_torch",)
 # Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
 ON_NUMPY = ("chaos", "deepgen_cluster", "deepgen_formats", "examples/test_examples.py", "examples/test_own_operator.py",
             "faults", "frontends/cli", "kernels/own", "libraries", "report", "tuning")  # fmt: skip
-# Their subject is the measuring worker as a process: it is started as users' are.
+# Their subject is a process beside ours, a measuring worker or a compiler's guard: it is started as users' are.
 STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py", "faults/test_process_faults.py",
            "faults/test_worker_surroundings.py", "frontends/cli/test_start.py", "run/measure/test_measure_outside.py",
            "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
@@ -118,6 +120,7 @@ def pytest_runtest_logstart(nodeid: str) -> None:
     """Before anything that a test needs is set up, what several tests share included."""
     as_users_do = _among(STARTED, nodeid)
     vars(spawn)["subprocess"] = subprocess if as_users_do else FORKS
+    vars(group)["subprocess"] = subprocess if as_users_do else GUARDS
     os.environ["TESTS_HURRY"] = "" if as_users_do else "1"  # read by the file in tests/quick
 
 
