@@ -17,6 +17,7 @@ from deepgen.compiler.schedule.steps import (
     Fuse,
     Inline,
     Layout,
+    LayoutPlace,
     Reorder,
     RFactor,
     Schedule,
@@ -115,7 +116,11 @@ class Scheduling:
             order = []
             for dimension in dimensions:
                 by = self.random.randint(2, 4)
-                order += [f"{dimension}/{by}", f"{dimension}%{by}"] if self.chance(0.5) else [f"{dimension}"]
+                order += (
+                    [LayoutPlace(dimension, by), LayoutPlace(dimension, 1, by)]
+                    if self.chance(0.5)
+                    else [LayoutPlace(dimension, 1)]
+                )
             self.random.shuffle(order)
             self.propose(Layout(name, tuple(order)))
         if self.chance(0.2):

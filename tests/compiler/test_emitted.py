@@ -20,6 +20,7 @@ from deepgen.compiler.schedule.steps import (
     ComputeAt,
     Inline,
     Layout,
+    LayoutPlace,
     Reorder,
     Schedule,
     Split,
@@ -46,7 +47,7 @@ def gemm() -> tuple[Expression, Schedule]:
         Annotate("sums", "i0", "unroll"),
         Annotate("sums", "i1", "vector"),
         CacheRead("B", "panels", "global", ("sums",)),
-        Layout("panels", ("1/4", "0", "1%4")),
+        Layout("panels", (LayoutPlace(1, 4), LayoutPlace(0, 1), LayoutPlace(1, 1, 4))),
         CacheRead("A", "strip", "global", ("sums",)),
         ComputeAt("strip", "C", "i0.0"),
     )

@@ -20,6 +20,7 @@ from deepgen.compiler.schedule.steps import (
     CacheWrite,
     ComputeAt,
     Layout,
+    LayoutPlace,
     Reorder,
     RFactor,
     Schedule,
@@ -67,7 +68,9 @@ def schedule(dot: Dot) -> Schedule:
         Annotate("sums", "i1.0", "unroll"),
         Tensorize("sums", "i1.1", dot.name),
         CacheRead("B", "panels", "global", ("sums",)),
-        Layout("panels", (f"1/{lanes}", f"0/{depth}", f"1%{lanes}", f"0%{depth}")),
+        Layout(
+            "panels", (LayoutPlace(1, lanes), LayoutPlace(0, depth), LayoutPlace(1, 1, lanes), LayoutPlace(0, 1, depth))
+        ),
         CacheRead("A", "strip", "global", ("sums",)),
         ComputeAt("strip", "C", "i0.0"),
     )
@@ -91,7 +94,7 @@ def schedule_of_vectors(dot: Dot) -> Schedule:
         Annotate("sums", "r0.1", "vector"),
         ComputeAt("parts", "y", "i0"),
         SetScope("parts", "register"),
-        Layout("parts", ("1", "0")),
+        Layout("parts", (LayoutPlace(1, 1), LayoutPlace(0, 1))),
         Reorder("parts", ("i0", "r0.0", "r0.1", "r0.2")),
         Tensorize("parts", "r0.1", dot.name),
     )

@@ -22,6 +22,7 @@ from deepgen.compiler.schedule.steps import (
     CacheWrite,
     ComputeAt,
     Layout,
+    LayoutPlace,
     Reorder,
     Schedule,
     SetScope,
@@ -75,7 +76,7 @@ REGISTERS = (
 )
 DOTS = (
     CacheRead("B", "packed", "global", ("C",)),
-    Layout("packed", ("0/4", "1/4", "0%4", "1%4")),
+    Layout("packed", (LayoutPlace(0, 4), LayoutPlace(1, 4), LayoutPlace(0, 1, 4), LayoutPlace(1, 1, 4))),
     Split("C", "r0", (4,)),
     Split("C", "i1", (4,)),
     Reorder("C", ("i0", "i1.0", "r0.0", "r0.1", "i1.1")),
@@ -93,7 +94,7 @@ TILES = (
     Reorder("sums", ("r0.0", "i0.0", "i0.1", "i1.0", "i1.1", "r0.1", "r0.2")),
     Tensorize("sums", "i0.0", "amx_i8"),
     CacheRead("B", "packed", "global", ("sums",)),
-    Layout("packed", ("0/16", "1/4", "0%16", "1%4")),
+    Layout("packed", (LayoutPlace(0, 16), LayoutPlace(1, 4), LayoutPlace(0, 1, 16), LayoutPlace(1, 1, 4))),
 )
 MATRICES = (
     CacheWrite("C", "sums", "warp"),
@@ -122,7 +123,7 @@ EXAMPLES: list[tuple[Expression, Schedule, Machine]] = [
     (doubled(30), REGISTERS, GPU),
     (squares(), SQUARES, GPU),
     (products(4, 1, 8, "f16", "f32"), MATRICES, GPU),
-    (through_shared_memory(), (*SHARED, Layout("s", ("0/4", "0%4"))), GPU),
+    (through_shared_memory(), (*SHARED, Layout("s", (LayoutPlace(0, 4), LayoutPlace(0, 1, 4)))), GPU),
     (two_results(), FIRST_OF_TWO, GPU),
     (two_results(), BOTH_IN_REGISTERS, GPU),
 ]

@@ -17,6 +17,7 @@ from deepgen.compiler.schedule.steps import (
     ComputeAt,
     Fuse,
     Layout,
+    LayoutPlace,
     Pipeline,
     Reorder,
     RFactor,
@@ -358,7 +359,10 @@ def test_a_tile_of_copies_is_computed_whole_at_edges() -> None:
 
 
 def test_a_layout_packs_panels() -> None:
-    steps = (CacheRead("B", "panels", "global", ("C",)), Layout("panels", ("1/4", "0", "1%4")))
+    steps = (
+        CacheRead("B", "panels", "global", ("C",)),
+        Layout("panels", (LayoutPlace(1, 4), LayoutPlace(0, 1), LayoutPlace(1, 1, 4))),
+    )
     assert same(
         after("simplify", product(1, 8, 3), *steps).partition("C")[0],
         """

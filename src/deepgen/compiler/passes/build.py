@@ -28,13 +28,12 @@ from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, s
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.stages import combined, identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
-from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, VECTOR
-from deepgen.compiler.schedule.text import LayoutPlace, number
+from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, VECTOR, LayoutPlace
+from deepgen.compiler.schedule.text import number
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Compare, Const, Place, Read, Select, Value, substituted, with_reads
 from deepgen.vocabulary import BadInput, dtype
 
-STARTED = ".start"  # what the names of the loops end with that write what a reduction starts from
 OWNED = ("shared", "global")  # scopes in which each element has one thread that writes it
 _MOST_CARRIED = 32  # numbers of a thread
 
@@ -87,7 +86,7 @@ class Builder:
         """One loop of a stage, with what is computed at it."""
         for inner in reversed(self.state.computed_at(planned.stage.name, loop.name)):
             body = self.computed(inner, body)
-        return For(loop.variable, loop.extent, self.kind(planned, loop), body)
+        return For(loop.variable, loop.extent, self.kind(planned, loop), body, stage=planned.stage.name)
 
     def kind(self, planned: Planned, loop: Loop) -> str:
         if self.gpu and planned.tensorized and planned.depth(loop.name) >= planned.depth(planned.tensorized[0]):
@@ -97,7 +96,7 @@ class Builder:
     def start(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
         """What a reduction starts from, over those of its loops that are left and not reduced."""
         kept = [loop for loop in loops if not loop.reduced]
-        names = {loop.variable: iterator(loop.variable + STARTED) for loop in kept}
+        names = {loop.variable: iterator(started(loop.variable)) for loop in kept}
         assert planned.stage.reduce
         first = identity(planned.stage.reduce, planned.stage.dtype)
         reduced = {loop.variable for loop in planned.loops if loop.reduced}
@@ -106,7 +105,8 @@ class Builder:
         body: Stmt = guarded(guards, Store(planned.stage.name, indices, first))
         for loop in reversed(kept):
             kind = VECTOR if loop.kind in DOTS else self.kind(planned, loop)
-            body = For(loop.variable + STARTED, loop.extent, kind, body)
+            name, stage = started(loop.variable), planned.stage.name
+            body = For(name, loop.extent, kind, body, stage=stage, starts=loop.variable)
         return body
 
     def in_tiles(self, planned: Planned, loops: Sequence[Loop]) -> Stmt:
@@ -203,6 +203,11 @@ class Builder:
         return with_reads(value, place)
 
 
+def started(variable: str) -> str:
+    """The variable of the loop that writes what a reduction starts from."""
+    return f"{variable}.start"
+
+
 def parameters(state: State) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
     """The tensors that are given, and the results."""
     expression = state.expression
@@ -254,7 +259,7 @@ def buffer_of(planned: Planned) -> Buffer:
     return replace(whole, swizzle=planned.swizzle, ahead=planned.depth_of_pipeline)
 
 
-def _divided(index: Index, place: LayoutPlace) -> Index:
+def _divided(index: Index, place: LayoutPlace[int]) -> Index:
     whole = index // place.by
     return whole if place.modulo is None else whole % place.modulo
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
-from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, with_children
+from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, walk, with_children
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
 from deepgen.operators.expr.index import Index, iterator
@@ -54,10 +55,14 @@ def limit_of(loop: For, condition: Index) -> Index | None:
 
 
 def pads(body: Stmt, around: Around) -> Stmt:
-    return _Pads(around.whole.buffers).of(body)
+    stages = {s.variable: s.stage for s in walk(body) if isinstance(s, For)}
+    return _Pads(around.whole.buffers, stages=stages).of(body)
 
 
+@dataclass(frozen=True)
 class _Pads(Inside):
+    stages: Mapping[str, str] = field(default_factory=dict)  # whose loops variables are
+
     def of(self, statement: Stmt) -> Stmt:
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
             return self._guarded(statement, statement.then)
@@ -69,11 +74,16 @@ class _Pads(Inside):
         kept = list(guard.conditions)
         for condition in guard.conditions:
             left = [c for c in kept if c != condition]
-            if _chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(left)):
+            if self._chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(left)):
                 kept = left
         if len(kept) == len(guard.conditions):
             return guard
         return If(tuple(kept), store) if kept else store
+
+    def _chooses_elements(self, condition: Index, store: Store) -> bool:
+        """Whether a guard only says which elements there are: one over a reduction's loops keeps terms out of sums."""
+        written = frozenset().union(*(i.iterators for i in store.indices))
+        return all(name in written for name in condition.iterators if self.stages[name] == store.buffer)
 
     def _safe(self, store: Store, bounds: IndexBounds) -> bool:
         return self._within(store.buffer, store.indices, bounds) and self._harmless(store.value, bounds)
@@ -92,12 +102,6 @@ class _Pads(Inside):
         if isinstance(value, Select) and asked is not None:
             return self._harmless(value.then, bounds.assuming(asked)) and self._harmless(value.otherwise, bounds)
         return all(self._harmless(child, bounds) for child in children(value))
-
-
-def _chooses_elements(condition: Index, store: Store) -> bool:
-    """Whether a guard only says which elements there are: one over a reduction's loops keeps terms out of sums."""
-    written = frozenset().union(*(i.iterators for i in store.indices))
-    return all(name in written for name in condition.iterators if name.startswith(f"{store.buffer}."))
 
 
 def _needs_numbers(value: Value) -> bool:

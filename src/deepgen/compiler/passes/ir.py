@@ -71,13 +71,18 @@ class Seq:
 
 @dataclass(frozen=True)
 class For:
-    """The variable runs from 0 while it is below the extent and below all limits."""
+    """The variable runs from 0 while it is below the extent and below all limits.
+
+    `stage` is whose loop it is; `starts`, where it writes what a reduction starts from, the loop that then goes on.
+    """
 
     variable: str
     extent: int
     kind: str
     body: Stmt
     limits: tuple[Index, ...] = ()
+    stage: str = ""
+    starts: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from deepgen.compiler.intrinsics.matrix import (
     WideProduct,
     wide_product,
 )
-from deepgen.compiler.passes.build import STARTED
+from deepgen.compiler.passes.build import started
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
@@ -75,7 +75,7 @@ class _Matrices:
             return with_children(statement, self.of)
         nest = _nest(statement)
         inside = replace(self, loops=(*self.loops, statement))
-        if nest is None or statement.variable.endswith(STARTED):
+        if nest is None or statement.starts:
             return _waited_for(replace(statement, body=inside.of(statement.body)))
         return replace(self, loops=(*self.loops, *nest.loops)).tile(nest)
 
@@ -147,7 +147,7 @@ def _nest(loop: For) -> _TileNest | None:
         statement = statement.body
     store = statement.then if isinstance(statement, If) else statement
     if loops[-1].kind not in PRODUCTS or not isinstance(store, Store) or store.reduce is None:
-        if loop.kind in PRODUCTS and not loop.variable.endswith(STARTED):
+        if loop.kind in PRODUCTS and not loop.starts:
             raise BadInput(f"loops inside of {loop.variable}, which is tensorized, run over tiles")
         return None
     nest = _TileNest(tuple(loops), PRODUCTS[loops[-1].kind], store)
@@ -177,12 +177,12 @@ def _in_fragments(buffer: Buffer, name: str, body: Stmt) -> Stmt:
         return flat // size * intrinsic.fragment.sums + number, lane
 
     def of(statement: Stmt) -> Stmt:
-        if isinstance(statement, For) and statement.variable.endswith(STARTED) and buffer.name in used(statement):
+        if isinstance(statement, For) and statement.starts and buffer.name in used(statement):
             zero = Store(buffer.name, (iterator(start), iterator(LANES)), Const(0, buffer.dtype))
             return For(start, count, UNROLL, zero)
         return with_accesses(with_children(statement, of), held)
 
-    start = f"{buffer.name}{STARTED}"
+    start = started(buffer.name)
     return Alloc(replace(buffer, sizes=(count, intrinsic.lanes), strides=(1, 0)), of(body))
 
 

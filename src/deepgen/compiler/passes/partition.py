@@ -12,7 +12,6 @@ from math import gcd
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.tiles import TILES
-from deepgen.compiler.passes.build import STARTED
 from deepgen.compiler.passes.guards import placed
 from deepgen.compiler.passes.ir import (
     EMPTY,
@@ -108,7 +107,7 @@ def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
 
     def find(s: Stmt, bounds: IndexBounds) -> None:
         if isinstance(s, For):
-            if s.kind in (UNROLL, VECTOR) and not s.variable.endswith(STARTED):
+            if s.kind in (UNROLL, VECTOR) and not s.starts:
                 inner_ends = {end for c in asked if (end := _end(s.variable, c)) is not None and 0 < end < s.extent}
                 # Guards differ in what they allow: no iteration may be lost in which one of them holds.
                 idle = (
@@ -123,7 +122,7 @@ def _cut(statement: Stmt, low: Index, there: int, tile: _WholeTile) -> Stmt:
 
     def cut(s: Stmt) -> Stmt:
         if isinstance(s, For):
-            s = replace(s, extent=min(s.extent, ends.get(s.variable.removesuffix(STARTED), s.extent)))
+            s = replace(s, extent=min(s.extent, ends.get(s.starts or s.variable, s.extent)))
         return with_children(s, cut)
 
     find(statement, tile.bounds.assuming([low - there, there - low]))

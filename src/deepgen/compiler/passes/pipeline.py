@@ -122,7 +122,7 @@ def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt)
     else:
         iterations = sequence(*ready, asked, body)
     # Whoever comes first to the copies must not overwrite what others still read.
-    return sequence(Barrier(), before, For(loop.variable, loop.extent, SERIAL, iterations), *ends)
+    return sequence(Barrier(), before, replace(loop, kind=SERIAL, body=iterations, limits=()), *ends)
 
 
 def _is_read_by_units(body: Stmt) -> bool:

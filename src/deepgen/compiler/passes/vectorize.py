@@ -193,7 +193,7 @@ def _borders(loop: For, store: Store) -> list[int]:
 def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
     at = start if lanes == 1 else start + iterator(loop.variable)
     body = with_indices_in(store, lambda i: i.substitute({loop.variable: at}))
-    return body if lanes == 1 else For(loop.variable, lanes, VECTOR, body)
+    return body if lanes == 1 else replace(loop, extent=lanes, kind=VECTOR, body=body, limits=())
 
 
 def _divides(value: Value) -> bool:

@@ -167,7 +167,7 @@ class Draft:
             return [loop]
         place, old = self._find(stage, loop)
         (part,) = old.parts
-        names = [f"{loop}.{level}" for level in range(len(factors) + 1)]
+        names = s.split_names(loop, len(factors) + 1)
         extents = [covered(part.extent, times(factors)), *factors]
         new = [
             DraftLoop(name, (AxisPart(part.axis, extent, times([part.stride, *factors[level:]])),))
@@ -190,7 +190,7 @@ class Draft:
         if len(names) == 1:
             return names[0]
         chosen = [self._find(stage, name) for name in names]
-        joined = DraftLoop("+".join(names), tuple(part for _, loop in chosen for part in loop.parts))
+        joined = DraftLoop(s.fused_name(names), tuple(part for _, loop in chosen for part in loop.parts))
         loops = self.loops[stage]
         self.loops[stage] = (*loops[: chosen[0][0]], joined, *loops[chosen[-1][0] + 1 :])
         self.step(s.Fuse(stage, tuple(names)))
@@ -222,7 +222,7 @@ class Draft:
         Each of them is of every `factor`-th element, or of groups of so many.
         """
         loop, grouped = self.stage(stage).reduced[-1], (group,) if group > 1 else ()
-        outer, inner, within = (f"{loop.name}.{level}" for level in range(3))
+        outer, inner, within = s.split_names(loop.name, 3)
         split, apart = s.Split(stage, loop.name, (usual, *grouped)), s.RFactor(stage, inner, name)
         self.expression = _restructured(self.expression, split, apart)
         self.step(s.Split(stage, loop.name, (text(factor), *grouped)))
@@ -245,18 +245,18 @@ class Draft:
         `group` is one of the others in groups that lie side by side: where in a group is then innermost. `strip` is how
         many strips a panel has, and how wide they are, where each of them is to lie in one piece.
         """
-        places = tuple(map(str, order))
-        if group is not None:
-            places = tuple(f"{place}/{group[1]}" if place == str(group[0]) else place for place in places)
+        grouped, group_of = group or (-1, 1)
+        places = tuple(s.LayoutPlace[s.Number](place, group_of if place == grouped else 1) for place in order)
         if panel is not None:
             dimension, width = panel[0], panel[1]
             self.panels = {**self.panels, stage: (self.stage(stage).axes[dimension].name, width)}
             if strip is not None:
                 count, width = strip
-                places = (f"{dimension}/{width}%{text(count)}", *places)
-            places = (f"{dimension}/{text(panel[1])}", *places, f"{dimension}%{text(width)}")
+                places = (s.LayoutPlace(dimension, width, text(count)), *places)
+            first, last = s.LayoutPlace(dimension, text(panel[1])), s.LayoutPlace(dimension, 1, text(width))
+            places = (first, *places, last)
         if group is not None:
-            places = (*places, f"{group[0]}%{group[1]}")
+            places = (*places, s.LayoutPlace(grouped, 1, group_of))
         self.step(s.Layout(stage, places))
 
     def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "global") -> None:

@@ -23,6 +23,7 @@ from deepgen.compiler.schedule.steps import (
     Fuse,
     Inline,
     Layout,
+    LayoutPlace,
     Pipeline,
     Reorder,
     RFactor,
@@ -35,7 +36,7 @@ from deepgen.compiler.schedule.steps import (
     Tensorize,
     Unroll,
 )
-from deepgen.compiler.schedule.text import number, places, refused
+from deepgen.compiler.schedule.text import number, refused
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, reads
 
@@ -198,7 +199,13 @@ def _by_tiles(step: Tensorize, planned: Planned, inner: tuple[Loop, ...]) -> Pla
 
 
 def _layout(step: Layout, planned: Planned) -> Planned:
-    wanted = places(step)
+    wanted = [
+        LayoutPlace(p.dimension, number(step, p.by), None if p.modulo is None else number(step, p.modulo))
+        for p in step.order
+    ]
+    for place in wanted:
+        if place.by < 1 or (place.modulo is not None and place.modulo < 1):
+            raise refused(step, f"{place} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     for dimension in range(len(planned.stage.axes)):
         # The parts of a dimension follow each other: each begins where the next larger one ends.
         parts = sorted((p for p in wanted if p.dimension == dimension), key=lambda p: -p.by)
@@ -210,7 +217,7 @@ def _layout(step: Layout, planned: Planned) -> Planned:
             raise refused(step, what, "such as 0, 1/8, 1%8")
     if any(p.dimension >= len(planned.stage.axes) for p in wanted):
         raise refused(step, f"stage {step.stage} has {len(planned.stage.axes)} dimensions")
-    return replace(planned, order=wanted)
+    return replace(planned, order=tuple(wanted))
 
 
 _ONE: Mapping[type[Any], Callable[[Any, Planned], Planned]] = {

@@ -26,6 +26,8 @@ from deepgen.compiler.schedule.steps import (
     Split,
     Step,
     Unroll,
+    fused_name,
+    split_names,
 )
 from deepgen.compiler.schedule.text import number, refused
 from deepgen.operators.expr.index import Index, index, iterator
@@ -66,9 +68,10 @@ def split(step: Split, planned: Planned) -> Planned:
         raise refused(step, f"loop {loop.name} cannot be split by {step.factors}", "1 or more")
     inner = prod(factors)
     extents = (-(-loop.extent // inner), *factors)
+    names, variables = (split_names(name, len(extents)) for name in (loop.name, loop.variable))
     parts = tuple(
-        replace(loop, name=f"{loop.name}.{n}", variable=f"{loop.variable}.{n}", extent=extent, kind=SERIAL)
-        for n, extent in enumerate(extents)
+        replace(loop, name=name, variable=variable, extent=extent, kind=SERIAL)
+        for name, variable, extent in zip(names, variables, extents, strict=True)
     )
     whole, step_of_part = Index(), prod(extents)
     for part in parts:
@@ -101,8 +104,8 @@ def fuse(step: Fuse, planned: Planned) -> Planned:
     if len({loop.reduced for loop in named}) > 1:
         raise refused(step, "a loop of a reduction and one that is not cannot be fused")
     whole = Loop(
-        name="+".join(loop.name for loop in named),
-        variable="+".join((named[0].variable, *(loop.name for loop in named[1:]))),
+        name=fused_name(loop.name for loop in named),
+        variable=fused_name((named[0].variable, *(loop.name for loop in named[1:]))),
         extent=prod(loop.extent for loop in named),
         axes=frozenset().union(*(loop.axes for loop in named)),
         reduced=named[0].reduced,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deepgen.compiler.schedule.steps import SERIAL, StorageAlign
-from deepgen.compiler.schedule.text import LayoutPlace
+from deepgen.compiler.schedule.steps import SERIAL, LayoutPlace, StorageAlign
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 
@@ -40,7 +39,7 @@ class Planned:
     guards: tuple[Index, ...] = ()
     at: tuple[str, str] | None = None  # the consumer and its loop
     scope: str = "global"
-    order: tuple[LayoutPlace, ...] = ()
+    order: tuple[LayoutPlace[int], ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
     depth_of_pipeline: int = 1  # how many buffers it has
     swizzle: int = 0

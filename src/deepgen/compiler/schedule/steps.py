@@ -7,10 +7,12 @@ such texts is a template, and a config makes it whole. A loop is named by its st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 Number: TypeAlias = "int | str"
+N = TypeVar("N", int, Number)
 
 # Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
 SCOPES = ("global", "shared", "warp", "register")
@@ -19,6 +21,16 @@ SCAN = "scan"  # a loop along which a stage is scanned, done in vectors
 BLOCKS, THREADS = ("block.x", "block.y", "block.z"), ("thread.x", "thread.y", "thread.z")
 BOUND = (*BLOCKS, *THREADS)
 LANES = "thread.x"  # along which threads can join what they reduced
+
+
+def split_names(loop: str, count: int) -> list[str]:
+    """Of the loops that one is split into, the outermost first."""
+    return [f"{loop}.{n}" for n in range(count)]
+
+
+def fused_name(loops: Iterable[str]) -> str:
+    """Of the loop that several become."""
+    return "+".join(loops)
 
 
 @dataclass(frozen=True)
@@ -131,12 +143,31 @@ class StorageAlign:
 
 
 @dataclass(frozen=True)
+class LayoutPlace(Generic[N]):
+    """One dimension of a layout: a dimension of the stage, divided, and then the remainder where there is one."""
+
+    dimension: int
+    by: N
+    modulo: N | None = None
+
+    def __str__(self) -> str:
+        """Such as 1/8%4."""
+        divided = "" if self.by == 1 else f"/{self.by}"
+        return f"{self.dimension}{divided}" + ("" if self.modulo is None else f"%{self.modulo}")
+
+
+def whole(*dimensions: int) -> tuple[LayoutPlace[Number], ...]:
+    """Dimensions in this order, none of them divided."""
+    return tuple(LayoutPlace(dimension, 1) for dimension in dimensions)
+
+
+@dataclass(frozen=True)
 class Layout:
-    """How a stage's buffer is laid out: dimensions split and reordered, such as ("1/8", "0", "1%8") for panels of 8."""
+    """How a stage's buffer is laid out: dimensions divided and reordered, such as 1/8, 0, 1%8 for panels of 8."""
 
     phrase: ClassVar[str] = "{stage}: {order}"
     stage: str
-    order: tuple[str, ...]
+    order: tuple[LayoutPlace[Number], ...]
 
 
 @dataclass(frozen=True)

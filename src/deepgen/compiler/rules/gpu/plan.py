@@ -150,7 +150,7 @@ class Plan:
     def split(self, stage: str, loop: str, factors: Sequence[Extent]) -> list[str]:
         """The names of the loops, the outermost first."""
         self.step(s.Split(stage, loop, tuple(text(factor) for factor in factors)))
-        return [f"{loop}.{n}" for n in range(len(factors) + 1)]
+        return s.split_names(loop, len(factors) + 1)
 
     def reorder(self, stage: str, names: Sequence[str]) -> None:
         self.step(s.Reorder(stage, tuple(names)))
@@ -158,7 +158,7 @@ class Plan:
     def fuse(self, stage: str, loops: Sequence[str]) -> str:
         if len(loops) > 1:
             self.step(s.Fuse(stage, tuple(loops)))
-        return "+".join(loops)
+        return s.fused_name(loops)
 
     def annotate(self, stage: str, kind: str, *loops: str) -> None:
         """Loops that are bound to `block.x`, `thread.x` and so on, unrolled, or vectors."""

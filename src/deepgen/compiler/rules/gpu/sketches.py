@@ -286,7 +286,7 @@ def _with_flat_rows(flat: Flat, plan: Plan) -> None:
         plan, out, product, all_taps=not product.taps, staged=staged, flat=flat, transposed_in_block=transposed
     )
     if flat.packed:
-        plan.step(s.Layout(flat.packed, tuple(map(str, flat.order))))
+        plan.step(s.Layout(flat.packed, s.whole(*flat.order)))
         _packed(plan, flat.packed, flat.along)
     if order(product.right, product) is not None:
         _packed(plan, packed_name(product.right.tensor, set()), along_of(product.right, product))

@@ -79,7 +79,7 @@ def flat_in_runs(
     plan.step(s.Reorder(name, (*blocks, *inner)))
     _bound(plan, name, staged, blocks, inner, threads_y, c.intrinsic.lanes, width)
     if not last:
-        plan.step(s.Layout(staged.name, ("1", "0")))
+        plan.step(s.Layout(staged.name, s.whole(1, 0)))
     _placed(plan, staged, 1 if last else 0, 2, block)
 
 

@@ -146,16 +146,17 @@ def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Ext
     plan.annotate(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
-    order = [f"{n}/{s_}" for n, s_ in _places(c, inner)] + [f"{n}%{s_}" for n, s_ in _places(c, inner)]
-    plan.step(s.Layout(name, tuple(order)), s.Tensorize(name, first, mma.name))
+    places = _places(c, inner)
+    order = (*(s.LayoutPlace(n, by) for n, by in places), *(s.LayoutPlace(n, 1, by) for n, by in places))
+    plan.step(s.Layout(name, order), s.Tensorize(name, first, mma.name))
     return copies
 
 
-def _places(c: MatrixContraction, inner: dict[str, Extent]) -> list[tuple[int, str]]:
+def _places(c: MatrixContraction, inner: dict[str, Extent]) -> list[tuple[int, s.Number]]:
     """The dimensions of the sums, rows before columns, and how much of each is in one product."""
     places = [a.name for a in c.stage.axes]
     order = (*c.both, *c.rows, *c.columns)
-    return [(places.index(a.name), str(inner.get(a.name, 1))) for a in order]
+    return [(places.index(a.name), text(inner.get(a.name, 1))) for a in order]
 
 
 def _copied(
@@ -197,7 +198,7 @@ def _copied(
     plan.step(s.ComputeAt(name, sums, loop))
     if places is not None:
         for copy in (name,) if transposes_it else (packed_name(tensor, set(stages)), name):
-            plan.step(s.Layout(copy, tuple(map(str, places))))
+            plan.step(s.Layout(copy, s.whole(*places)))
     by_threads = (("thread.y", threads_y), ("thread.x", c.intrinsic.lanes))
     if transposes_it:
         # Lanes have neighbours in memory, and each of them a run of what is summed over.
@@ -216,9 +217,9 @@ def _copied(
     if lines and along_columns(c):
         along = along_of(read, c)
         column = next(n for n, i in enumerate(read.indices) if facts.plain(i) == c.columns[0].name)
-        rest = [str(n) for n in range(len(shape)) if n not in (along, column)]
-        line = c.intrinsic.line
-        plan.step(s.Layout(name, (*rest, f"{column}/{line}", str(along), f"{column}%{line}")))
+        rest = s.whole(*(n for n in range(len(shape)) if n not in (along, column)))
+        within, line = s.LayoutPlace[s.Number](column, 1, c.intrinsic.line), c.intrinsic.line
+        plan.step(s.Layout(name, (*rest, s.LayoutPlace(column, line), *s.whole(along), within)))
     swizzle = plan.knob(f"swizzle_{tensor}", (3,) if lines or rows_in_lines else (0, 1, 2, 3), 3)
     plan.step(s.Pipeline(name, text(depth)), s.Swizzle(name, text(swizzle)))
     return times([bytes_each, *sizes])
