@@ -48,9 +48,9 @@ class DisturbedGemm:
         tensors, sizes = (TensorArg(name) for name in "ABC"), (ScalarArg("i64", size) for size in "MNK")
         text = f"/* {config['LANE']} */ {_TEXT.replace('FAULT', FAULTS.get(config['LANE'], ''))}"
         flags = ("-O2", "-funroll-loops", f"--param=max-unroll-times={config['UNROLL']}")
-        return Kernel(
-            "product", "c", (Source("product.c", text),), flags, LaunchPlan((Step("product", (*tensors, *sizes)),))
-        )
+        steps = (Step("product", (*tensors, *sizes)),)
+        plan = LaunchPlan(steps, requires=(("batch == 1", "one product at a time"),))
+        return Kernel("product", "c", (Source("product.c", text),), flags, plan)
 
     def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
         return {"LANE": 0, "UNROLL": 1}
