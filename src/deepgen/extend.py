@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from deepgen.run.measure.worker_slot import DeviceSetAside
     from deepgen.vocabulary import completed
     # Baselines and strategies
-    from deepgen.baselines import Baseline, NewResult
+    from deepgen.baselines import Baseline, NewResult, PackedAhead
     from deepgen.tuning.search import Past, Setting, Strategy
     from deepgen.vocabulary import Trial
     from deepgen import baselines
@@ -129,7 +129,7 @@ if TYPE_CHECKING:
 # does not load what strategies need.
 _NAMES = {
     "deepgen": "__version__ tune",
-    "deepgen.baselines": "Baseline NewResult",
+    "deepgen.baselines": "Baseline NewResult PackedAhead",
     "deepgen.compiler.family": "Rules",
     "deepgen.compiler.rules.draft": "Draft",
     "deepgen.compiler.rules.facts": "plain",
@@ -216,7 +216,8 @@ __all__ = [  # noqa: RUF022
     "HasExpression", "HasRank", "Helper", "INOUT", "INPUT", "Json", "JsonObject", "KINDS", "Kernel", "Kind",
     "LANGUAGE_OF", "LINE_EVERY", "LaunchPlan", "Look", "Lowering", "MeasuredConfig", "Measurement", "Missing",
     "NAMED_FORMATS", "NOT_WORTH_IT", "NO_MODULE", "NewResult", "OPERATORS", "OUTPUT", "Operator", "Outcome",
-    "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "Param", "Past", "Plan", "Policy", "Progress", "Rank", "Read", "Recipe",
+    "OwnKernel", "PLAIN_FLAGS", "PROGRAM", "PackedAhead", "Param", "Past", "Plan", "Policy", "Progress", "Rank", "Read",
+    "Recipe",
     "Request", "Requirement", "Rule", "Rules", "Runner", "RunnerOptions", "Runs", "SUFFIX_OF", "ScalarArg",
     "ScalarArgument", "Scheduled", "Scratch", "Select", "Setting", "Settings", "Signature", "Size", "Source", "Space",
     "Stage", "Step", "Stopped", "Strategy", "Study", "Target", "Task", "Tensor", "TensorArg", "TensorArgument",

@@ -155,8 +155,8 @@ def test_some_take_part_by_name_only() -> None:
     operator = gemm(64, 64, 64, layout="nt")
     able = baselines.find(operator, X86)
     assert not {"openblas", "onednn", *SLOW} & {*baselines.raced(able)}
-    assert asked_for(["openblas", "cublaslt"], able) == (["openblas"] if "openblas" in able else [])
-    assert "numpy" in asked_for(True, able)
+    assert asked_for(["openblas", "cublaslt"], able, operator) == (["openblas"] if "openblas" in able else [])
+    assert "numpy" in asked_for(True, able, operator)
 
 
 @pytest.mark.skipif(find_spec("triton") is None or find_spec("torch") is None, reason="needs triton and torch")

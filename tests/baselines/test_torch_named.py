@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import deepgen as dg
 from deepgen import baselines, targets
 from deepgen.operators import OPERATORS, Array, Operator
 from deepgen.operators.compare import compare
@@ -60,6 +62,66 @@ def test_it_gives_the_reference(name: str, words: Mapping[str, Any], dtype: str)
     want = operator.reference(inputs)[output.name]
     assert compare(tensors[output.name], want, output.dtype, operator.tolerance(output.name)).ok
     assert all(np.array_equal(tensors[given], array) for given, array in inputs.items())
+
+
+PACKED: list[tuple[str, Mapping[str, Any]]] = [
+    ("conv1d", {**CONVOLUTION, "L": 20, "dilation": 2, "weight_layout": "OwI64o4i", "dtype": "i8"}),
+    ("conv1d", {**CONVOLUTION, "L": 20, "epilogue": "bias", "layout": "ncl"}),
+    ("conv2d", {**CONVOLUTION, "H": 9, "W": 8, "k": (1, 7), "pad": (0, 3), "weight_layout": "OIhw4i16o4i"}),
+    ("conv2d", {**CONVOLUTION, "H": 9, "W": 8, "weight_layout": "OhwI64o4i", "dtype": "i8"}),
+    ("conv2d", {**CONVOLUTION, "H": 9, "W": 8, "dtype": "i8", "layout": "nchw"}),
+    ("conv3d", {**CONVOLUTION, "D": 5, "H": 6, "W": 7, "weight_layout": "OdhwI64o4i", "dtype": "i8"}),
+    ("conv3d", {**CONVOLUTION, "D": 5, "H": 6, "W": 7}),
+    ("dilated_conv2d", {**CONVOLUTION, "H": 9, "W": 12, "groups": 4, "weight_layout": "OIhw8o"}),
+    (
+        "conv_transpose2d",
+        {**CONVOLUTION, "H": 5, "W": 6, "stride": (2, 3), "out_pad": (0, 2), "weight_layout": "OIhw8i4o"},
+    ),
+]
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize(("name", "words"), PACKED)
+def test_onednn_with_weights_packed_ahead(name: str, words: Mapping[str, Any]) -> None:
+    operator = made(name, words)
+    packed = "weight_layout" in words
+    able = baselines.find(operator, CPU)
+    assert "onednn-packed" in able
+    assert ("onednn-packed" in baselines.raced(able, operator)) is packed and "onednn-packed" not in baselines.raced(
+        able
+    )
+    tensors: dict[str, Array] = {k: v.copy() for k, v in operator.inputs(seed=3).items()}
+    output = operator.tensors()[-1]
+    tensors["y"] = np.full(output.shape, 3, output.dtype.numpy())
+    run = baselines.by_name("onednn-packed").prepare(operator, tensors, 1)
+    for seed in (3, 4):
+        inputs = operator.inputs(seed)
+        for given, array in inputs.items():
+            tensors[given][...] = array
+        run.pack()
+        run()
+        want = operator.reference(inputs)["y"]
+        assert compare(tensors["y"], want, output.dtype, operator.tolerance("y")).ok
+        assert all(np.array_equal(tensors[given], array) for given, array in inputs.items())
+    assert all(address and size for address, size in run.places())
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+def test_packed_weights_are_shown_beside_kernels_that_are_given_some(tmp_path: Path) -> None:
+    operator = made("conv2d", {"N": 1, "H": 6, "W": 6, "CI": 4, "CO": 8, "k": 3, "weight_layout": "OIhw4i16o4i"})
+    study = dg.tune(operator, target="cpu", trials=1, out=tmp_path)
+    [row] = [row for row in study.summary()["baselines"] if row["name"].startswith("onednn-packed")]
+    assert "weights packed ahead" in row["name"]
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+def test_cudnn_is_compared_in_both_orders(layout: str) -> None:
+    words = {**CONVOLUTION, "H": 9, "W": 8, "k": (1, 7), "pad": (0, 3), "layout": layout}
+    for operator in (made("conv2d", words), made("dilated_conv2d", words)):
+        able = baselines.find(operator, targets.resolve("cuda:sm_90a"))
+        name = {"nhwc": "cudnn-nhwc", "nchw": "cudnn"}[layout]
+        assert [one for one in able if one.startswith("cudnn")] == [name]
+        assert name in baselines.raced(able, operator) and (name in baselines.raced(able)) is (layout == "nchw")
 
 
 @pytest.mark.parametrize(

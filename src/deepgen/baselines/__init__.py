@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from deepgen.baselines.base import Baseline, Choosing, NewResult
+from deepgen.baselines.base import Baseline, Choosing, NewResult, PackedAhead
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.finding import CodeSource
@@ -19,11 +19,13 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "torch-gpu": "deepgen.baselines.torch_gpu:TorchGpu",
         "cublaslt": "deepgen.baselines.cublaslt:CublasLt",
         "cudnn": "deepgen.baselines.torch_gpu:Cudnn",
+        "cudnn-nhwc": "deepgen.baselines.torch_gpu:CudnnNhwc",
         "rocblas": "deepgen.baselines.torch_gpu:RocBlas",
         "hipblaslt": "deepgen.baselines.torch_gpu:HipBlasLt",
         "mkl": "deepgen.baselines.cblas:Mkl",
         "openblas": "deepgen.baselines.cblas:OpenBlas",
         "onednn": "deepgen.baselines.torch_cpu:OneDnn",
+        "onednn-packed": "deepgen.baselines.torch_cpu:OneDnnPacked",
         "torch-compile": "deepgen.baselines.torch_gpu:TorchCompile",
         "triton": "deepgen.baselines.triton_matmul:TritonMatmul",
         "cutlass-dsl": "deepgen.baselines.cutlass_dsl:CutlassDsl",
@@ -41,10 +43,15 @@ def find(operator: Operator, target: Target, own: Own | None = None) -> list[str
     return [one.name for one in candidates if one.missing(operator, target) is None]
 
 
-def raced(names: Sequence[str]) -> list[str]:
-    """Those that take part without being asked for by name: not what takes long to start or repeats another."""
+def raced(names: Sequence[str], beside: Operator | None = None) -> list[str]:
+    """Those that take part without being asked for by name: not what takes long to start or repeats another.
+
+    `beside`: where they are only shown beside kernels of this operator, those with weights packed ahead as well.
+    """
     classes = {name: BASELINES.get(name) for name in names if name in BASELINES}
-    return [name for name in names if not getattr(classes.get(name), "on_request", False)]
+    able = [name for name in names if not getattr(classes.get(name), "on_request", False)]
+    ahead = {name: getattr(classes.get(name), "ahead", None) for name in able}
+    return [name for name, shown in ahead.items() if shown is None or (beside is not None and shown(beside))]
 
 
 def by_name(name: str, own: Own | None = None) -> Baseline:
@@ -54,4 +61,4 @@ def by_name(name: str, own: Own | None = None) -> Baseline:
     return BASELINES.get(name)()
 
 
-__all__ = ["BASELINES", "Baseline", "Choosing", "NewResult", "by_name", "find", "raced"]
+__all__ = ["BASELINES", "Baseline", "Choosing", "NewResult", "PackedAhead", "by_name", "find", "raced"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -16,7 +16,9 @@ class Baseline(Protocol):
     """A vendor's or peer's implementation. It is verified and timed like any kernel.
 
     One with an attribute `on_request` that is true takes part only where it is asked for by name. An attribute
-    `imports` names the modules that take long to import: they are imported while the search goes on.
+    `imports` names the modules that take long to import: they are imported while the search goes on. One whose weights
+    are packed ahead of its calls has a static method `ahead`, which says beside which operators it is shown unasked;
+    libraries never choose it.
     """
 
     @property
@@ -46,6 +48,27 @@ class NewResult:
 
     def __call__(self) -> None:
         self.keep(self.call())
+
+
+@dataclass(frozen=True)
+class PackedAhead:
+    """A call whose weights a library has put into an order of its own, as it does once for a model that is run often.
+
+    `pack` does so again when they have changed. `places`: the addresses and bytes of what it made, which a cold run
+    must not find in caches. `keep` is that of NewResult.
+    """
+
+    call: Callable[[], Any]
+    pack: Callable[[], None]
+    places: Callable[[], Sequence[tuple[int, int]]] = tuple
+    keep: Callable[[Any], object] | None = None
+    form: str = "weights packed ahead"
+    constant: frozenset[str] = frozenset({"weight"})
+
+    def __call__(self) -> None:
+        result = self.call()
+        if self.keep is not None:
+            self.keep(result)
 
 
 @dataclass(frozen=True)

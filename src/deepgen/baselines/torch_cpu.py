@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from deepgen.baselines import torch_named
+from deepgen.baselines.base import PackedAhead
 from deepgen.baselines.products import factors, product
 from deepgen.operators import Array, Gemm, Operator, Softmax
+from deepgen.operators.expr.layouts import filter_layout
 from deepgen.targets import Target
 from deepgen.vocabulary import Missing
 
@@ -193,3 +195,118 @@ class OneDnn:
             t["C"].copy_(call(t["A"], t["B"], t.get("bias"), activation, [], form))
 
         return run
+
+
+_FORMS = {"i8": "weights packed ahead, x as u8, sums as f32"}
+
+
+class OneDnnPacked:
+    """Convolutions with weights that were packed ahead of the calls, in whichever order oneDNN chooses.
+
+    8-bit ones are those of quantized models: torch has them for u8, so each call turns x into that, and gives f32.
+    """
+
+    name = "onednn-packed"
+    imports = ("torch",)
+
+    @staticmethod
+    def ahead(operator: Operator) -> bool:
+        """Beside kernels that are given packed weights too."""
+        return bool(operator.parameters()["weight_layout"] != "none")
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if target.runner != "cpu":
+            return f"oneDNN is compared on CPUs, not on {target.name}"
+        if operator.name not in torch_named.CONVOLUTIONS or operator.name == "depthwise_conv2d":
+            return f"oneDNN has packed weights of convolutions here, not of {operator.name}"
+        if why := torch_named.unfit(operator, packed=True):
+            return why
+        words = operator.parameters()
+        able = _ONEDNN_DTYPES if operator.name == "conv_transpose2d" else (*_ONEDNN_DTYPES, "i8")
+        if words["dtype"] not in able or (words["dtype"] == "i8" and words.get("epilogue", "none") != "none"):
+            return f"oneDNN has no {operator.name} of {words['dtype']} here"
+        return None if find_spec("torch") else "torch, which brings oneDNN along, is not installed (pip install torch)"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> PackedAhead:
+        torch = imported(threads)
+        if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_convolution_weight"):
+            raise Missing("a torch with oneDNN", blocks="its baseline cannot run", remedy="See pytorch.org.")
+        name, words = operator.name, operator.parameters()
+        of = {tensor.name: tensor.dtype.name for tensor in operator.tensors()}
+        t = {name: shared_array(torch, array, of[name]) for name, array in tensors.items() if name != "weight"}
+        x = torch_named.channels_second(words, t["x"])
+        options = torch_named.options_of(name, words, x)
+        line = x.dim() == 3  # as an image of one row
+        if line:
+            x, options = x.unsqueeze(2), options.flat()
+        packed: list[Any] = []
+
+        def pack() -> None:
+            weight = _plain_weight(torch, operator, tensors["weight"])
+            packed[:] = [convolution.pack(weight.unsqueeze(2) if line else weight)]
+
+        kind = _QuantizedConvolution if words["dtype"] == "i8" else _FloatConvolution
+        convolution = kind(torch, name, x, t.get("bias"), options)
+        try:
+            pack()
+            convolution.run(packed[0])
+        except RuntimeError as error:  # as of bf16 on a processor without it
+            what = f"a torch and a processor for it ({str(error).partition(chr(10))[0]})"
+            raise Missing(what, blocks="oneDNN cannot run", remedy="Compare with torch.") from error
+
+        def keep(result: Any) -> None:
+            result = result.squeeze(2) if line else result
+            t["y"].copy_(result.movedim(1, -1) if words["layout"].endswith("c") else result)
+
+        mkldnn = torch.ops.mkldnn
+
+        def places() -> list[tuple[int, int]]:
+            return [(mkldnn.data_ptr(packed[0]), mkldnn._nbytes(packed[0]))] if packed[0].is_mkldnn else []
+
+        form = _FORMS.get(words["dtype"], PackedAhead.form)
+        return PackedAhead(lambda: convolution.run(packed[0]), pack, places, keep, form)
+
+
+def _plain_weight(torch: Any, operator: Operator, weight: Array) -> Any:
+    """In torch's order of dimensions."""
+    words = operator.parameters()
+    layout = filter_layout(words["weight_layout"], len(operator.tensors()[0].shape) - 2)
+    if layout is None:
+        return torch_named.filters(operator.name, words, shared_array(torch, weight, words["dtype"]))
+    k, dimensions = words["k"], layout.dimensions - 2
+    shape = (words["CO"], words["CI"] // words.get("groups", 1), *(k if isinstance(k, tuple) else (k,) * dimensions))
+    plain = shared_array(torch, layout.unpacked(weight, shape), words["dtype"])
+    return plain.movedim(1, 0) if operator.name == "conv_transpose2d" else plain
+
+
+class _FloatConvolution:
+    def __init__(self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions) -> None:
+        own, each = torch.ops.mkldnn, (options.stride, options.dilation, options.groups)
+        transposed = name == "conv_transpose2d"
+        suffix, pads = ("_transpose", (options.pad, options.out_pad)) if transposed else ("", (options.pad,))
+        reorder, run = (
+            getattr(own, f"_reorder_convolution{suffix}_weight"),
+            getattr(own, f"_convolution{suffix}_pointwise"),
+        )
+        self.pack = lambda weight: reorder(weight.contiguous(), *pads, *each, [*x.shape])
+        self.run = lambda packed: run(x, packed, bias, *pads, *each, "none", [], "")
+
+
+class _QuantizedConvolution:
+    """Sums of u8 less 128 times i8; f32 holds them exactly up to 2**24."""
+
+    def __init__(self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions) -> None:
+        own, each = torch.ops.onednn, (options.stride, options.pad, options.dilation, options.groups)
+        shifted = torch.empty_like(x, dtype=torch.uint8)
+        call = getattr(own, "qconv_pointwise", None) or own.qconv2d_pointwise
+
+        def pack(weight: Any) -> Any:
+            self.ones = torch.ones(weight.shape[0]), torch.zeros(weight.shape[0], dtype=torch.int32)
+            return own.qconv_prepack(weight.contiguous(), self.ones[0], 1.0, 128, *each, [*x.shape])
+
+        def run(packed: Any) -> Any:
+            torch.bitwise_xor(x.view(torch.uint8), 128, out=shifted)
+            rest: tuple[Any, ...] = (*self.ones, None, *each, 1.0, 0, torch.float32, "none", [], "")
+            return call(shifted, 1.0, 128, packed, *rest)
+
+        self.pack, self.run = pack, run

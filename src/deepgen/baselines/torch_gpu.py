@@ -8,9 +8,11 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
+from deepgen.baselines import torch_named
+from deepgen.baselines.base import PackedAhead
 from deepgen.baselines.products import factors, product
 from deepgen.baselines.torch_cpu import bound, imported, shared_array, unfit
-from deepgen.operators import Conv2d, Gemm, Operator, Softmax
+from deepgen.operators import Gemm, Operator, Softmax
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Missing
 
@@ -53,37 +55,66 @@ def device_view(torch: Any, interface: Mapping[str, Any]) -> Any:
     return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=dict(interface)), device="cuda")
 
 
-_DTYPES = ("f32", "f16", "bf16", "f64")
-
-
 class Cudnn:
     """In the order of dimensions that its filters have: nchw. f32 is never rounded to tf32."""
 
     name = "cudnn"
     imports = ("torch",)
+    first = True  # channels
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if "cuda" not in target.languages:
             return f"cuDNN does not run on {target.name}"
-        if not isinstance(operator, Conv2d):
+        if operator.name not in torch_named.CONVOLUTIONS:
             return f"cuDNN is compared on convolutions, not on {operator.name}"
-        if operator.dtype not in _DTYPES or operator.layout != "nchw":
-            return "cuDNN is compared on floats in layout nchw"
+        if why := torch_named.unfit(operator):
+            return why
+        words = operator.parameters()
+        if words["layout"].endswith("c") is self.first or words.get("epilogue", "none") != "none":
+            order = "first" if self.first else "last"
+            return f"{self.name} is compared on convolutions with channels {order}, without an epilogue"
         return None if find_spec("torch") else "torch, which calls cuDNN, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         torch = gpu_torch()
-        if not isinstance(operator, Conv2d):
-            raise BadInput(f"cuDNN has no {operator.name} here")
         if not torch.backends.cudnn.is_available():
             raise Missing("cuDNN", blocks="its baseline cannot run", remedy="pip install nvidia-cudnn-cu13")
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
-        pad, stride = [operator.pad] * 2, [operator.stride] * 2
-        # Without gradients; benchmark, not deterministic, no tf32.
-        return partial(
-            torch.ops.aten.cudnn_convolution.out, t["x"], t["weight"], pad, stride, [1, 1], 1, True, False, False,
-            out=t["y"],
-        )  # fmt: skip
+        words = operator.parameters()
+        weight = torch_named.filters(operator.name, words, t["weight"])
+        call: Callable[[], None] = self._call(torch, operator.name, words, t, weight)
+        return call
+
+    def _call(self, torch: Any, name: str, words: Mapping[str, Any], t: Mapping[str, Any], weight: Any) -> Any:
+        x, y = (torch_named.channels_second(words, t[one]) for one in ("x", "y"))
+        options = torch_named.options_of(name, words, x)
+        if x.dim() == 3:  # cuDNN has images of two dimensions and more
+            x, y, weight = (one.unsqueeze(2) for one in (x, y, weight))
+            options = options.flat()
+        transposed = name == "conv_transpose2d"
+        run = torch.ops.aten.cudnn_convolution_transpose if transposed else torch.ops.aten.cudnn_convolution
+        pads = [options.pad, options.out_pad] if transposed else [options.pad]
+        order = (*pads, options.stride, options.dilation, options.groups)
+        return partial(run.out, x, weight, *order, True, False, False, out=y)  # benchmark, not deterministic, no tf32
+
+
+class CudnnNhwc(Cudnn):
+    """With channels last, for which cuDNN has filters of its own order: they are put into it ahead of the calls."""
+
+    name = "cudnn-nhwc"
+    first = False
+
+    @staticmethod
+    def ahead(operator: Operator) -> bool:
+        return True
+
+    def _call(self, torch: Any, name: str, words: Mapping[str, Any], t: Mapping[str, Any], weight: Any) -> Any:
+        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+        source = weight.unsqueeze(2) if weight.dim() == 3 else weight
+        packed = source.contiguous(memory_format=formats[source.dim()])
+        own = packed.squeeze(2) if weight.dim() == 3 else packed
+        places = ((packed.data_ptr(), packed.nbytes),)
+        return PackedAhead(super()._call(torch, name, words, t, own), partial(packed.copy_, source), lambda: places)
 
 
 class _Rocm:

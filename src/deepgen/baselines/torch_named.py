@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,20 +15,20 @@ Tensors: TypeAlias = "Mapping[str, Any]"
 _Call: TypeAlias = "Callable[[Any, Words, Tensors], Callable[[], Any]]"
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose2d")
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose2d")
 
 
-def unfit(operator: Operator) -> str | None:
-    """Why torch has no single call for it; None when it has."""
-    if not (operator.name in _CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
+def unfit(operator: Operator, *, packed: bool = False) -> str | None:
+    """Why torch has no single call for it; None when it has. `packed`: weights are brought into its order before."""
+    if not (operator.name in CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
         return f"torch has no single call for {operator.name} here"
     words = operator.parameters()
-    if words["dtype"] not in _FLOATS and operator.name != "scan":
+    if words["dtype"] not in _FLOATS and operator.name != "scan" and not packed:
         return f"torch computes {operator.name} of floats"
-    if words.get("weight_layout", "none") != "none":
+    if words.get("weight_layout", "none") != "none" and not packed:
         return f"torch has no {operator.name} of weights packed as {words['weight_layout']}"
     epilogue = words.get("epilogue", "none")
-    if epilogue not in ("none", *(("bias",) if operator.name in _CONVOLUTIONS else ())):
+    if epilogue not in ("none", *(("bias",) if operator.name in CONVOLUTIONS else ())):
         return f"torch has no single call for {operator.name} with {epilogue}"
     return None
 
@@ -35,7 +36,7 @@ def unfit(operator: Operator) -> str | None:
 def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
     """The call on these tensors, of an operator that torch is fit for."""
     words = operator.parameters()
-    if operator.name not in _CONVOLUTIONS:
+    if operator.name not in CONVOLUTIONS:
         return _CALLS[operator.name](torch, words, t)
     weight = filters(operator.name, words, t["weight"])
     run = convolution(torch, operator.name, words, t["x"], weight, t.get("bias"))
@@ -50,19 +51,49 @@ def filters(name: str, words: Words, weight: Any) -> Any:
     return weight.movedim((-2, -1), (0, 1) if name == "conv_transpose2d" else (1, 0)) if last else weight
 
 
+@dataclass(frozen=True)
+class ConvolutionOptions:
+    """A number for each dimension."""
+
+    stride: list[int]
+    pad: list[int]
+    dilation: list[int]
+    out_pad: list[int]
+    groups: int
+
+    def flat(self) -> ConvolutionOptions:
+        """Of a line as an image of one row."""
+        stride, dilation = [1, *self.stride], [1, *self.dilation]
+        return ConvolutionOptions(stride, [0, *self.pad], dilation, [0, *self.out_pad], self.groups)
+
+
+def options_of(name: str, words: Words, x: Any) -> ConvolutionOptions:
+    """`x` has its channels second."""
+
+    def each(word: str, usual: int) -> list[int]:
+        value = words.get(word, usual)
+        return [*value] if isinstance(value, tuple) else [value] * (x.dim() - 2)
+
+    groups = x.shape[1] if name == "depthwise_conv2d" else words.get("groups", 1)
+    return ConvolutionOptions(each("stride", 1), each("pad", 0), each("dilation", 1), each("out_pad", 0), groups)
+
+
+def channels_second(words: Words, x: Any) -> Any:
+    """A view with the dimensions in torch's order."""
+    return x.movedim(-1, 1) if words["layout"].endswith("c") else x
+
+
 def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: Any = None) -> Callable[[], Any]:
     """A new result, laid out like `x`; `weight` has the dimensions in torch's order."""
-    last = words["layout"].endswith("c")
-    image = x.movedim(-1, 1) if last else x
-    functional = torch.nn.functional
-    options = {"stride": words["stride"], "padding": words["pad"], "dilation": words.get("dilation", 1)}
-    options["groups"] = image.shape[1] if name == "depthwise_conv2d" else words.get("groups", 1)
+    image, functional = channels_second(words, x), torch.nn.functional
+    options = options_of(name, words, image)
+    named: dict[str, Any] = {"stride": options.stride, "padding": options.pad, "dilation": options.dilation}
     if name == "conv_transpose2d":
-        run, options["output_padding"] = functional.conv_transpose2d, words.get("out_pad", 0)
+        run, named["output_padding"] = functional.conv_transpose2d, options.out_pad
     else:
         run = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
-    call = partial(run, image, weight, bias, **options)
-    return (lambda: call().movedim(1, -1)) if last else call
+    call = partial(run, image, weight, bias, groups=options.groups, **named)
+    return (lambda: call().movedim(1, -1)) if words["layout"].endswith("c") else call
 
 
 def _bmm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:

@@ -75,11 +75,11 @@ def _times(study: Study, rounds: int) -> JsonObject:
     shared = _shared(operator, tensors) if on_gpu else tensors
     threads = study.task().policy.threads or host.usable_cores()
     lost: list[Json] = []
-    for name in baselines.raced(baselines.find(operator, target, study.task().own_baselines)):
+    for name in baselines.raced(baselines.find(operator, target, study.task().own_baselines), operator):
         try:
             call = baselines.by_name(name, study.task().own_baselines).prepare(operator, shared, threads)
             title = ", ".join([name, *filter(None, [getattr(call, "form", "")])])
-            calls[title] = call.call if isinstance(call, baselines.NewResult) else call
+            calls[title] = call.call if isinstance(call, (baselines.NewResult, baselines.PackedAhead)) else call
         except DeepgenError as error:
             lost.append({"name": name, "verdict": "refused", "detail": str(error), "error": None})
     clock = _device_clock if on_gpu else _host_clock

@@ -177,7 +177,7 @@ class _Run:
 
     def _begin_loading(self, session: Session) -> list[str]:
         """The baselines that are to race."""
-        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [])
+        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [], self.request.operator)
         self._plan_finals(len(names))
         if names:
             session.load(names, self.clock.spare)
@@ -352,7 +352,7 @@ class _Run:
 
     def _baseline_seconds(self, session: Session) -> float:
         """The fastest baseline's time, measured on a quiet machine before the search."""
-        names = asked_for(True, session.baselines())
+        names = asked_for(True, session.baselines(), self.request.operator)
         if not names:
             raise DeepgenError(
                 "a target speedup needs a baseline, and none is available: install torch, or leave the option out"

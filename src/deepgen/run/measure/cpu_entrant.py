@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from deepgen.baselines.base import PackedAhead
 from deepgen.operators import Array, Tensor
 from deepgen.operators.signature import OUTPUT
 from deepgen.run.call import plans
@@ -55,6 +56,7 @@ class CpuEntrant(Entrant):
         self._timing: bool | None = None  # whether guards are as timed runs find them
         self.waits = Waits(0.0, 0.0)  # of all bursts
         self._keep: Callable[[Any], object] | None = None
+        self._packed: Callable[[], Sequence[tuple[int, int]]] = tuple  # what a baseline has made of weights
         self._native: NativeKernel | None = None
         self._workspaces: dict[str, Guarded] = {}  # by the names that the launch plan gives them
         self._scratch: list[Guarded] = []  # those that the preparation leaves nothing in
@@ -86,6 +88,12 @@ class CpuEntrant(Entrant):
     def take(self, run: Callable[[], Any], keep: Callable[[Any], object] | None) -> None:
         """A baseline's call. `keep` copies its new result to the output, where it gives one."""
         self._run, self._keep = run, keep
+
+    def take_packed(self, run: PackedAhead) -> None:
+        """One whose weights are packed ahead, as a kernel's own are."""
+        self.take(run.call, run.keep)
+        self._prepare, self._packed = run.pack, run.places
+        self._use_sets(run.constant)
 
     def answer(self) -> None:
         self._tell_places()
@@ -193,6 +201,8 @@ class CpuEntrant(Entrant):
         around.threads.settle()
         if around.task.policy.cold:
             around.harness.flush(self._cold)
+            if around.harness.by_lines and (packed := self._packed()):
+                around.harness.do(Steps((StepKind.FLUSH, start, 0, size) for start, size in packed))
 
     @contextmanager
     def _stage(self, stage: WorkerStage, limit: float | None = None) -> Iterator[None]:

@@ -98,7 +98,15 @@ class GpuEntrant(Entrant):
                     prepared[key] = baseline.choose(*arguments, self._seconds)
                 else:
                     prepared[key] = baseline.prepare(*arguments)
-        self._run, self.form = prepared[key], getattr(prepared[key], "form", "")
+        run = prepared[key]
+        self._run, self.form = run, getattr(run, "form", "")
+        if isinstance(run, baselines.PackedAhead):
+            self._run, self._prepare = run.call, partial(self._pack_again, run.pack)
+            self._use_sets(run.constant)
+
+    def _pack_again(self, pack: Callable[[], None]) -> None:
+        pack()
+        self.device.driver.synchronize()
 
     def first(self) -> None:
         super().first()

@@ -102,7 +102,10 @@ class CpuWorker(Referee[CpuEntrant]):
             baseline = baselines.by_name(entry["name"], self.task.own_baselines)
             run = baseline.prepare(entrant.bench.operator, entrant.bench.arrays, self.threads)
             entrant.form = getattr(run, "form", "")
-            entrant.take(*((run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)))
+            if isinstance(run, baselines.PackedAhead):
+                entrant.take_packed(run)
+            else:
+                entrant.take(*((run.call, run.keep) if isinstance(run, baselines.NewResult) else (run, None)))
         except DeepgenError as error:
             raise Rejected(Verdict.REFUSED, str(error)) from error
 

@@ -11,6 +11,7 @@ from math import inf
 from statistics import median
 
 from deepgen.baselines import by_name, raced
+from deepgen.operators import Operator
 from deepgen.run.measure.base import Contender, Task
 from deepgen.run.measure.endurance import WORN_CALLS, WORN_SHARE
 from deepgen.tuning.bounded import Bounded, OutOfTime
@@ -74,7 +75,7 @@ def run_finals(
     clock = clock or Clock()
     able = session.baselines() if baselines else []
     arena = session if clock.left == inf else Bounded(session, clock)
-    course = _Course(arena, task, clock, asked_for(baselines, able), loaded, max_seconds, say)
+    course = _Course(arena, task, clock, asked_for(baselines, able, task.operator), loaded, max_seconds, say)
     with session.quiet(), suppress(OutOfTime):  # then what there is counts
         course.hold(trials, emit, default, keep)
     unable = () if isinstance(baselines, bool) else tuple(_unable(task, name) for name in baselines if name not in able)
@@ -366,9 +367,9 @@ class _Course:
         return replace(finals, winner=trial.id, finalists=(row,))
 
 
-def asked_for(baselines: bool | Sequence[str], able: Sequence[str]) -> list[str]:
+def asked_for(baselines: bool | Sequence[str], able: Sequence[str], operator: Operator) -> list[str]:
     """The baselines that take part, of those that can run here."""
-    return raced(able) if baselines is True else [name for name in baselines or () if name in able]
+    return raced(able, operator) if baselines is True else [name for name in baselines or () if name in able]
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:
