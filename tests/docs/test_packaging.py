@@ -14,6 +14,7 @@ import pytest
 
 import deepgen
 from deepgen.run.call import compiled
+from deepgen.toolchains import programs
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -64,7 +65,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
     compiled.core.cache_clear()
 
 
-@pytest.mark.skipif(shutil.which("cc") is None or compiled.programs.python_headers() is None, reason="no C compiler")
+@pytest.mark.skipif(shutil.which("cc") is None or programs.python_headers() is None, reason="no C compiler")
 def test_a_wheel_that_is_built_with_a_compiler_has_the_compiled_calls(
     tmp_path: Path, beside: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

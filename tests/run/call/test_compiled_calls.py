@@ -198,7 +198,7 @@ def test_without_it_calls_are_made_in_python(missing: str, monkeypatch: pytest.M
         raise Missing("a C compiler", blocks="nothing can be built", remedy="install one")
 
     if missing == "compiler":
-        monkeypatch.setattr(compiled, "build_once", none)
+        monkeypatch.setattr(compiled, "_artifact", none)
     elif missing == "headers":
         monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
     else:

@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from deepgen import targets
-from deepgen.toolchains import Cache, build_once, cache_key, default_cache_folder, programs, toolchain_for
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, LaunchPlan, Source
 
 _SOURCES = ("calls.c", "kinds.h", "arrays.h", "bound.h")
@@ -40,6 +38,8 @@ def core() -> Any:
         return None
     if (installed := _installed()) is not None:
         return installed
+    from deepgen.toolchains import programs  # here and below: where a wheel has it, nobody waits for compilers
+
     headers = programs.python_headers()
     if headers is None:
         return None
@@ -62,6 +62,9 @@ def _installed() -> Any:
 
 def _artifact(kernel: Kernel) -> Artifact | None:
     """The built extension; none where nothing can be kept, as every process would wait for the compiler."""
+    from deepgen import targets
+    from deepgen.toolchains import Cache, build_once, cache_key, default_cache_folder, toolchain_for
+
     target, cache = targets.resolve("cpu"), Cache(default_cache_folder())
     with suppress(OSError):
         cache.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -22,7 +22,6 @@ from deepgen.run.call.devices import CpuDevice, Device, GpuDevice
 from deepgen.run.call.firing import Fire
 from deepgen.targets import Target
 from deepgen.targets.gpu_driver import APIS, DriverError
-from deepgen.toolchains import build_once
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, completed
 
 
@@ -41,6 +40,8 @@ def load(
     if api is None and (target.runner != "cpu" or kernel.language not in target.languages):
         raise DeepgenError(f"kernels in {kernel.language} for {target.name} cannot be called from this process")
     if binary is None:
+        from deepgen.toolchains import build_once
+
         built = build_once(kernel, target)
         binary, plan = Path(built.binary), built.plan
     kernel = completed(kernel, plan)
