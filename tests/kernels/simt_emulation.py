@@ -38,7 +38,7 @@ extern "C" const char* run_{entry}(void** args, int grid, int threads, int share
     return emulate::launch({entry}, args, grid, threads, shared);
 }}
 """
-# What the emulation's side of the dialect has of templates, in an object of its own.
+# What the emulation's side of the dialect has of templates and functions, in an object of its own.
 _ALL = """#include "dialect.h"
 COMPILED template class std::vector<emulate::Range>;
 COMPILED template class std::vector<emulate::Byte>;
@@ -47,6 +47,7 @@ COMPILED template class std::vector<emulate::Fiber>;
 COMPILED template class std::vector<char>;
 COMPILED template class std::vector<bool>;
 """
+_ELSEWHERE = "-DEMULATE_OWN=extern inline __attribute__((gnu_inline))"
 _FLAGS = ("-O0", "-w", "-fPIC", "-DDG_EMULATE")
 _CLANG = COMPILER is not None and "clang" in Path(COMPILER).name
 _LINKER = ("-fuse-ld=lld-19",) if _CLANG and shutil.which("ld.lld-19") else ()  # in half of the time
@@ -125,8 +126,8 @@ def _read_once(texts: Collection[tuple[str, str]], folder: Path) -> None:
         (folder / name).write_text(text)
     if _CLANG:
         for flags in (
-            ("-fpch-instantiate-templates", "-DCOMPILED=extern", "-x", "c++-header", "-o", "all.pch"),
-            ("-DCOMPILED=", "-x", "c++", "-c", "-o", "all.o"),
+            ("-fpch-instantiate-templates", "-DCOMPILED=extern", _ELSEWHERE, "-x", "c++-header", "-o", "all.pch"),
+            ("-DCOMPILED=", "-DEMULATE_OWN=", "-O2", "-x", "c++", "-c", "-o", "all.o"),
         ):
             command = [str(COMPILER), *_FLAGS, "-std=c++17", *flags, "all.h"]
             subprocess.run(command, cwd=folder, check=True)

@@ -8,11 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+// The emulation's own functions, which whoever compiles many kernels may have compiled once.
+#ifndef EMULATE_OWN
+#define EMULATE_OWN inline
+#endif
 #define DG_DEVICE inline
 #define DG_KERNEL(threads, blocks) extern "C" void
 #define DG_UNROLL
@@ -38,13 +43,12 @@ struct Copy {
 
 struct Fiber {
     ucontext_t context;
-    std::vector<char> stack;
     std::vector<Copy> copies;
     int groups = 0;  // committed
     bool done = false, waiting = false;
 };
 
-constexpr int NOBODY = -1, MANY = -2;
+constexpr int NOBODY = -1, MANY = -2, STACK = 256 << 10;
 
 struct Byte {  // who touched a byte of shared memory, and between which barriers
     int writer = NOBODY, write_epoch = -1, reader = NOBODY, read_epoch = -1;
@@ -56,6 +60,7 @@ struct Machine {
     std::vector<char> shared;
     std::vector<Byte> shadow;
     std::vector<Fiber> fibers;
+    std::unique_ptr<char[]> stacks;  // of all fibers; memory comes as it is touched
     ucontext_t scheduler;
     int thread = 0, block = 0, blocks = 1, epoch = 0;
     std::string error;
@@ -66,20 +71,20 @@ struct Machine {
 inline Machine machine;
 
 // The first error is kept. The fiber that made it stops here, and no other runs on.
-inline void fail(const std::string& what) {
+EMULATE_OWN void fail(const std::string& what) {
     if (machine.error.empty())
         machine.error = what + " (block " + std::to_string(machine.block) + ", thread " +
                         std::to_string(machine.thread) + ")";
     swapcontext(&machine.fibers[machine.thread].context, &machine.scheduler);
 }
 
-inline void check_shared(u32 at, int bytes) {
+EMULATE_OWN void check_shared(u32 at, int bytes) {
     if ((u64)at + bytes > machine.shared.size())
         fail("shared memory at byte " + std::to_string(at) + " of " + std::to_string(machine.shared.size()));
     if (at % bytes != 0) fail("unaligned access of shared memory at byte " + std::to_string(at));
 }
 
-inline void note_read(u32 at, int bytes) {
+EMULATE_OWN void note_read(u32 at, int bytes) {
     check_shared(at, bytes);
     for (u32 i = at; i < at + bytes; ++i) {
         Byte& b = machine.shadow[i];
@@ -92,7 +97,7 @@ inline void note_read(u32 at, int bytes) {
     }
 }
 
-inline void note_write(u32 at, int bytes, bool flies) {
+EMULATE_OWN void note_write(u32 at, int bytes, bool flies) {
     check_shared(at, bytes);
     for (u32 i = at; i < at + bytes; ++i) {
         Byte& b = machine.shadow[i];
@@ -107,7 +112,7 @@ inline void note_write(u32 at, int bytes, bool flies) {
     }
 }
 
-inline Range& find_range(const void* where, int bytes) {
+EMULATE_OWN Range& find_range(const void* where, int bytes) {
     const char* p = static_cast<const char*>(where);
     if (reinterpret_cast<u64>(p) % bytes != 0) fail("unaligned access of global memory");
     for (Range& r : machine.ranges)
@@ -118,32 +123,32 @@ inline Range& find_range(const void* where, int bytes) {
     std::abort();
 }
 
-inline void yield() {
+EMULATE_OWN void yield() {
     int me = machine.thread;
     swapcontext(&machine.fibers[me].context, &machine.scheduler);
     machine.thread = me;
 }
 
-inline void fiber_main() {
+EMULATE_OWN void fiber_main() {
     machine.entry(machine.arguments);
     machine.fibers[machine.thread].done = true;
     swapcontext(&machine.fibers[machine.thread].context, &machine.scheduler);
 }
 
-inline void run_block(int threads) {
+EMULATE_OWN void run_block(int threads) {
     Machine& m = machine;
     std::fill(m.shared.begin(), m.shared.end(), (char)0xFF);  // as floats, NaN: what nobody wrote spoils the result
     std::fill(m.shadow.begin(), m.shadow.end(), Byte{});
     m.epoch = 0;
+    if ((int)m.fibers.size() < threads) m.stacks.reset(new char[(std::size_t)threads * STACK]);
     m.fibers.resize(threads);
     for (Fiber& f : m.fibers) {
         f.copies.clear();
         f.groups = 0;
         f.done = f.waiting = false;
-        f.stack.resize(256 << 10);
         getcontext(&f.context);
-        f.context.uc_stack.ss_sp = f.stack.data();
-        f.context.uc_stack.ss_size = f.stack.size();
+        f.context.uc_stack.ss_sp = m.stacks.get() + (&f - m.fibers.data()) * STACK;
+        f.context.uc_stack.ss_size = STACK;
         f.context.uc_link = &m.scheduler;
         makecontext(&f.context, fiber_main, 0);
     }
