@@ -160,6 +160,30 @@ def layers(rows: int, first: int, hidden: int, last: int) -> Expression:
     return dg.expression(dg.compute("y", (rows, last), lambda i, j: dg.sum(dg.maximum(h[i, r], 0) * w[r, j], r)))
 
 
+def transposed(rows: int, cols: int, dtype: str = "f32") -> Expression:
+    """With something added that lies as the result does."""
+    x, bias = dg.tensor("x", (rows, cols), dtype), dg.tensor("bias", (rows,), dtype)
+    wide = "i32" if dtype == "i8" else "f32"
+    sums = lambda j, i: (x[i, j].cast(wide) + bias[i].cast(wide)).cast(dtype)  # noqa: E731
+    return dg.expression(dg.compute("y", (cols, rows), sums))
+
+
+def columns(before: int, rows: int, cols: int, dtype: str = "f32", op: str = "mean") -> Expression:
+    """Reduced along the axis in the middle."""
+    x, r = dg.tensor("x", (before, rows, cols), dtype), dg.reduce_axis("r", rows)
+
+    def element(i: Element, j: Element) -> Element:
+        value = x[i, r, j].cast("f32")
+        return (dg.max(value, r) if op == "max" else dg.sum(value, r) / rows).cast(dtype)
+
+    return dg.expression(dg.compute("y", (before, cols), element))
+
+
+def long_rows(rows: int, cols: int, dtype: str = "f32") -> Expression:
+    x, c = dg.tensor("x", (rows, cols), dtype), dg.reduce_axis("c", cols)
+    return dg.expression(dg.compute("y", (rows,), lambda i: dg.sum(x[i, c].cast("f32"), c).cast(dtype)))
+
+
 CASES = {
     "gemm": gemm(20, 36, 17),
     "gemm with B transposed and an epilogue": gemm(9, 19, 24, transposed=True, epilogue=True),

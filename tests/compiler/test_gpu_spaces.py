@@ -66,6 +66,13 @@ PLAIN = {
     "scan of rows of an odd length": cases.scan((4, 6, 17), 2),
     "scan of rows too long for registers": Scan.make({"M": 1, "N": 2, "K": 2056, "dtype": "f16"}).expression(),
     "total": cases.total(500),
+    "rows of any length": cases.elementwise(5, 21),
+    "transposed": cases.transposed(35, 40),
+    "transposed bf16 of odd lengths": cases.transposed(67, 33, "bf16"),
+    "columns in two parts": cases.columns(1, 64, 40),
+    "columns in parts of two lengths": cases.columns(2, 69, 48, "bf16"),
+    "maxima of columns": cases.columns(3, 129, 33, op="max"),
+    "long rows in parts": cases.long_rows(2, 12301),
     "two products of one matrix": cases.projections(12, 16, (20, 9)),
     "a product of a product": cases.layers(12, 16, 20, 9),
 }

@@ -1,4 +1,5 @@
-"""Moves guards outwards: a guard that does not depend on a loop is asked before it, and one that does bounds it."""
+"""Moves guards outwards: a guard that does not depend on a loop is asked before it, and one that does bounds it. A
+vector's is asked once for all its elements."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TypeGuard
 
 from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, walk, with_children
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
-from deepgen.compiler.schedule.steps import PARALLEL, SERIAL
+from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
 from deepgen.vocabulary import dtype
@@ -52,6 +53,18 @@ def limit_of(loop: For, condition: Index) -> Index | None:
     if loop.kind not in (SERIAL, PARALLEL) or times is None or times >= 0:
         return None
     return (condition - iterator(loop.variable) * times) // -times + 1
+
+
+def edges(body: Stmt, _: Around) -> Stmt:
+    """A vector whose elements are all there is stored at once; only one at the edge asks for each of them."""
+    body = with_children(body, lambda one: edges(one, _))
+    if not (isinstance(body, For) and body.kind == VECTOR and _plain(body.body)):
+        return body
+    guard = body.body
+    if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guard.conditions):
+        return body
+    last = tuple(condition.substitute({body.variable: body.extent - 1}) for condition in guard.conditions)
+    return If(last, replace(body, body=guard.then), body)
 
 
 def pads(body: Stmt, around: Around) -> Stmt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias, overload
 
 from deepgen.compiler.passes.barriers import barriers
-from deepgen.compiler.passes.guards import guards, pads
+from deepgen.compiler.passes.guards import edges, guards, pads
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -83,6 +83,7 @@ PASSES: tuple[tuple[str, Work, Callable[[Machine], bool]], ...] = (
     ("tensorize", each(tensorize), _processor),
     ("stores", each(stores), _processor),
     ("vectorize", each(vectorize), _processor),
+    ("edges", each(edges), _gpu),
     ("vectorize", each(vectorize_stores), _gpu),
     ("unroll", each(unroll), _processor),
     ("registers", each(registers), _processor),

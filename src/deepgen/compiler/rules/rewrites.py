@@ -108,11 +108,13 @@ def _with_stage(expression: Expression, kept: Stage, group: list[_Costly]) -> Ex
 
 
 _Item = TypeVar("_Item")
+_VECTOR = 16  # elements of the smallest format that are loaded at once
 
 
 def with_joined(expression: Expression) -> Expression:
-    """The expression with such axes as one, if it has sums of products."""
-    if not any(stage.reduce == "sum" and len(reads(stage.value)) > 1 for stage in expression.stages):
+    """The expression with such axes as one, if it has sums of products, or rows of any length that nothing reduces."""
+    products = any(stage.reduce == "sum" and len(reads(stage.value)) > 1 for stage in expression.stages)
+    if not products and not _rows_of_any_length(expression):
         return expression
     expression = replace(expression, stages=tuple(map(_without_single, expression.stages)))
     for stage in expression.stages:
@@ -121,6 +123,13 @@ def with_joined(expression: Expression) -> Expression:
             if together is not None:
                 return with_joined(_joined(expression, together))
     return expression
+
+
+def _rows_of_any_length(expression: Expression) -> bool:
+    """Whether rows begin where no vector does, and all are one row where nothing tells them apart."""
+    outputs = [expression.stage(name) for name in expression.outputs]
+    odd = any(stage.axes and stage.axes[-1].extent % _VECTOR for stage in outputs)
+    return odd and not any(map(facts.is_summed, expression.stages))
 
 
 def _without_single(stage: Stage) -> Stage:

@@ -155,6 +155,8 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Split-Sums": f"{_ROOM}.gpu.sketches:SplitSums",
         "Windows": f"{_ROOM}.gpu.windows:Windows",
         "Scan-Rows": f"{_ROOM}.gpu.rows:ScanRows",
+        "Transposed": f"{_ROOM}.gpu.threads:Transposed",
+        "Columns": f"{_ROOM}.gpu.rows:Columns",
         "Long-Rows": f"{_ROOM}.gpu.rows:LongRows",
         "Shared-Tiles": f"{_ROOM}.gpu.threads:SharedTiles",
         "Threads": f"{_ROOM}.gpu.threads:ByThreads",

@@ -9,9 +9,22 @@ from deepgen.compiler.intrinsics.matrix import PRODUCTS, MatrixProduct
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.padding import guard
 from deepgen.compiler.rules.tensorize import alone, rounded
+from deepgen.compiler.schedule.stages import identity
 from deepgen.operators.expr.contraction import factors
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import Axis, Cast, Expression, Read, Stage, reads, substituted
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Cast,
+    Compare,
+    Const,
+    Expression,
+    Place,
+    Read,
+    Select,
+    Stage,
+    reads,
+    substituted,
+)
 from deepgen.targets import Gpu
 
 _LONG = 64  # columns that are worth a block of their own
@@ -212,16 +225,24 @@ def workspace_bytes(results: int, parts: int) -> int:
 
 def with_split_sums(expression: Expression, gpu: Gpu, parts: int) -> Expression:
     """`expression` has operands as stages or tensors, and one sum of products of them."""
-    stages: list[Stage] = []
-    for stage in expression.stages:
-        c = contraction(stage, gpu)
-        stages += [stage] if c is None else _split(stage, c.along, parts)
-    return replace(expression, stages=tuple(stages))
+    (c,) = [c for stage in expression.stages if (c := contraction(stage, gpu))]
+    return with_parts(expression, c.stage, c.along, parts)
+
+
+def with_parts(expression: Expression, sums: Stage, along: Axis, parts: int) -> Expression:
+    """The expression with a reduction in two: of parts, and of what these come to."""
+    stages = [_split(stage, along, parts) if stage == sums else [stage] for stage in expression.stages]
+    return replace(expression, stages=tuple(one for some in stages for one in some))
 
 
 def _split(stage: Stage, along: Axis, parts: int) -> list[Stage]:
-    own = replace(along, extent=along.extent // parts)
-    value = substituted(stage.value, {along.name: iterator(_AXIS) * own.extent + iterator(along.name)})
+    assert stage.reduce is not None
+    own = replace(along, extent=-(-along.extent // parts))
+    place = iterator(_AXIS) * own.extent + iterator(along.name)
+    value = substituted(stage.value, {along.name: place})
+    if own.extent * parts > along.extent:  # the last part is shorter
+        inside = Compare("lt", Place(place), Const(along.extent, "i64"))
+        value = Select(inside, value, identity(stage.reduce, stage.dtype))
     reduced = tuple(own if axis == along else axis for axis in stage.reduced)
     axis = Axis(_AXIS, parts)
     each = Stage(f"{stage.name}.parts", (axis, *stage.axes), value, stage.reduce, reduced)

@@ -1,15 +1,17 @@
-"""Rows: the threads of a block reduce a row together, and each has its columns of what is stored."""
+"""Reductions: the threads of a block reduce a row together, and each has its columns of what is stored; or each thread
+reduces columns of its own. Where there are few results, several blocks reduce parts of each."""
 
 from __future__ import annotations
 
 from math import prod
 
-from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows, with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import shareable
+from deepgen.compiler.rules.gpu.threads import result, shareable
 from deepgen.compiler.rules.template import Extent, covered, plus, text, times
 from deepgen.compiler.schedule import steps as s
-from deepgen.operators.expr.nodes import Read, Stage, reads
+from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
@@ -17,6 +19,12 @@ _MOST_THREADS = 1024
 
 
 _FEW = 256  # results: below that, threads had better share a reduction
+_NEIGHBOURS = 32  # columns: as many as a warp has lanes
+_SHORT = 9  # rows of a column: threads read these at once in any case
+_STREAMS = 512  # threads of a multiprocessor, each with its own columns, that keep its memory busy
+_BLOCKS = 4  # of a multiprocessor that do so with rows
+_LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
+_MOST_PARTS = 256
 
 
 class LongRows:
@@ -58,6 +66,82 @@ def _is_few(part: StageGroup) -> bool:
     sums = part.reduction or part.last
     long = prod(sums.shape) < _FEW or _extent(sums) >= _FEW
     return part.rows or (long and not (part.reduction and shareable(sums)))
+
+
+class Columns:
+    """Where neighbouring results are of neighbouring elements: each thread reduces a few columns."""
+
+    name, exclusive, targets = "Columns", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        if plan.reads_kept:
+            return BORDER
+        sums = plan.part.reduction
+        return "it reduces nothing by itself" if sums is None else why_no_columns(sums)
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(by_columns)
+
+
+def why_no_columns(sums: Stage) -> str | None:
+    if not sums.axes or sums.axes[-1].extent < _NEIGHBOURS or _extent(sums) <= _SHORT:
+        return "there are few columns, or they are short"
+    operands, own = reads(sums.value), {axis.name for axis in sums.axes}
+    along = [facts.plain(read.indices[-1]) if read.indices else None for read in operands]
+    if sums.axes[-1].name not in along or any(name not in own for name in along):
+        return "neighbouring results are not of neighbouring elements"
+    return "a block reads elements more than once" if shareable(sums) else None
+
+
+def by_columns(plan: Plan) -> None:
+    part = plan.part
+    assert part.reduction is not None
+    before, name = part.reduction, plan.added_up(part.reduction, "register")
+    out, sums = plan.stage(part.last.name), with_operands(plan.stage(name), before)
+    plan.names += ("columns",)
+    *others, last = [axis.name for axis in out.axes]
+    length = out.axes[-1].extent
+    widest = max(WIDEST // dtype(read.dtype).bytes for read in reads(sums.value))
+    several = [n for n in powers(widest) if length % n == 0 and n <= widest]
+    each = plan.knob("each", several, several[-1])
+    threads = plan.knob("columns", [n for n in powers(256, 32) if n < 2 * length], 64)
+    rows = plan.knob("ahead", (1, 2, 4, 8, 16), 8)
+    spread, inner = dict.fromkeys(others, 1), dict.fromkeys(others, 1)
+    loop = result(plan, out, {**spread, last: threads}, {**inner, last: each})
+    plan.derive("threads", threads)
+    plan.step(s.SetScope(sums.name, "register"), s.ComputeAt(sums.name, out.name, loop))
+    own, along = [axis.name for axis in sums.axes], longest(sums)
+    outer, ahead = plan.split(sums.name, along.name, (rows,))
+    rest = [axis.name for axis in sums.reduced if axis != along]
+    plan.step(s.Reorder(sums.name, (*rest, outer, ahead, *own)))
+    plan.annotate(sums.name, "unroll", ahead, *own[:-1])
+    plan.annotate(sums.name, "vector", own[-1])
+
+
+def longest(stage: Stage) -> Axis:
+    return max(stage.reduced, key=lambda axis: axis.extent)
+
+
+def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] | str:
+    """The reduction that blocks had better share, into how many parts; or why there is none."""
+    sums = [stage for stage in plain.stages if stage.reduce is not None]
+    if len(sums) != 1 or sums[0].scan or not sums[0].axes or shareable(sums[0]):
+        return "it has not one reduction whose elements are read once"
+    (stage,) = sums
+    if stage.name not in plain.outputs and facts.fusible_consumer(plain, stage) is None:
+        return "its rows are read again once they are reduced"
+    elements, results = _extent(stage), prod(stage.shape)
+    if why_no_columns(stage) is None:
+        width = max(WIDEST // dtype(read.dtype).bytes for read in reads(stage.value))
+        lacking = gpu.multiprocessors * _STREAMS // -(-results // width)
+        most = longest(stage).extent // _LEAST_ROWS
+    else:
+        lacking = gpu.multiprocessors * _BLOCKS // results
+        most = min(longest(stage).extent, elements // _LEAST_PART)
+    parts = 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
+    if parts < 2:
+        return "there is work for all multiprocessors" if lacking < 2 else "its reductions are too short"
+    return stage, [parts, *([parts // 4] if parts >= 8 else [])]
 
 
 class ScanRows:

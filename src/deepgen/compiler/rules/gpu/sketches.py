@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
-from deepgen.compiler.rules.gpu import operands, tensor, threads, windows
+from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
     MatrixContraction,
     adds_parts,
@@ -25,6 +25,7 @@ from deepgen.compiler.rules.gpu.contraction import (
     order,
     packed_name,
     split_counts,
+    with_parts,
     with_split_sums,
     with_whole_steps,
     workspace_bytes,
@@ -81,8 +82,9 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
         sketches |= _by_form(Form(flat.expression, by=_FLAT, facts=flat), gpu, rules, log, _MOST, {}, taken)
     whole = cast_when_read(with_padding(with_whole_steps(expression, gpu)))
     on_matrices = [Form(one, _operands(one, gpu), _MATRICES) for one in dict.fromkeys((apart, base, whole))]
-    for form in (*on_matrices, *_plain_forms(base, lifted)):
-        sketches |= _by_form(form, gpu, rules, log, _MOST - len(sketches) + before, sketches, taken)
+    for form in (*on_matrices, *_shared_forms(base, gpu, log), *_plain_forms(base, lifted)):
+        most = 1 if form.by == _SPLIT else _MOST - len(sketches) + before
+        sketches |= _by_form(form, gpu, rules, log, most, sketches, taken)
         if form.by == _MATRICES and len(sketches) > before and form.expression in (apart, base):
             break  # plain arithmetic is never faster where matrix units serve, but for what they fill with zeros
     for form in _split_forms(base, gpu, log):
@@ -165,6 +167,18 @@ def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
     _, plain = inlined(base, shared)
     if not shared or not any(windows.serves(stage) for stage in plain.stages):
         yield Form(base)
+
+
+def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
+    """In which several blocks reduce parts of what has few results."""
+    _, plain = inlined(base)
+    parts = rows.parts_of_reduction(plain, gpu)
+    if isinstance(parts, str):
+        log.append(RuleAnswer(base.outputs[-1], _SPLIT, parts))
+        return
+    sums, counts = parts
+    for count in counts:
+        yield Form(with_parts(plain, sums, rows.longest(sums), count), by=_SPLIT, facts=count)
 
 
 def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
@@ -292,8 +306,11 @@ def _with_flat_rows(flat: Flat, plan: Plan) -> None:
         _packed(plan, packed_name(product.right.tensor, set()), along_of(product.right, product))
 
 
+_MOST_IN_TURN = 8  # parts that a thread reads one after another
+
+
 class SplitSums:
-    """Of sums that several blocks add up parts of: a second launch adds up these parts."""
+    """Of reductions that several blocks have parts of: a second launch reduces these parts."""
 
     name, exclusive, targets = _SPLIT, True, (Gpu,)
 
@@ -304,7 +321,8 @@ class SplitSums:
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         sums, count = plan.part.reduction, plan.form.facts
         assert sums is not None
-        (way,) = threads.ByThreads().apply(plan, stage)
+        together = rows.ShortRows() if rows.why_no_columns(sums) else rows.Columns()
+        (way,) = (threads.ByThreads() if count <= _MOST_IN_TURN else together).apply(plan, stage)
         way.names, way.suffix = plan.names, f"_split{count}"
         way.workspace = workspace_bytes(prod(sums.shape), count)
         return [way]

@@ -18,6 +18,7 @@ _MOST_INNER = 8
 _MOST_HELD = 96  # registers for what a thread adds up
 _USUAL_THREADS = 128
 _MOST_TAPS = 9  # that are written out
+_SQUARE = 32  # places along each side of what a block transposes, at least
 
 
 class SharedTiles:
@@ -49,6 +50,66 @@ class ByThreads:
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         return plan.tried(lambda way: _added_up(way, shared=False))
+
+
+class Transposed:
+    """What is read along another axis than it is stored: a block copies a square of it to shared memory as it lies."""
+
+    name, exclusive, targets = "Transposed", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        last = plan.part.last
+        if plan.part.sums or last.reduce is not None or last.scan:
+            return "it reduces or scans"
+        return None if _crosswise(plan, last) else "it reads no large tensor along another axis than its last one"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(_by_squares)
+
+
+def _crosswise(plan: Plan, out: Stage) -> Read | None:
+    """The one read of a tensor whose neighbours lie along another axis."""
+    extents = {axis.name: axis.extent for axis in out.axes}
+    tensors = {tensor.name for tensor in plan.expression.tensors}
+    across = [r for r in operands(out) if r.indices and facts.plain(r.indices[-1]) != out.axes[-1].name]
+    across = [r for r in across if out.axes[-1].name in {facts.plain(i) for i in r.indices}]
+    if len(across) != 1 or across[0].tensor not in tensors or not all(map(facts.plain, across[0].indices)):
+        return None
+    once = sum(read.tensor == across[0].tensor for read in reads(out.value)) == 1
+    other = extents.get(facts.plain(across[0].indices[-1]) or "", 0)
+    return across[0] if once and min(other, out.axes[-1].extent) >= _SQUARE else None
+
+
+def _by_squares(plan: Plan) -> None:
+    out, read = plan.part.last, _crosswise(plan, plan.part.last)
+    assert read is not None
+    copy = f"{read.tensor}.shared"
+    plan.cache_read(read.tensor, copy, (out.name,))
+    plan.names += ("transposed",)
+    last, across = out.axes[-1].name, facts.plain(read.indices[-1])
+    assert across is not None
+    size, words = dtype(read.dtype).bytes, max(1, 4 // dtype(read.dtype).bytes)
+    threads = plan.knob("team", powers(1024, 128), 256)
+    down, along = (plan.knob(name, (32, 64, 128), _SQUARE * words) for name in ("down", "along"))
+    width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), words)
+    outer, inner = plan.split(out.name, across, (down,))
+    others = [axis.name for axis in out.axes[:-1] if axis.name != across]
+    beside, own = plan.split(out.name, last, (along,))
+    plan.step(s.Reorder(out.name, (*others, outer, beside, inner, own)))
+    block = plan.fuse(out.name, [*others, outer, beside])
+    plan.annotate(out.name, "block.x", block)
+    plan.deal(out.name, [inner, own], ("thread.x", threads), ("vector", width))
+    plan.step(s.ComputeAt(copy, out.name, block))
+    length = plan.expression.shape_of(read.tensor)[-1]
+    run = min(WIDEST // size, length & -length)
+    plan.deal(copy, [f"a{n}" for n in range(len(read.indices))], ("thread.x", threads), ("vector", run))
+    # Lines an odd number of words apart lie on different banks.
+    line = next(n for n, index in enumerate(read.indices) if facts.plain(index) == last)
+    plan.step(s.StorageAlign(copy, line, 2 * words, words))
+    bytes_ = times([plus([down, words]), along, size])
+    plan.require(bytes_ <= plan.target.shared_per_block - 1024, "a square fits in shared memory")
+    plan.derive("threads", threads)
+    plan.derive("shared_bytes", bytes_)
 
 
 def _added_up(plan: Plan, *, shared: bool) -> None:
@@ -124,7 +185,8 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     count = prod(out.shape)
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
     run = WIDEST // dtype(out.dtype).bytes
-    each = plan.knob(f"{out.name}_each", powers(2 * run), run if out.shape and out.shape[-1] % run == 0 else 1)
+    whole = len(out.axes) == 1 or (out.shape and out.shape[-1] % run == 0)  # one row may end within a vector
+    each = plan.knob(f"{out.name}_each", powers(2 * run), run if whole else 1)
     blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
 
@@ -213,4 +275,4 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     return times([size, *sizes])
 
 
-__all__ = ["ByThreads", "SharedTiles", "by_threads", "operands", "result", "shareable"]
+__all__ = ["ByThreads", "SharedTiles", "Transposed", "by_threads", "operands", "result", "shareable"]
