@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ class StudyPlan:
         check_config(self.space, config, str(self.folder))
         return self.generator.emit(request.operator, request.target, config)
 
-    @property
+    @cached_property
     def first(self) -> int | None:
         """The rank of the config that the search begins with: the default, unless the space lacks it."""
         return self.space.rank(dict(self.starts[0])) if self.starts else None
