@@ -28,7 +28,7 @@ from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.expr.reference_kernels import reference_kernel
 from deepgen.run.measure.base import Helper
 from deepgen.run.measure.host_reference import HostReference
-from deepgen.run.measure.sampled import sampled
+from deepgen.run.measure.references import sampled
 from deepgen.targets import resolve
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import Kernel, Missing, Source

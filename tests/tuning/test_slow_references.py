@@ -18,8 +18,11 @@ from pool.runner import Place
 
 import deepgen as dg
 from deepgen.kernels.own import OwnKernel
+from deepgen.operators import record
+from deepgen.run.measure import handed
 from deepgen.targets import host, resolve
 from deepgen.targets.host import usable_cores
+from deepgen.toolchains import Cache
 from deepgen.tuning.bounded import no_time
 from deepgen.tuning.progress import Clock
 from deepgen.vocabulary import DeepgenError
@@ -125,3 +128,26 @@ def test_what_would_do_is_more_than_there_was() -> None:
     for seconds, ended in ((9.0, True), (9.0, False)):
         words = no_time(clock, seconds, ended)
         assert "9.0 s" in words and int(words.split()[-2]) > 20 and ("at least" in words) is not ended
+
+
+def test_what_took_long_is_kept_for_other_runs_by_what_it_was_computed_from(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, pack, computed = Cache(tmp_path / "kept"), handed._pack, []
+    monkeypatch.setattr(handed, "_SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(handed, "_pack", lambda *words: (computed.append(words), time.sleep(0.05), pack(*words)))
+
+    def handing(folder: str, factor: int, n: int = 500) -> list[float]:
+        place = tmp_path / folder
+        place.mkdir()
+        operator = twice(lambda x: x * factor).operator(n=n)
+        handed.Handing(place, kept).now(operator, 0, "normal")
+        while len([*kept.folder.glob("??/*")]) < len(computed):
+            time.sleep(0.01)  # it is kept while others go on
+        inputs, answers = handed.read(record(operator), 0, "normal", place)
+        return (answers["y"].values / inputs["x"]).tolist()  # type: ignore[no-any-return]
+
+    assert set(handing("first", 2)) == {2.0} and len(computed) == 1
+    assert set(handing("again", 2)) == {2.0} and len(computed) == 1
+    assert set(handing("another", 4)) == {4.0} and len(computed) == 2
+    assert len(handing("larger", 2, 600)) == 600 and len(computed) == 3

@@ -24,7 +24,7 @@ from pathlib import Path
 from deepgen.targets import Target
 from deepgen.toolchains.base import BuildError, Built, Toolchain
 from deepgen.vocabulary import Artifact, Kernel, Verdict, digest, folders
-from deepgen.vocabulary.folders import Scratch
+from deepgen.vocabulary.folders import Scratch, link_or_copy
 from deepgen.vocabulary.json import JsonObject
 
 _FORMAT = 1  # of entries; another number is another key
@@ -100,6 +100,16 @@ class Cache:
         if artifact is None:
             raise OSError("the new entry cannot be read back")
         return artifact
+
+    def put_file(self, key: str, file: Path, seconds: float) -> None:
+        """Keep something else that took so long to make, as an artifact of that key. Where it cannot be kept, that is
+        all."""
+        with contextlib.suppress(OSError), self.workspace() as work:
+            kept = work / file.name
+            link_or_copy(file, kept)
+            named: JsonObject = {"kernel_id": key, "binary": kept.name, "format": "file", "toolchain": "", "facts": {}}
+            sha256 = hashlib.sha256(kept.read_bytes()).hexdigest()
+            self._keep(key, {**named, "sha256": sha256, "seconds": seconds, "log": ""}, work, {kept})
 
     def put_failure(self, key: str, error: BuildError, work: Path) -> None:
         """Remember a build that would surely fail again."""

@@ -50,6 +50,16 @@ def write_whole(path: Path, text: str) -> None:
     Path(fresh).replace(path)
 
 
+def link_or_copy(file: Path, to: Path) -> None:
+    """The same file at another place, which nothing writes to."""
+    try:
+        os.link(file, to)
+    except OSError:  # another file system
+        import shutil
+
+        shutil.copyfile(file, to)
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder with all that is in it. A link goes alone, and what it leads to stays."""
     import shutil

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deepgen.operators import gemm
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.helpers import build_helpers
-from deepgen.run.measure.sampled import SAMPLES, sampled
+from deepgen.run.measure.references import SAMPLES, sampled
 from deepgen.targets import resolve
 from deepgen.vocabulary import DeepgenError, Kernel, Verdict
 

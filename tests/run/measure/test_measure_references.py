@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deepgen.operators import Answer, Array, Gemm
-from deepgen.run.measure.handed import reference
+from deepgen.run.measure.references import reference
 
 
 class Counted(Gemm):

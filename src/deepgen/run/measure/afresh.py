@@ -18,7 +18,7 @@ from deepgen.operators import Operator, Recorded, record
 from deepgen.operators.compare import Comparison, compare, explain_element
 from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.run.measure import spawn
-from deepgen.run.measure.sampled import sampled
+from deepgen.run.measure.references import sampled
 from deepgen.targets import Target
 from deepgen.vocabulary import Artifact, Kernel, Measurement, Verdict
 from deepgen.vocabulary.folders import Scratch

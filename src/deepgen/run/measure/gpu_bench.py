@@ -29,7 +29,7 @@ from deepgen.run.measure.bench import (
 )
 from deepgen.run.measure.gpu_device import CheckResult, Checks, DeviceBuffer, DeviceTensor, can_judge
 from deepgen.run.measure.guarded import Placement
-from deepgen.run.measure.sampled import doubt
+from deepgen.run.measure.references import doubt
 from deepgen.targets.gpu_driver import Driver, DriverError
 from deepgen.vocabulary import BadInput, TensorArg, Verdict, WorkspaceArg
 from deepgen.vocabulary.kernel import GPU_ALIGN

@@ -6,34 +6,32 @@ operator's code, they are handed arrays. References are computed once, also for 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Protocol
 
 import numpy as np
 
-from deepgen import operators
 from deepgen.operators import Answer, Array, Operator, Recorded, is_built_in, record
 from deepgen.operators.base import strictly
 from deepgen.operators.filling import DENORMALS
 from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.run.measure.base import WAYS
-from deepgen.vocabulary import BadInput, DeepgenError, Json, digest
+from deepgen.run.measure.references import BYTES_A_SECOND, Compiled, content_key, reference
+from deepgen.vocabulary import Artifact, BadInput, DeepgenError, digest
 from deepgen.vocabulary.dtypes import dtype, least, widen
+from deepgen.vocabulary.folders import link_or_copy
 from deepgen.vocabulary.parallel import side_by_side
 
-Compiled = Callable[[Operator, Mapping[str, Array], str], "dict[str, Answer] | None"]
 _INPUT, _WANT, _SCALE = "input.", "want.", "scale."
 _LINE = 64  # bytes: arrays begin at such places
+_SLOW_SECONDS = 1.0  # that a user's reference takes at least, to be kept for other runs
 _ENDS = (0, -1)
 _ENOUGH = 2.0**-20  # a relative tolerance that is 16 times what rounding to f32 does to an answer
 
@@ -215,8 +213,9 @@ class Handing:
     """Hands over what a user's operator computes, some of it ahead of time in a thread of its own: each set once, one
     at a time (a user's code need not expect several threads), and first what somebody waits for."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, kept: Kept | None = None) -> None:
+        """`kept`: where those that took long are found again in another run."""
+        self._folder, self._kept = folder, kept
         self._turn = threading.Condition()
         self._busy = False
         self._waiting = 0  # for what is needed now
@@ -247,10 +246,18 @@ class Handing:
         self._hand_over(operator, seed, probe)
 
     def _hand_over(self, operator: Operator, seed: int, probe: str) -> None:
-        started = self._began = self._began or time.monotonic()
+        started = time.monotonic()
+        self._began = self._began or started
+        path = self._folder / name(operator, seed, probe)
         try:
+            key = content_key(operator, pair(seed, probe)[0], probe) if self._kept is not None else ""
+            if self._kept is not None and not path.exists() and (earlier := self._kept.get(key)) is not None:
+                link_or_copy(Path(earlier.binary), path)
             hand_over(operator, seed, probe, self._folder)
-            self._took = self._took or time.monotonic() - started
+            seconds = time.monotonic() - started
+            self._took = self._took or seconds
+            if self._kept is not None and seconds > max(_SLOW_SECONDS, path.stat().st_size / BYTES_A_SECOND):
+                threading.Thread(target=self._kept.put_file, args=(key, path, seconds), daemon=True).start()
         finally:
             with self._turn:
                 self._busy = False
@@ -263,8 +270,16 @@ class Handing:
 
 
 @lru_cache(maxsize=8)  # all that measure in one folder share it
-def handing(folder: Path) -> Handing:
-    return Handing(folder)
+def handing(folder: Path, kept: Kept | None = None) -> Handing:
+    return Handing(folder, kept)
+
+
+class Kept(Protocol):
+    """A cache of files by their content."""
+
+    def get(self, key: str) -> Artifact | None: ...
+
+    def put_file(self, key: str, file: Path, seconds: float) -> None: ...
 
 
 def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[str, Array], Mapping[str, Answer]]:
@@ -288,100 +303,3 @@ def sets(operator: Operator, seed: int, other_seeds: int) -> Iterator[tuple[int,
     yield from ((seed, probe) for probe in unlike[:1])  # tells most
     yield from ((seed + i, "normal") for i in range(1, other_seeds + 1))
     yield from ((seed, probe) for probe in unlike[1:])
-
-
-_VERSION = 3
-_SMALL, _BYTES_A_SECOND = 64 << 20, 2e8  # answers that are larger, and computed faster than this, are not kept
-_SCALE_SUFFIX = ".scale"
-
-
-def reference(
-    operator: Operator,
-    seed: int,
-    probe: str,
-    inputs: Mapping[str, Array],
-    folder: Path,
-    constant: Collection[str] = (),
-    compiled: Compiled | None = None,
-) -> Mapping[str, Answer]:
-    """The operator's exact result on its inputs of that seed and probe; read-only, so that no kernel can spoil it.
-
-    `constant`: the inputs among them that are those of the first seed of the pair. `compiled` computes it where it can:
-    sooner than it could be read.
-    """
-    if compiled is not None and (computed := compiled(operator, inputs, probe)) is not None:
-        return _read_only(computed)
-    key = digest([_VERSION, _code(type(operator)), operator.to_json(), seed, probe, *sorted(constant)], 32)
-    kept = _read(folder, key)
-    if kept is not None:
-        return kept
-    started = time.monotonic()
-    answers = operator.reference(inputs)
-    size = sum(answer.values.nbytes + answer.scale.nbytes for answer in answers.values())
-    if size <= _SMALL or time.monotonic() - started > size / _BYTES_A_SECOND:
-        with suppress(OSError):  # a full disk or a read-only folder costs only the time to compute it again
-            _write(folder, key, answers)
-            kept = _read(folder, key, trusted=True)
-    return kept if kept is not None else _read_only(answers)
-
-
-def _read_only(answers: Mapping[str, Answer]) -> Mapping[str, Answer]:
-    for answer in answers.values():
-        answer.values.flags.writeable = answer.scale.flags.writeable = False
-    return answers
-
-
-def _code(operator: type[Operator]) -> list[Json]:
-    """Digests of the files that the operator's class, and those it is made from, were read from, and of deepgen's own
-    beside them: a reference that is computed in another way, or on other inputs, is another reference."""
-    classes = [cls for cls in operator.__mro__ if issubclass(cls, Operator)]
-    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    files.update(map(str, Path(operators.__file__).parent.rglob("*.py")))
-    return [_file_digest(file) for file in sorted(filter(None, files))]
-
-
-@lru_cache(maxsize=None)  # noqa: UP033  bundles run on Python 3.8
-def _file_digest(file: str) -> str:
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:  # made in memory: what it is called is all that is known of it
-        return file
-
-
-def _read(folder: Path, key: str, *, trusted: bool = False) -> dict[str, Answer] | None:
-    """What was kept, when it is whole. `trusted`: we have just written it."""
-    try:
-        sums = json.loads((folder / f"{key}.json").read_text())
-        arrays = {}
-        for name, expected in sums.items():
-            array = np.load(folder / f"{key}.{name}.npy", mmap_mode="r", allow_pickle=False)
-            if not trusted and _sum(array) != expected:
-                return None
-            arrays[str(name)] = array
-        outputs = [name for name in arrays if not name.endswith(_SCALE_SUFFIX)]
-        return {name: Answer(arrays[name], arrays[name + _SCALE_SUFFIX]) for name in outputs} or None
-    except (OSError, EOFError, ValueError, AttributeError, KeyError):
-        return None
-
-
-def _write(folder: Path, key: str, answers: Mapping[str, Answer]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    arrays = {name: answer.values for name, answer in answers.items()}
-    arrays |= {name + _SCALE_SUFFIX: answer.scale for name, answer in answers.items()}
-    sums: dict[str, Json] = {}
-    for name, array in arrays.items():
-        whole = np.ascontiguousarray(array)
-        sums[name] = _sum(whole)
-        fresh = folder / f"{key}.{name}.{os.getpid()}.new"
-        with fresh.open("wb") as file:
-            np.save(file, whole, allow_pickle=False)
-        fresh.replace(folder / f"{key}.{name}.npy")
-    fresh = folder / f"{key}.{os.getpid()}.new"
-    fresh.write_text(json.dumps(sums))
-    fresh.replace(folder / f"{key}.json")
-
-
-def _sum(array: Array) -> str:
-    state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
-    state.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return state.hexdigest()

@@ -16,7 +16,7 @@ from deepgen.operators.expr.interpret import ancestors, interpret
 from deepgen.operators.expr.nodes import HasExpression
 from deepgen.operators.expr.reference_kernels import is_narrow
 from deepgen.run.measure.base import Helper
-from deepgen.run.measure.sampled import doubt
+from deepgen.run.measure.references import doubt
 from deepgen.vocabulary import Kernel, ScalarArg, TensorArg, WorkspaceArg
 from deepgen.vocabulary.dtypes import DType, widen
 from deepgen.vocabulary.dtypes import dtype as dtype_of

@@ -84,7 +84,7 @@ class Supervisor:
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
         self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
-        self._handing = handed.handing(self._arrays)
+        self._handing = handed.handing(self._arrays, cache if isinstance(cache, Cache) else None)
         if ahead:
             self._hand_over_ahead()
             threading.Thread(target=self._prepare, name="deepgen-worker", daemon=True).start()

@@ -178,7 +178,7 @@ class LocalSession:
         return True
 
     def reference_seconds(self) -> tuple[float, bool]:
-        return handed.handing(self._arrays.path).first_seconds()
+        return handed.handing(self._arrays.path, self._cache).first_seconds()
 
     def build(self, kernel: Kernel) -> Artifact:
         # Not through the pool: finals run in a quiet window, in which the pool starts nothing, and what they need
