@@ -88,8 +88,24 @@ def test_one_that_serves_multiples_only_is_tried_there() -> None:
 
 
 def test_where_all_are_wrong_elsewhere_the_fastest_is_confined() -> None:
-    winner, qualified = crowned(lambda who, probe, shape: shape >= NEAR)
+    called = []
+
+    def wrong(who: int, probe: str, shape: int) -> bool:
+        called.extend([who] if probe == MANY_CALLS else [])
+        return shape >= NEAR
+
+    winner, qualified = crowned(wrong)
     assert facts(winner) == (0, False, ANY) and not qualified.dropped
+    assert called == [0], "the others do not win, however often they are called"
+
+
+def test_one_that_is_right_elsewhere_is_called_as_often_as_a_leader() -> None:
+    def wrong(who: int, probe: str, shape: int) -> bool:
+        return (who == 0 and shape >= NEAR) or (who == 1 and probe == MANY_CALLS)
+
+    winner, qualified = crowned(wrong)
+    assert facts(winner) == (2, True, ANY)
+    assert {row.trial for row in qualified.dropped} == {0, 1}
 
 
 def test_none_wins_where_all_are_wrong() -> None:

@@ -78,10 +78,16 @@ def _first_right(arena: Arena, task: Task, qualified: Qualified, race: Race, clo
     while racing is not None and (rivals := [f for f in qualified.finalists if f.name in racing.rivals]):
         winner, ties = choose(rivals, racing)
         crowned = Crowned(winner, ties, racing)
-        checks = _Checks(arena, task, winner.kernel, clock, crowned)
         others = [f.name for f in rivals if f is not winner]
+        if confined:  # who is wrong elsewhere as well does not win: it need not be called thousands of times
+            crowned.serves = tried_at_neighbours(arena, task, winner.kernel, clock, crowned.left_out)
+            if crowned.serves.why is not None:
+                confined.append(crowned)
+                racing = raced_among(racing, others) if others else None
+                continue
+        checks = _Checks(arena, task, winner.kernel, clock, crowned)
         wrong = checks.wrong()
-        if wrong is None:
+        if wrong is None and crowned.serves is None:
             crowned.serves = tried_at_neighbours(arena, task, winner.kernel, clock, crowned.left_out)
         wrong = checks.afresh() or wrong
         if wrong is None:
