@@ -10,6 +10,7 @@ from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows, with
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import result, shareable
 from deepgen.compiler.rules.template import Extent, covered, plus, text, times
+from deepgen.compiler.rules.values import divisors
 from deepgen.compiler.schedule import steps as s
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
 from deepgen.targets import Gpu
@@ -22,9 +23,9 @@ _FEW = 256  # results: below that, threads had better share a reduction
 _NEIGHBOURS = 32  # columns: as many as a warp has lanes
 _SHORT = 9  # rows of a column: threads read these at once in any case
 _STREAMS = 512  # threads of a multiprocessor, each with its own columns, that keep its memory busy
-_BLOCKS = 4  # of a multiprocessor that do so with rows
+_BLOCKS = 8  # of a multiprocessor that do so with rows
 _LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
-_MOST_PARTS = 256
+_MOST_PARTS = 1024
 
 
 class LongRows:
@@ -105,7 +106,9 @@ def by_columns(plan: Plan) -> None:
     several = [n for n in powers(widest) if length % n == 0 and n <= widest]
     each = plan.knob("each", several, several[-1])
     threads = plan.knob("columns", [n for n in powers(256, 32) if n < 2 * length], 64)
-    rows = plan.knob("ahead", (1, 2, 4, 8, 16), 8)
+    even = [n for n in divisors(longest(sums).extent) if n <= 16]
+    counts = even if len(even) > 2 else powers(16)
+    rows = plan.knob("ahead", counts, max(n for n in counts if n <= 8))
     spread, inner = dict.fromkeys(others, 1), dict.fromkeys(others, 1)
     loop = result(plan, out, {**spread, last: threads}, {**inner, last: each})
     plan.derive("threads", threads)
@@ -138,10 +141,16 @@ def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] |
     else:
         lacking = gpu.multiprocessors * _BLOCKS // results
         most = min(longest(stage).extent, elements // _LEAST_PART)
-    parts = 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
-    if parts < 2:
+    wanted = 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
+    if wanted < 2:
         return "there is work for all multiprocessors" if lacking < 2 else "its reductions are too short"
-    return stage, [parts, *([parts // 4] if parts >= 8 else [])]
+    return stage, [_even(longest(stage).extent, n) for n in (wanted, wanted // 4) if n >= 2]
+
+
+def _even(extent: int, parts: int) -> int:
+    """So many parts, or about as many that are equally long: others need guards."""
+    near = [n for n in divisors(extent) if 2 * parts <= 3 * n <= 4 * parts]
+    return min(near, key=lambda n: abs(n - parts), default=parts)
 
 
 class ScanRows:
