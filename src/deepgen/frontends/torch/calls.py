@@ -1,4 +1,4 @@
-"""Calls of torch's functions as operators: which product, softmax or normalisation a call computes, by its tensors.
+"""Calls of torch's functions as operators: which product, convolution or normalisation a call computes, by its tensors.
 
 Only shapes, strides and formats are looked at, so tensors without memory, as compilers trace with, serve as well.
 """
@@ -16,6 +16,7 @@ from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 from deepgen.operators import Operator, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
+from deepgen.vocabulary import BadInput
 
 
 def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Asked | None:
@@ -42,12 +43,59 @@ def rms_norm(x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: f
     return _normal("rms_norm", x, normalized_shape, (weight,), (0, 2), eps)
 
 
+def convolution(
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Asked | None:
+    """Of one, two or three dimensions, with channels first, and of two with channels last as well."""
+    options = {"stride": stride, "pad": padding, "dilation": dilation}
+    if isinstance(padding, str):
+        space = [*weight.shape[2:]]
+        reach = [step * (k - 1) for step, k in zip(_each(dilation, len(space)), space, strict=True)]
+        # What is padded more at the end than before, as for k=2, torch pads by a copy.
+        if padding not in ("same", "valid") or (padding == "same" and any(one % 2 for one in reach)):
+            return None
+        options["pad"] = [one // 2 for one in reach] if padding == "same" else 0
+    return _convolved(x, weight, bias, options, groups)
+
+
+def conv_transpose2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Asked | None:
+    options = {"stride": stride, "pad": padding, "dilation": dilation, "out_pad": output_padding}
+    return _convolved(x, weight, bias, options, groups) if x.dim() == 4 and groups == 1 else None
+
+
+def _aten_convolution(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    out_pad: Any,
+    groups: int,
+) -> Asked | None:
+    if transposed:
+        return conv_transpose2d(x, weight, bias, stride, padding, out_pad, groups, dilation)
+    return convolution(x, weight, bias, stride, padding, dilation, groups)
+
+
 # The functions that are looked at, by the names of deepgen's own operators.
 KINDS: Mapping[str, Reads] = {
     **products.KINDS,
     "softmax": softmax_of,
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
+    "conv_transpose2d": conv_transpose2d,
     **elements.KINDS,
 }
 
@@ -58,7 +106,8 @@ def kinds_of(operator: Operator) -> tuple[str, ...]:
         return computed
     if isinstance(operator, ExpressionOperator):
         return (operator.definition.name,) if elements.size_of(operator) else ()
-    return (operator.name,) if operator.name in KINDS else ()
+    named_here = "conv2d" if operator.name in _IMAGES else operator.name
+    return (named_here,) if named_here in KINDS else ()
 
 
 # The same as torch's dispatcher names them, which is what runs below autograd and what compilers see.
@@ -71,6 +120,7 @@ ATEN: Mapping[Any, Reads] = {
     _ATEN.layer_norm.default: lambda x, shape, weight=None, bias=None, eps=1e-5, *_: layer_norm(
         x, shape, weight, bias, eps
     ),
+    _ATEN.convolution.default: _aten_convolution,
     **{
         op.default: rms_norm
         for op in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
@@ -91,3 +141,77 @@ def _normal(
         return None
     make = partial(named, name, rows=rows.shape[0], cols=cols, dtype=format_of(x), eps=float(eps))
     return asked(make, (rows, *vectors), places, x.shape, x.dtype)
+
+
+_IMAGES = ("dilated_conv2d", "depthwise_conv2d")  # which are calls of conv2d as well
+_SPACE = {1: "L", 2: "HW", 3: "DHW"}
+
+
+def _each(option: Any, dimensions: int) -> list[int]:
+    values = [*option] if isinstance(option, (list, tuple)) else [option]
+    return values * dimensions if len(values) == 1 else values
+
+
+def _convolved(x: Any, weight: Any, bias: Any, options: Mapping[str, Any], groups: int) -> Asked | None:
+    dimensions, transposed = x.dim() - 2, "out_pad" in options
+    if dimensions not in _SPACE or weight.dim() != x.dim() or x.dtype not in FLOATS or weight.dtype != x.dtype:
+        return None
+    if bias is not None and (bias.dtype != x.dtype or bias.dim() != 1 or bias.stride(0) != 1):
+        return None
+    sizes, laid = (*x.shape, *weight.shape), _laid(x, weight, transposed=transposed)
+    if laid is None or not all(type(size) is int for size in sizes) or 0 in sizes:
+        return None
+    image, filters, words = laid
+    words |= {word: _each(value, dimensions) for word, value in options.items()}
+    words |= {"N": x.shape[0], "k": [*weight.shape[2:]], "dtype": format_of(x)}
+    words |= dict(zip(_SPACE[dimensions], x.shape[2:], strict=True))
+    words |= {"CI": x.shape[1], "CO": weight.shape[int(transposed)]}
+    words |= {"epilogue": "bias"} if bias is not None else {}
+    name = _named(words, groups, dimensions, transposed=transposed)
+    if name is None or x.shape[1] != weight.shape[1 - int(transposed)] * groups:
+        return None
+    if name == "depthwise_conv2d":
+        filters = weight.view(weight.shape[0], *weight.shape[2:])
+    try:
+        operator = named(name, **words)
+    except BadInput:
+        return None
+    made_of, first = operator.tensors()[-1].shape, words["layout"].startswith("nc")
+    shape = made_of if first else (made_of[0], made_of[-1], *made_of[1:-1])
+    strides = None if first else torch.empty(made_of, device="meta").movedim(-1, 1).stride()
+    tensors, places = ((image, filters, bias), (0, 1, 2)) if bias is not None else ((image, filters), (0, 1))
+    return asked(lambda: operator, tensors, places, shape, x.dtype, strides)
+
+
+def _laid(x: Any, weight: Any, *, transposed: bool) -> tuple[Any, Any, dict[str, Any]] | None:
+    """Views of both in the order in which they lie, and the words for that. A weight beside channels that are last is
+    read as it lies: it has a layout of its own."""
+    dimensions = x.dim() - 2
+    letters = _SPACE[dimensions].lower()
+    if x.is_contiguous() and weight.is_contiguous():
+        return x, weight, {"layout": f"nc{letters}"}
+    form = torch.channels_last
+    # Of three dimensions torch's result has its channels first or last, by size and format.
+    if dimensions != 2 or x.is_contiguous() or not x.is_contiguous(memory_format=form):
+        return None
+    outer, inner = "io" if transposed else "oi"
+    words = {"layout": f"n{letters}c", "weight_layout": f"{outer}{inner}{letters}"}
+    if weight.is_contiguous():
+        return x.movedim(1, -1), weight, words
+    words["weight_layout"] = f"{outer}{letters}{inner}"
+    return (x.movedim(1, -1), weight.movedim(1, -1), words) if weight.is_contiguous(memory_format=form) else None
+
+
+def _named(words: dict[str, Any], groups: int, dimensions: int, *, transposed: bool) -> str | None:
+    """The operator; words that it does not have are left out."""
+    if transposed or dimensions != 2:
+        return ("conv_transpose2d" if transposed else f"conv{dimensions}d") if groups == 1 else None
+    if groups == words["CI"] == words["CO"] and groups > 1 and words["layout"] == "nchw":
+        words["C"] = words.pop("CI")
+        del words["CO"]
+        return "depthwise_conv2d"
+    if groups == 1 and "epilogue" not in words and {*words["dilation"]} == {1}:
+        del words["dilation"]
+        return "conv2d"
+    words["groups"] = groups
+    return "dilated_conv2d"

@@ -41,12 +41,29 @@ Run: TypeAlias = "Callable[..., Any]"
 # parameter, mostly: it is only a hint, as another tensor may have that number later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
 
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d")
+
+
+def _filtered(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors of a convolution, whose bias may be none."""
+    return tuple(args[: 2 if args[2] is None else 3])
+
+
+def _layer(args: Sequence[Any]) -> Any:
+    return (id(args[1]), *map(_option, args[3:]))
+
+
+def _option(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 # Functions with other arguments than tensors: how many they have, the tensors that the operator reads, and the others.
 _ARGUMENTS: Mapping[str, tuple[int, Run, Run]] = {
     "addmm": (3, itemgetter(1, 2, 0), lambda args: id(args[2])),
     "softmax": (2, itemgetter(slice(0, 1)), itemgetter(1)),
     "layer_norm": (5, itemgetter(0, 2, 3), lambda args: (tuple(args[1]), args[4])),
     "rms_norm": (4, itemgetter(0, 2), lambda args: (tuple(args[1]), args[3])),
+    **{kind: (8 if "transpose" in kind else 7, _filtered, _layer) for kind in CONVOLUTIONS},  # as layers call them
 }
 
 

@@ -34,6 +34,7 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "scaled_mm": torch._scaled_mm,
     **{kind: getattr(torch, kind) for kind in ("add", "sub", "mul", "div", "neg", "cat")},
     "silu": F.silu,
+    **{kind: getattr(torch, kind) for kind in ("conv1d", "conv2d", "conv3d", "conv_transpose2d")},
 }
 IN_USE: dict[str, Callable[..., Any]] = {}  # the functions of the library in use
 

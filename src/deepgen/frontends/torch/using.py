@@ -17,7 +17,7 @@ from deepgen.frontends.torch import functions, inductor
 from deepgen.frontends.torch.calls import kinds_of
 from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
-from deepgen.frontends.torch.functions import Elements
+from deepgen.frontends.torch.functions import CONVOLUTIONS, Elements
 from deepgen.frontends.torch.ops import IN_USE, TORCHS
 from deepgen.frontends.torch.routes import Met, Router
 from deepgen.frontends.torch.scaled import scaled_mm_of
@@ -36,6 +36,7 @@ _PLACES: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "layer_norm": ((F, "layer_norm"),),
     "rms_norm": ((F, "rms_norm"), (torch, "rms_norm")),
     "scaled_mm": ((torch, "_scaled_mm"),),
+    **{kind: ((F, kind), (torch, kind)) for kind in CONVOLUTIONS},
     "add": ((torch, "add"), (torch.Tensor, "add"), (torch.Tensor, "__add__")),
     "sub": ((torch, "sub"), (torch.Tensor, "sub"), (torch.Tensor, "__sub__")),
     "mul": ((torch, "mul"), (torch.Tensor, "mul"), (torch.Tensor, "__mul__")),
@@ -260,7 +261,6 @@ def _sizes(library: Library) -> Mapping[str, tuple[set[int] | range, set[int]]]:
 
 def _functions(router: Router) -> Mapping[str, Callable[..., Any]]:
     ours = {kind: functions.product_of(router, kind, TORCHS[kind]) for kind in ("mm", "bmm", "matmul")}
-    ours |= {
-        kind: functions.other_of(router, kind, TORCHS[kind]) for kind in ("addmm", "softmax", "layer_norm", "rms_norm")
-    }
+    others = ("addmm", "softmax", "layer_norm", "rms_norm", *CONVOLUTIONS)
+    ours |= {kind: functions.other_of(router, kind, TORCHS[kind]) for kind in others}
     return {**ours, "linear": functions.linear_of(router), "scaled_mm": scaled_mm_of(router)}
