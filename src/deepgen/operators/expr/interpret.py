@@ -351,7 +351,7 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
 
 
 def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
-    """Finite, and in f32, in which GPUs judge. What cannot be told within any error is right whatever it is."""
+    """Finite, and in f32, or f64 for f64. What cannot be told within any error is right whatever it is."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
     of, each = np.asarray(values).reshape(-1), np.broadcast_to(scale, np.shape(values)).reshape(-1)
