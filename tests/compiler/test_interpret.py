@@ -151,7 +151,7 @@ def changed(lowered: Lowered, change: Callable[[Stmt], Stmt]) -> Lowered:
 
 def without(lowered: Lowered, call: str) -> Lowered:
     def keep(statement: Stmt) -> Stmt:
-        dropped = isinstance(statement, Call) and statement.name.startswith(call)
+        dropped = isinstance(statement, Call) and statement.what.name.startswith(call)
         return EMPTY if dropped else with_children(statement, keep)
 
     return changed(lowered, keep)

@@ -12,7 +12,7 @@ import pytest
 from compiled import COMPILERS, NO_COMPILER, library, run
 
 import deepgen as dg
-from deepgen.compiler.intrinsics.vectors import Square, square_of
+from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.ir import Call, Function, walk
 from deepgen.compiler.passes.lower import lower, passes
 from deepgen.compiler.passes.text import to_text
@@ -107,8 +107,3 @@ def test_squares_of_every_size_are_copied(flag: str, tmp_path: Path) -> None:
 def _numbers(shape: tuple[int, ...], kind: str) -> Any:
     random = np.random.default_rng(0)
     return random.integers(-100, 100, shape).astype(dtype(kind).numpy())
-
-
-def test_names_tell_squares() -> None:
-    assert square_of("transpose8_u64") == Square(8, 8)
-    assert square_of("amx_i8_2x2_store") is None

@@ -22,17 +22,16 @@ from deepgen.compiler.interpret_memory import (
 )
 from deepgen.compiler.intrinsics.matrix import (
     LINE_BYTES,
-    PRODUCTS,
     WARPGROUP,
+    MatrixLoad,
     MatrixProduct,
+    Signal,
     WideProduct,
-    matrix_load,
-    wide_product,
 )
-from deepgen.compiler.intrinsics.tiles import TileBlock, tile_call
-from deepgen.compiler.intrinsics.vectors import square_of
+from deepgen.compiler.intrinsics.tiles import ZERO, TileCall
+from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.ir import Buffer, Call
-from deepgen.compiler.passes.lanes import SCAN
+from deepgen.compiler.passes.lanes import LaneScan
 from deepgen.compiler.passes.pipeline import COMMIT, WAIT
 from deepgen.operators.expr.nodes import Read
 from deepgen.operators.expr.rounding import FUNCTIONS
@@ -43,42 +42,42 @@ _WARP = 32
 
 def called(machine: Memories, call: Call, lanes: Lanes) -> None:
     """A call for all lanes."""
-    start, _, rest = call.name.partition("<")
-    arguments = rest.rstrip(">").split(", ")
-    places = [_Place(machine, read, lanes) for read in call.places]
-    load, wide = matrix_load(call.name, len(places) - 1), wide_product(call.name)
-    square, tile = square_of(call.name), tile_call(call.name)
-    if start in (COMMIT, WARPGROUP.commit):
-        _by_all(machine, lanes, start)
-        machine.groups[start] = machine.groups.get(start, 0) + 1
-    elif start == WAIT:
-        _by_all(machine, lanes, start)
-        machine.land(machine.groups.get(COMMIT, 0) - int(arguments[0]))
-    elif start == WARPGROUP.wait.partition("<")[0]:
-        newest = machine.groups.get(WARPGROUP.commit, 0) - int(arguments[0])
-        for _, product in (one for one in machine.products if one[0] < newest):
-            product()
-        machine.products = [one for one in machine.products if one[0] >= newest]
-    elif call.name in PRODUCTS:
-        _multiply(machine, PRODUCTS[call.name], places, lanes)
-    elif wide is not None:
-        group = machine.groups.get(WARPGROUP.commit, 0)
-        machine.products.append((group, lambda: _multiply_wide(machine, wide, places, lanes)))
-    elif load is not None:
-        teams = machine.teams(lanes, load.lanes, f"come to {call.name}")
-        _load(places, load.lanes, *_sources(call.name, len(places) - 1), teams)
-    elif start == SCAN:
-        _scan(machine, places, int(arguments[0]), int(arguments[1]), arguments[3].partition("_")[0], lanes)
-    elif square is not None:
-        side, each = square.side, square.unit // places[0].size
+    what, places = call.what, [_Place(machine, read, lanes) for read in call.places]
+    if isinstance(what, Signal):
+        _signal(machine, what, lanes)
+    elif isinstance(what, MatrixProduct):
+        _multiply(machine, what, places, lanes)
+    elif isinstance(what, WideProduct):
+        group = machine.groups.get(WARPGROUP.commit.name, 0)
+        machine.products.append((group, lambda: _multiply_wide(machine, what, places, lanes)))
+    elif isinstance(what, MatrixLoad):
+        teams = machine.teams(lanes, what.lanes, f"come to {what.name}")
+        _load(places, what.lanes, *_sources(what), teams)
+    elif isinstance(what, LaneScan):
+        _scan(machine, places, what, lanes)
+    elif isinstance(what, Square):
+        side, each = what.side, what.unit // places[0].size
         row, column, unit = np.ogrid[:side, :side, :each]
         to_step, from_step = (step // places[0].size for step in call.numbers)
         moved = places[1].loaded((column * from_step + row * each + unit).reshape(-1))
         places[0].stored((row * to_step + column * each + unit).reshape(-1), moved)
-    elif tile is not None:
-        _tiles(machine, *tile, places, call, lanes)
-    elif call.name not in (WARPGROUP.ready, WARPGROUP.begin):
-        raise Finding(f"nobody knows what {call.name} does")
+    else:
+        assert isinstance(what, TileCall), f"nobody knows what {what.name} does"
+        _tiles(machine, what, places, call, lanes)
+
+
+def _signal(machine: Memories, signal: Signal, lanes: Lanes) -> None:
+    if signal in (COMMIT, WARPGROUP.commit):
+        _by_all(machine, lanes, signal.name)
+        machine.groups[signal.name] = machine.groups.get(signal.name, 0) + 1
+    elif signal.start == WAIT:
+        _by_all(machine, lanes, signal.start)
+        machine.land(machine.groups.get(COMMIT.name, 0) - (signal.pending or 0))
+    elif signal.start == WARPGROUP.wait:
+        newest = machine.groups.get(WARPGROUP.commit.name, 0) - (signal.pending or 0)
+        for _, product in (one for one in machine.products if one[0] < newest):
+            product()
+        machine.products = [one for one in machine.products if one[0] >= newest]
 
 
 def _by_all(machine: Memories, lanes: Lanes, name: str) -> None:
@@ -122,10 +121,8 @@ class _Place:
 
 
 @lru_cache(maxsize=64)
-def _sources(name: str, places: int) -> tuple[Array, Array, Array]:
+def _sources(load: MatrixLoad) -> tuple[Array, Array, Array]:
     """For each byte that each lane loads: the number of the place, which lane asked for it, and the byte there."""
-    load = matrix_load(name, places)
-    assert load is not None
     table = [[load.source(lane, byte) for byte in range(load.words * 4)] for lane in range(load.lanes)]
     place, lane, byte = np.moveaxis(np.array(table), -1, 0)
     return place, lane, byte
@@ -235,9 +232,10 @@ def _lines(place: _Place, table: Array, product: MatrixProduct) -> LaneNumbers:
     return LaneNumbers(loaded(place.memory.data[elements + start], product.operand).reshape(shape), bad.reshape(shape))
 
 
-def _scan(machine: Memories, places: list[_Place], team: int, count: int, op: str, lanes: Lanes) -> None:
+def _scan(machine: Memories, places: list[_Place], scan: LaneScan, lanes: Lanes) -> None:
     """The numbers of neighbouring lanes as one row, which goes on from what was carried."""
-    teams, join = machine.teams(lanes, team, f"come to {SCAN}"), JOINS[op]
+    team, count = scan.team, scan.each
+    teams, join = machine.teams(lanes, team, f"come to {scan.name}"), JOINS[scan.op]
     own, carry = places[0].loaded(np.arange(count)), places[1].loaded(np.arange(1))
     rows = own.values.reshape(teams, team * count)
     first = carry.values.reshape(teams, team)[:, :1]
@@ -249,10 +247,11 @@ def _scan(machine: Memories, places: list[_Place], team: int, count: int, op: st
     places[1].stored(np.arange(1), LaneNumbers(last, np.repeat(bad[:, -1:], team, axis=1).reshape(-1, 1)))
 
 
-def _tiles(machine: Memories, block: TileBlock, what: str, places: list[_Place], call: Call, lanes: Lanes) -> None:
+def _tiles(machine: Memories, what: TileCall, places: list[_Place], call: Call, lanes: Lanes) -> None:
     """Tiles set to zero, or stored row by row."""
+    block = what.block
     rows, columns = block.down * block.rows, block.across * block.tile.lanes
-    if what == "zero":
+    if what.does == ZERO:
         level = machine.levels[-1]
         buffer = Buffer(block.name, block.tile.result, (rows, columns), (columns, 1), "register")
         data = np.zeros(level.count * rows * columns, dtype(block.tile.result).numpy())

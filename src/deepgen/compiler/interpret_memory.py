@@ -389,7 +389,7 @@ class Memories:
         if cells.flying is None:
             cells.flying = np.zeros(len(cells.unwritten), bool)
         cells.flying[memory.cells_of(places)] = True
-        self.copies.append((self.groups.get(COMMIT, 0), memory, places, numbers, lanes))
+        self.copies.append((self.groups.get(COMMIT.name, 0), memory, places, numbers, lanes))
 
     def land(self, newest: int) -> None:
         """The copies of all groups before this one."""

@@ -16,15 +16,25 @@ products are waited for and what they must be fenced by. Passes and rules ask fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from deepgen.operators.expr.index import Index
 from deepgen.targets import Cuda, Gpu
 from deepgen.vocabulary import BadInput, dtype
 
 LINE_BYTES = 128  # of shared memory, as products of four warps read it
-LOAD, LOAD_TRANSPOSED = "load_matrices", "load_matrices_turned"  # by a warp
-LOAD_OWN, LOAD_EACH = "load_own", "load_each"  # by each lane
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What threads do about copies and products that run on their own; a wait has how many groups may go on."""
+
+    start: str
+    pending: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.start if self.pending is None else f"{self.start}<{self.pending}>"
 
 
 @dataclass(frozen=True)
@@ -32,16 +42,16 @@ class Alone:
     """Products that run on their own, and read operands from shared memory themselves: the calls around them, and how
     operands lie. Such chips let a launch begin while the one before still runs."""
 
-    begin: str = "products_begin"  # what was written to registers before is seen
-    commit: str = "products_commit"  # products since the last one are a group
-    wait: str = "products_wait<{pending}>"  # until no more than so many groups run
-    ready: str = "writes_ready"  # what threads wrote to shared memory is seen
+    begin: Signal = Signal("products_begin")  # what was written to registers before is seen
+    commit: Signal = Signal("products_commit")  # products since the last one are a group
+    wait: str = "products_wait"  # until no more than so many groups run
+    ready: Signal = Signal("writes_ready")  # what threads wrote to shared memory is seen
     align: int = 1024  # bytes: eight lines, which are swizzled by their number
     lines: int = 8
     swizzle: int = 3
 
-    def waits(self, pending: int = 0) -> str:
-        return self.wait.format(pending=pending)
+    def waits(self, pending: int = 0) -> Signal:
+        return Signal(self.wait, pending)
 
 
 @dataclass(frozen=True)
@@ -49,28 +59,31 @@ class MatrixLoad:
     """What lanes load together. `source` is where a byte of a lane comes from: the number of the place that is asked
     for, the lane that asks for it, and the byte there."""
 
+    name: str
     lanes: int
     words: int
-    source: Callable[[int, int], tuple[int, int, int]]
+    source: Callable[[int, int], tuple[int, int, int]] = field(compare=False)
 
 
-_BY_WARPS = {
-    LOAD: MatrixLoad(32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane // 4, lane % 4 * 4 + byte % 4)),
-    LOAD_TRANSPOSED: MatrixLoad(
-        32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane % 4 * 2 + byte % 4 // 2, lane // 4 * 2 + byte % 2)
-    ),
-}
+# By a warp.
+LOAD = MatrixLoad("load_matrices", 32, 4, lambda lane, byte: (0, byte // 4 * 8 + lane // 4, lane % 4 * 4 + byte % 4))
+LOAD_TRANSPOSED = MatrixLoad(
+    "load_matrices_turned",
+    32,
+    4,
+    lambda lane, byte: (0, byte // 4 * 8 + lane % 4 * 2 + byte % 4 // 2, lane // 4 * 2 + byte % 2),
+)
 
 
-def matrix_load(name: str, places: int) -> MatrixLoad | None:
-    """The load that a call of that name is, from so many places."""
-    start, _, of = name.rstrip(">").partition("<")
-    if start == LOAD_OWN:
-        return MatrixLoad(1, int(of), lambda lane, byte: (0, lane, byte))
-    if start == LOAD_EACH:
-        size = dtype(of).bytes
-        return MatrixLoad(1, places * size // 4, lambda lane, byte: (byte // size, lane, byte % size))
-    return _BY_WARPS.get(name)
+def load_own(words: int) -> MatrixLoad:
+    """By each lane, from one place."""
+    return MatrixLoad(f"load_own<{words}>", 1, words, lambda lane, byte: (0, lane, byte))
+
+
+def load_each(of: str, places: int) -> MatrixLoad:
+    """By each lane, an element from each of so many places."""
+    size = dtype(of).bytes
+    return MatrixLoad(f"load_each<{of}>", 1, places * size // 4, lambda lane, byte: (byte // size, lane, byte % size))
 
 
 @dataclass(frozen=True)
@@ -311,16 +324,3 @@ class WideProduct:
             "#endif",
         ]
         return "\n".join(lines)
-
-
-def wide_product(name: str) -> WideProduct | None:
-    """The product of several warps that a call of that name is."""
-    base, _, sizes = name.partition("_")
-    kind, *numbers = sizes.split("_")
-    one = PRODUCTS.get(f"{base}_{kind}")
-    return WideProduct(one, *map(int, numbers)) if one and one.alone and len(numbers) > 1 else None
-
-
-def called_product(name: str) -> MatrixProduct | WideProduct | None:
-    """The product that a call of that name is; both have a text."""
-    return PRODUCTS.get(name) or wide_product(name)

@@ -95,6 +95,21 @@ static inline void {self.name}(const {self.tile.left} *left, i64 row, i64 below,
         return sums, list(range(first, second)), list(range(second, second + self.across))
 
 
+@dataclass(frozen=True)
+class TileCall:
+    """What is done with all sums of a block: they begin as zeros, or are stored."""
+
+    block: TileBlock
+    does: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.block.name}_{self.does}"
+
+
+ZERO, STORE = "zero", "store"
+
+
 _SIGNED, _UNSIGNED = (
     (("BF16", 0), ("LEFT_SIGNED", 1), ("RIGHT_SIGNED", 1)),
     (("BF16", 0), ("LEFT_SIGNED", 0), ("RIGHT_SIGNED", 1)),
@@ -113,16 +128,6 @@ def block_of(name: str, extents: Sequence[int]) -> TileBlock:
     """What loops of these extents do, from the one over tiles inwards."""
     down, rows, across, *_ = extents
     return TileBlock(TILES[name], down, across, rows)
-
-
-def tile_call(name: str) -> tuple[TileBlock, str] | None:
-    """The block of a call of that name, and what is done with it."""
-    start, _, what = name.rpartition("_")
-    of, _, sizes = start.rpartition("_")
-    if of not in TILES:
-        return None
-    down, across, rows = map(int, sizes.split("x"))
-    return TileBlock(TILES[of], down, across, rows), what
 
 
 def include(tile: TileProduct) -> str:

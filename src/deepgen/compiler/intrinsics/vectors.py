@@ -191,13 +191,6 @@ class Square:
         return either(f"static inline void {self.name}({parameters}) {{", lines, without, test=test)
 
 
-def square_of(name: str) -> Square | None:
-    """The square that a function of this name copies."""
-    side, _, kind = name.removeprefix(_NAME).partition("_")
-    unit = next((size for size, of in _UNITS.items() if of == kind), None)
-    return Square(int(side), unit) if name.startswith(_NAME) and unit is not None else None
-
-
 @dataclass(frozen=True)
 class _Shuffles:
     """Lines of C that shuffle vectors of `side` units, `within` of which lie in each 16 bytes."""

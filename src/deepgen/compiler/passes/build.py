@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.intrinsics.dots import DOTS
-from deepgen.compiler.intrinsics.tiles import TILES, block_of
+from deepgen.compiler.intrinsics.tiles import STORE, TILES, ZERO, TileCall, block_of
 from deepgen.compiler.passes.ir import (
     EMPTY,
     Alloc,
@@ -118,8 +118,8 @@ class Builder:
         places = tuple(i.substitute(start) for i in self.written(planned))
         block = block_of(inner[0].kind, [loop.extent for loop in inner])
         row = block.across * block.tile.lanes * dtype(planned.stage.dtype).bytes
-        store = Call(f"{block.name}_store", (Read(planned.stage.name, places, planned.stage.dtype),), (row,))
-        return sequence(Call(f"{block.name}_zero"), self.nest(planned, loops, started=True), store)
+        store = Call(TileCall(block, STORE), (Read(planned.stage.name, places, planned.stage.dtype),), (row,))
+        return sequence(Call(TileCall(block, ZERO)), self.nest(planned, loops, started=True), store)
 
     def written(self, planned: Planned) -> tuple[Index, ...]:
         return self.indices(planned, [planned.places[axis.name] for axis in planned.stage.axes])

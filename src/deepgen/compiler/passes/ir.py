@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop
@@ -19,6 +19,8 @@ from deepgen.vocabulary import dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,21 @@ class Barrier:
     """The threads of a block wait for each other."""
 
 
+class Callee(Protocol):
+    """An instruction of the hardware, or a function: the data that say what it does. Its name is that in a text."""
+
+    @property
+    def name(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Call:
-    """An instruction of the hardware, or a function, by its name, on places in buffers, and with numbers.
+    """What is done on places in buffers, and with numbers.
 
     On a processor it writes at the first place, and reads at the others.
     """
 
-    name: str
+    what: Callee
     places: tuple[Read, ...] = ()
     numbers: tuple[int, ...] = ()
 
@@ -247,6 +256,11 @@ def walk(statement: Stmt) -> Iterator[Stmt]:
         one = waiting.pop()
         yield one
         waiting += reversed(children(one))
+
+
+def calls(statement: Stmt, kind: type[T]) -> Iterator[tuple[T, tuple[Read, ...]]]:
+    """What is called of one kind, with its places."""
+    return ((s.what, s.places) for s in walk(statement) if isinstance(s, Call) and isinstance(s.what, kind))
 
 
 def held_in(statement: Stmt, scopes: Sequence[str]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.compiler.passes.ir import (
@@ -25,7 +25,19 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Read
 from deepgen.vocabulary import BadInput
 
-SCAN = "scan_lanes"
+
+@dataclass(frozen=True)
+class LaneScan:
+    """Lanes of a team scan what each of them has together, and carry on from what was before."""
+
+    team: int
+    each: int
+    dtype: str
+    op: str
+
+    @property
+    def name(self) -> str:
+        return f"scan_lanes<{self.team}, {self.each}, {self.dtype}, {self.op}_{self.dtype}>"
 
 
 def is_by_lanes(planned: Planned) -> bool:
@@ -61,11 +73,11 @@ def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> S
     for loop in rows:
         row = row * loop.extent + iterator(loop.variable)
     joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
-    name = f"{SCAN}<{lanes.extent}, {each.extent}, {stage.dtype}, {joined.op}_{stage.dtype}>"
+    scan = LaneScan(lanes.extent, each.extent, stage.dtype, joined.op)
     first = tuple(i.substitute({each.variable: 0}) for i in at)
     own = Read(stage.name, first, stage.dtype)
     start = over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
-    scanned = over(outer, Call(name, (own, Read(carry.name, (row,), stage.dtype))))
+    scanned = over(outer, Call(scan, (own, Read(carry.name, (row,), stage.dtype))))
     return sequence(filled, Alloc(carry, sequence(start, scanned)))
 
 

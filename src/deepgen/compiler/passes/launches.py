@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from deepgen.compiler.intrinsics.matrix import wide_product
+from deepgen.compiler.intrinsics.matrix import WideProduct
 from deepgen.compiler.passes.build import OWNED, Builder, buffer_of, parameters
 from deepgen.compiler.passes.ir import (
     Alloc,
@@ -24,6 +24,7 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    calls,
     used,
     walk,
     with_children,
@@ -234,9 +235,9 @@ def overlaps(program: Program, n: int) -> bool:
     """Whether a launch may begin while the one before still runs: on chips with products of four warps, if it copies
     what the other one leaves for it."""
     launch = program.launches[n]
-    inside = list(walk(launch.body)) if n and not launch.beside else []
-    wide = any(isinstance(s, Call) and wide_product(s.name) for s in inside)
-    return wide and any(copies_of_scratch(program, s) for s in inside)
+    if not n or launch.beside or not any(calls(launch.body, WideProduct)):
+        return False
+    return any(copies_of_scratch(program, s) for s in walk(launch.body))
 
 
 def copies_of_scratch(program: Program, statement: Stmt) -> bool:

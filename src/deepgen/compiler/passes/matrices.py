@@ -13,14 +13,13 @@ from math import gcd, prod
 
 from deepgen.compiler.intrinsics.matrix import (
     LOAD,
-    LOAD_EACH,
-    LOAD_OWN,
     LOAD_TRANSPOSED,
     PRODUCTS,
     WARPGROUP,
     MatrixProduct,
     WideProduct,
-    wide_product,
+    load_each,
+    load_own,
 )
 from deepgen.compiler.passes.build import started
 from deepgen.compiler.passes.ir import (
@@ -34,6 +33,7 @@ from deepgen.compiler.passes.ir import (
     Stmt,
     Store,
     at,
+    calls,
     offset,
     over,
     sequence,
@@ -95,7 +95,7 @@ class _Matrices:
         if intrinsic.warps > 1:
             return self.wide(left, second, columns)
         right = _Side(self, nest, second, columns, summed, is_first=False)
-        product = over(nest.tiles, Call(intrinsic.name, (nest.first_sums(), left.fragment(), right.fragment())))
+        product = over(nest.tiles, Call(intrinsic, (nest.first_sums(), left.fragment(), right.fragment())))
         return Alloc(left.buffer, Alloc(right.buffer, sequence(left.load(), right.load(), product)))
 
     def wide(self, left: _Side, second: Read, columns: str) -> Stmt:
@@ -108,7 +108,7 @@ class _Matrices:
         sums = at(left.nest.first_sums(), {loop.variable: 0 for loop in tiles if loop.variable not in own})
         lines = _first_lines(self, left, product)
         product = replace(product, apart=lines[1] if lines else 0)
-        call = Call(product.name, (sums, lines[0] if lines else left.fragment(), at(second, nothing)))
+        call = Call(product, (sums, lines[0] if lines else left.fragment(), at(second, nothing)))
         calls = sequence(Call(WARPGROUP.begin), over(left.own, call), Call(WARPGROUP.commit))
         return calls if lines else Alloc(left.buffer, sequence(left.load(), calls))
 
@@ -190,7 +190,7 @@ def _waited_for(loop: For) -> Stmt:
     """A loop around products of four warps, which are waited for after the outermost one that is written out: until
     then no register of theirs is used again."""
     wait, last = Call(WARPGROUP.waits()), loop.body
-    sums = [s.places[0] for s in walk(loop.body) if isinstance(s, Call) and wide_product(s.name)]
+    sums = [places[0] for _, places in calls(loop.body, WideProduct)]
     if not sums or any(loop.variable in i.iterators for read in sums for i in read.indices):
         return loop
     while isinstance(last, (Alloc, Seq)):
@@ -349,8 +349,8 @@ class _Side:
         def element(n: int) -> Read:
             return at(self.read, self.single | {self.along: lane % rows, self.summed: lane // rows * run + n})
 
-        name, count = (f"{LOAD_EACH}<{self.read.dtype}>", run) if transposed else (f"{LOAD_OWN}<{self.words}>", 1)
-        return over(self.own, Call(name, (self.fragment(), *map(element, range(count)))))
+        load, count = (load_each(self.read.dtype, run), run) if transposed else (load_own(self.words), 1)
+        return over(self.own, Call(load, (self.fragment(), *map(element, range(count)))))
 
     def _transposed(self) -> bool:
         """Whether neighbours in memory are neighbours along its rows, not along what is summed over."""

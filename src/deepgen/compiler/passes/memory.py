@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS
-from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
+from deepgen.compiler.intrinsics.matrix import WARPGROUP, WideProduct
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
@@ -21,6 +21,7 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    calls,
     children,
     offset,
     sequence,
@@ -138,7 +139,7 @@ def _in_shared_memory(launch: Launch, warp: int) -> Launch:
     """Threads that join what they reduced over more than a warp have the first bytes for that."""
     joins = any(isinstance(s, Store) and s.joined for s in walk(launch.body))
     x, y, z = launch.threads
-    wide = any(isinstance(s, Call) and wide_product(s.name) for s in walk(launch.body))
+    wide = any(calls(launch.body, WideProduct))
     memory = _Memory(x * y * z // warp * _WIDEST if joins and x > warp else 0, WARPGROUP.align if wide else _ALIGN)
     body = memory.placed(launch.body)
     if not wide:

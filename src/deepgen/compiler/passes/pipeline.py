@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from deepgen.compiler.intrinsics.matrix import WARPGROUP, wide_product
+from deepgen.compiler.intrinsics.matrix import WARPGROUP, Signal, WideProduct
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
@@ -17,6 +17,7 @@ from deepgen.compiler.passes.ir import (
     Seq,
     Stmt,
     Store,
+    calls,
     children,
     sequence,
     used,
@@ -30,7 +31,7 @@ from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import reads
 from deepgen.vocabulary import BadInput
 
-COMMIT, WAIT = "copy_commit", "copy_wait"
+COMMIT, WAIT = Signal("copy_commit"), "copy_wait"
 _CHUNK = 128  # bytes: buffers of a ring begin at multiples of it, so that each is swizzled alike
 
 
@@ -112,9 +113,9 @@ def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt)
     late = last and depth > 2 and _in_lines(body)
     ahead = depth - 2 if late else depth - 1
     before = For(first, ahead, UNROLL, _asked(loop, copies, iterator(first), depth))
-    ready: list[Stmt] = [Call(f"{WAIT}<{ahead - 1}>"), *signals, Barrier()]
+    ready: list[Stmt] = [Call(Signal(WAIT, ahead - 1)), *signals, Barrier()]
     asked = _asked(loop, copies, now + ahead, depth)
-    ends: list[Stmt] = [Call(f"{WAIT}<0>")]
+    ends: list[Stmt] = [Call(Signal(WAIT, 0))]
     if isinstance(body, Seq) and last:
         pending = Call(WARPGROUP.waits(_groups(body))) if late else waits
         iterations = sequence(*ready, *body.body[:-1], asked, pending)
@@ -127,21 +128,20 @@ def _filled_ahead(loop: For, depth: int, copies: Mapping[str, Stmt], body: Stmt)
 
 def _is_read_by_units(body: Stmt) -> bool:
     """Whether products of four warps are added up over iterations: those within one have their sums there."""
-    inside = list(walk(body))
-    own = {s.buffer.name for s in inside if isinstance(s, Alloc)}
-    return any(isinstance(s, Call) and wide_product(s.name) and s.places[0].tensor not in own for s in inside)
+    own = {s.buffer.name for s in walk(body) if isinstance(s, Alloc)}
+    return any(places[0].tensor not in own for _, places in calls(body, WideProduct))
 
 
 def _in_lines(body: Stmt) -> bool:
     """Whether matrix units read both operands of all products themselves."""
-    products = [product for s in walk(body) if isinstance(s, Call) and (product := wide_product(s.name))]
-    return bool(products) and all(product.apart for product in products)
+    apart = [product.apart for product, _ in calls(body, WideProduct)]
+    return bool(apart) and all(apart)
 
 
 def _groups(body: Stmt) -> int:
     """How many groups of products an iteration has."""
     if isinstance(body, Call):
-        return int(body.name == WARPGROUP.commit)
+        return int(body.what == WARPGROUP.commit)
     return (body.extent if isinstance(body, For) else 1) * sum(map(_groups, children(body)))
 
 

@@ -73,7 +73,7 @@ class _Squares(Inside):
         start = {one.variable: Index() for one in nest.loops}
         places = [index.substitute(start) for index in (store.indices[0], read.indices[0])]
         ends = (Read(to.name, (places[0],), to.dtype), Read(source.name, (places[1],), source.dtype))
-        return Call(square.name, ends, (to_along * size, from_over * size))
+        return Call(square, ends, (to_along * size, from_over * size))
 
 
 def _nest(loop: For) -> _Nest | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.dots import DOTS, Dot
-from deepgen.compiler.intrinsics.tiles import TILES, TileBlock, block_of
+from deepgen.compiler.intrinsics.tiles import STORE, TILES, TileBlock, TileCall, block_of
 from deepgen.compiler.passes.ir import (
     Alloc,
     Around,
@@ -164,7 +164,7 @@ def _stored(statement: Stmt) -> Stmt:
     if block is None or to is None or not isinstance(stored, Call):
         return with_children(statement, _stored)
     place, row = to
-    return sequence(*before, Call(f"{block.name}_store", (place,), (row * dtype(place.dtype).bytes,)))
+    return sequence(*before, Call(TileCall(block, STORE), (place,), (row * dtype(place.dtype).bytes,)))
 
 
 def _rows(copied: Stmt, sums: Alloc, block: TileBlock) -> tuple[Read, int] | None:

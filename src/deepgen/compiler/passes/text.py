@@ -90,7 +90,7 @@ def _lines(statement: Stmt, depth: int) -> Iterator[str]:
         yield f"{indent}barrier"
     elif isinstance(statement, Call):
         arguments = [*map(value_text, statement.places), *map(str, statement.numbers)]
-        yield f"{indent}{statement.name}({', '.join(arguments)})"
+        yield f"{indent}{statement.what.name}({', '.join(arguments)})"
     elif isinstance(statement, Fence):
         yield f"{indent}fence"
     deeper = depth + isinstance(statement, For)

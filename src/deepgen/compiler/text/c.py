@@ -12,7 +12,7 @@ from deepgen.compiler.intrinsics.dots import function as dot_function
 from deepgen.compiler.intrinsics.tiles import HEADERS as TILE_HEADERS
 from deepgen.compiler.intrinsics.tiles import TILES
 from deepgen.compiler.intrinsics.tiles import include as include_tiles
-from deepgen.compiler.intrinsics.vectors import INTERLEAVE, square_of, vector_types
+from deepgen.compiler.intrinsics.vectors import INTERLEAVE, Square, vector_types
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Function, Seq, Stmt, Store, children, walk
 from deepgen.compiler.passes.tensorize import operands, tile_operands
 from deepgen.compiler.passes.vectorize import VectorScan, scan_of
@@ -155,8 +155,8 @@ class _Emitter(Statements[Scope]):
                 complete = [of for of in self.excess.values() if of.summed is s]
                 lines += [indent + line for of in complete for line in self.without_excess(of, scope)]
             return lines
-        if isinstance(statement, Call) and (square := square_of(statement.name)):
-            self.functions[_SQUARE, square.name, 0] = square.function
+        if isinstance(statement, Call) and isinstance(statement.what, Square):
+            self.functions[_SQUARE, statement.what.name, 0] = statement.what.function
         if not isinstance(statement, (For, Barrier)):
             return None
         if isinstance(statement, For) and statement.kind == VECTOR:

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from deepgen.compiler.intrinsics.matrix import called_product
+from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Launch, Program, Stmt, Store, used, walk
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
 from deepgen.compiler.passes.unroll import HELD
@@ -47,9 +47,9 @@ def kernel(program: Program, language: str, warp: int, name: str | None = None) 
 def emit(program: Program) -> str:
     """One file with a kernel for each launch."""
     parts = [part for launch in program.launches for part in launch.parts]
-    called = sorted({s.name for part in parts for s in walk(part.body) if isinstance(s, Call)})
+    called = {s.what.name: s.what for part in parts for s in walk(part.body) if isinstance(s, Call)}
     kernels = [line for n in range(len(program.launches)) for line in ("", *LaunchEmitter(program, n).lines())]
-    products = [product for name in called if (product := called_product(name))]
+    products = [one for _, one in sorted(called.items()) if isinstance(one, (MatrixProduct, WideProduct))]
     include = f'#include "{_PRODUCTS if products else _HEADER}"'
     return "\n".join([include, "", *(product.text for product in products), *kernels]) + "\n"
 

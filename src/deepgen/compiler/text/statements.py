@@ -64,7 +64,7 @@ class Statements(ABC, Generic[S]):
             return [*lines, *self.statement(statement.body, scope.inside(statement), depth + 1), f"{indent}}}"]
         if isinstance(statement, Call):
             arguments = [*(self.argument(read, scope) for read in statement.places), *map(str, statement.numbers)]
-            return [f"{indent}{statement.name}({', '.join(arguments)});"]
+            return [f"{indent}{statement.what.name}({', '.join(arguments)});"]
         assert isinstance(statement, (Barrier, Fence))
         return [indent + (scope.dialect.barrier if isinstance(statement, Barrier) else scope.dialect.fence)]
 
