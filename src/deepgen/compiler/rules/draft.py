@@ -253,7 +253,7 @@ class Draft:
             if strip is not None:
                 count, width = strip
                 places = (s.LayoutPlace(dimension, width, text(count)), *places)
-            first, last = s.LayoutPlace(dimension, text(panel[1])), s.LayoutPlace(dimension, 1, text(width))
+            first, last = s.LayoutPlace(dimension, text(panel[1])), s.LayoutPlace[s.Number](dimension, 1, text(width))
             places = (first, *places, last)
         if group is not None:
             places = (*places, s.LayoutPlace(grouped, 1, group_of))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 Number: TypeAlias = "int | str"
-N = TypeVar("N", int, Number)
+N_co = TypeVar("N_co", covariant=True)
 
 # Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
 SCOPES = ("global", "shared", "warp", "register")
@@ -143,12 +143,12 @@ class StorageAlign:
 
 
 @dataclass(frozen=True)
-class LayoutPlace(Generic[N]):
+class LayoutPlace(Generic[N_co]):
     """One dimension of a layout: a dimension of the stage, divided, and then the remainder where there is one."""
 
     dimension: int
-    by: N
-    modulo: N | None = None
+    by: N_co
+    modulo: N_co | None = None
 
     def __str__(self) -> str:
         """Such as 1/8%4."""

@@ -259,7 +259,7 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     plan.annotate(out.name, "block.x", block)
     plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
     own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
-    own_places = [s.LayoutPlace(last, 1, text(each))] if widths != [1] else []
+    own_places = [s.LayoutPlace[s.Number](last, 1, text(each))] if widths != [1] else []
     lane = s.LayoutPlace(last, text(each), text(team))
     order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places, lane)
     plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, order))

@@ -147,7 +147,7 @@ def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Ext
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)
     places = _places(c, inner)
-    order = (*(s.LayoutPlace(n, by) for n, by in places), *(s.LayoutPlace(n, 1, by) for n, by in places))
+    order = (*(s.LayoutPlace(n, by) for n, by in places), *(s.LayoutPlace[s.Number](n, 1, by) for n, by in places))
     plan.step(s.Layout(name, order), s.Tensorize(name, first, mma.name))
     return copies
 
