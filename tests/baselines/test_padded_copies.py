@@ -190,3 +190,14 @@ def test_results_and_reports_name_the_form(tmp_path: Path, capsys: pytest.Captur
     print_result(study)
     assert "copied, padded copies: " in " ".join(capsys.readouterr().out.split())
     assert "copied, padded copies" in [one["name"] for one in facts_of(study)["ratios"]]
+
+
+def test_torch_is_imported_ahead_where_it_may_make_the_copies() -> None:
+    wanted = {
+        ("f8e4m3", 83): ("torch",),
+        ("i8", 83): ("torch",),
+        ("f8e4m3", 96): (),
+        ("bf16", 83): (),  # cuBLASLt has kernels for it
+    }
+    for (kind, n), modules in wanted.items():
+        assert CublasLt.imports(gemm(64, n, 80, dtype=kind, layout="nt")) == modules

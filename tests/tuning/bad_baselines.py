@@ -32,6 +32,17 @@ class Fine:
             file.write(f"{self.name} {os.getpid()}\n")
 
 
+class ImportsMuch(Fine):
+    """What it imports depends on the operator. Notes when it is asked."""
+
+    name = "imports much"
+
+    def imports(self, operator: Operator) -> tuple[str, ...]:
+        with Path(os.environ["LOADED_BY"]).open("a") as file:
+            file.write(f"imports for {operator.describe()}\n")
+        return ("no such module",)
+
+
 class Crashes(Fine):
     name = "crashes"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_baselines import Crashes, CrashesAsWell, CrashesToo, Fine, Hangs, WaitsForFile
+from bad_baselines import Crashes, CrashesAsWell, CrashesToo, Fine, Hangs, ImportsMuch, WaitsForFile
 
 import deepgen as dg
 from deepgen import targets
@@ -81,6 +81,22 @@ def test_a_baseline_that_is_loaded_after_the_first_look_still_races(loaded_by: P
         (measured,) = session.compare([Contender(name)], 3, seed=0)
         assert len(measured.samples) == 3
     assert len({*loaded_by.read_text().splitlines()}) == 1, "in the worker that had begun to load it"
+
+
+def test_what_a_baseline_imports_for_an_operator_is_imported_before_it_has_the_device(loaded_by: Path) -> None:
+    source = source_of(ImportsMuch)
+    assert source is not None
+    name, task = ImportsMuch.name, Task(OPERATOR, targets.resolve("cpu"), own_baselines={ImportsMuch.name: source})
+    race = baseline_race.BaselineRace(task, RunnerOptions(), nullcontext)
+    try:
+        race.load([name], 60.0, begin := threading.Event(), at_once=True)
+        while not loaded_by.read_text():
+            time.sleep(0.01)
+        assert loaded_by.read_text() == f"imports for {OPERATOR.describe()}\n" and not begin.is_set()
+        race.wait()
+    finally:
+        race.close()
+    assert loaded_by.read_text().count(f"{name} ") == 1
 
 
 def test_many_that_crash_do_not_take_the_device_from_others(loaded_by: Path) -> None:

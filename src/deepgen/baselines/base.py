@@ -16,9 +16,9 @@ class Baseline(Protocol):
     """A vendor's or peer's implementation. It is verified and timed like any kernel.
 
     One with an attribute `on_request` that is true takes part only where it is asked for by name. An attribute
-    `imports` names the modules that take long to import: they are imported while the search goes on. One whose weights
-    are packed ahead of its calls has a static method `ahead`, which says beside which operators it is shown unasked;
-    libraries never choose it.
+    `imports` names the modules that take long to import, or is a function of the operator that does: they are imported
+    while the search goes on and has the device. One whose weights are packed ahead of its calls has a static method
+    `ahead`, which says beside which operators it is shown unasked; libraries never choose it.
     """
 
     @property

@@ -208,7 +208,8 @@ def _import(task: Task, pulse: Pulse, request: Mapping[str, Any]) -> list[Measur
     """What baselines are written with: the longest part of loading them, and no work for a device."""
     for who, entry in enumerate(request["contenders"]):
         pulse.enter(WorkerStage.LOAD, limits.START_SECONDS, who)
-        for module in getattr(baselines.by_name(entry["name"], task.own_baselines), "imports", ()):
+        wanted = getattr(baselines.by_name(entry["name"], task.own_baselines), "imports", ())
+        for module in wanted(task.operator) if callable(wanted) else wanted:
             with suppress(Exception):  # who uses it says what is wrong
                 import_module(module)
     return []
