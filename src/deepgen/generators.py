@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels import base
-from deepgen.kernels.base import BringsFamily, Generator, Rank, Ranked, rank_of
+from deepgen.kernels.base import BringsFamily, Compared, Generator, Rank, Ranked, rank_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary import BadInput, Kernel
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from deepgen.space import Space
 
 _KERNELS = "deepgen.kernels"
-# Of the families that serve with the same rank, the better choice is an earlier one. Plug-ins come after all of these.
+# Of families of the same rank whose times cannot be compared, the better choice is an earlier one. Plug-ins come last.
 FAMILIES: Registry[Callable[[], Generator]] = Registry(
     "deepgen.generators",
     "generator",
@@ -192,7 +193,20 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     if not matches:
         instead = base.served_instead(operator, target, candidates)
         raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
-    return sorted(matches, key=lambda family: rank_of(family, operator, target))
+    times = _expected(matches, operator, target)
+    return sorted(matches, key=lambda family: (rank_of(family, operator, target), times.get(family.name, inf)))
+
+
+def _expected(families: Sequence[Generator], operator: Operator, target: Target) -> dict[str, float]:
+    """Seconds of the defaults of those that can be compared, without those that cannot be the fastest."""
+    compared = [family for family in families if isinstance(family, Compared)]
+    bounds = {family.name: family.least_seconds(operator, target) for family in compared if len(compared) > 1}
+    times: dict[str, float] = {}
+    for family in sorted(compared, key=lambda family: bounds.get(family.name, 0.0)) if bounds else ():
+        if bounds[family.name] < min(times.values(), default=inf):
+            seconds = family.modelled_seconds(operator, target, family.default(operator, target))
+            times[family.name] = inf if seconds is None else seconds
+    return times
 
 
 def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -> Generator:

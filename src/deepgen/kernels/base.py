@@ -42,8 +42,8 @@ class Generator(Protocol):
 class Rank(IntEnum):
     """Where a family comes among those that serve an operator on a target: families of a lower rank come first.
 
-    Within a rank they come in the order of `families()`. A family without a rank is specialised. In a study those
-    before `SURPASSED` compete.
+    Within a rank those that are `Compared` come in the order of their times, and then the others in the order of
+    `families()`. A family without a rank is specialised. In a study those before `SURPASSED` compete.
     """
 
     SPECIALISED = 0  # made for this kind of operator
@@ -120,6 +120,15 @@ def cost_of(family: Generator, operator: Operator, target: Target, config: Mappi
         return family.cost(operator, target, config)
     seconds = family.modelled_seconds(operator, target, config) if isinstance(family, Modelled) else None
     return None if seconds is None else Cost((CostPhase(family.name, (), (CostPart("whole run", seconds),)),))
+
+
+@runtime_checkable
+class Compared(Modelled, Protocol):
+    """What a family has beside, if its model tells seconds: the family whose default takes the least serves."""
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        """What its model never stays below: a family that another's default is faster than need not choose one."""
+        ...
 
 
 @runtime_checkable

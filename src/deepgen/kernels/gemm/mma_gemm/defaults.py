@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -32,12 +33,15 @@ _TILES = (
     # Lines of an operand that is contiguous along rows are at least 128 bytes long, of which 8-bit formats have many.
     _MmaTile(128, 32, 32, 32), _MmaTile(32, 128, 32, 32), _MmaTile(128, 128, 32, 64),
 )  # fmt: skip
-_LAUNCH_SECONDS = 3e-6
-_ON_ITS_WAY = 60e3  # bytes that a multiprocessor must have asked for, to have its share of the bandwidth
 
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest by the model of those that the space admits."""
+    return dict(_chosen(gemm, gpu))
+
+
+@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = mma_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
     return next(config for config in ranked if not space.explain(config))
@@ -53,14 +57,12 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
         for bk in (128 // size, 64 // size):
             if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler widens a tile's whole K at once
                 continue
-            for stages in (4, 3, 2) if _copied_in_parts(gemm) else (5, 4, 3, 2):
+            for stages in (4, 3, 2) if _copied_inparts_of(gemm) else (5, 4, 3, 2):
                 base = config(gemm, gpu, tile, bk, stages)
                 yield base
-                # The stream's bookkeeping leaves no registers for a second set of large fragments.
-                ahead = 1 if sums >= 4096 else base["FRAGMENTS"]
                 blocks = gpu.multiprocessors * min(2, base["MIN_BLOCKS"])
-                if sums <= (1024 if wide else 4096 if _plain(gemm) else 2048):
-                    yield {**base, "FIXUP": "stream", "BLOCKS": blocks, "FRAGMENTS": ahead}
+                if sums <= (1024 if wide else 2048):  # or the stream's bookkeeping leaves too few registers
+                    yield {**base, "FIXUP": "stream", "BLOCKS": blocks}
                 for splits in (2, 3, 4, 6, 8, 16, 33, 66):
                     if tiles * splits <= 4 * gpu.multiprocessors:
                         # One block that adds up many parts alone takes longer than a second step.
@@ -89,7 +91,7 @@ def config(gemm: Gemm, gpu: Gpu, tile: _MmaTile, bk: int, stages: int) -> dict[s
     }  # fmt: skip
 
 
-def _copied_in_parts(gemm: Gemm) -> bool:
+def _copied_inparts_of(gemm: Gemm) -> bool:
     """Whether copies have fewer than 16 bytes. Five stages of these took a fifth longer than four on an H200."""
     return min(aligned_bytes(gemm, "A"), aligned_bytes(gemm, "B")) < WIDEST
 
@@ -103,32 +105,95 @@ def _spread(gemm: Gemm) -> bool:
     return spread(gemm, "A") or spread(gemm, "B")
 
 
-def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
-    """The busiest multiprocessor's products, or the memory's time, and what adding parts of K up costs."""
-    splits, size = c.get("SPLITS", 1), dtype(gemm.a).bytes
-    tiles = ceil(gemm.m / c["BM"]) * ceil(gemm.n / c["BN"]) * gemm.batch
-    rounds: float = ceil(tiles * splits / gpu.multiprocessors)
-    steps = ceil(ceil(gemm.k / c["BK"]) / splits)
+# Microseconds, unless said otherwise. Fitted together to timings of an H200; docs/kernels/mma_gemm.md tells how.
+LAUNCH, _SPREAD = 4.03, 0.68  # of the kernel; more where all multiprocessors take part
+_AGAIN = 1.6  # until the first tiles of a block are there that waited for its place
+_LATENCY, _BARRIER = 0.28, 0.1  # from asking for a tile of K to having it, by all stages; what each costs beside
+_CLOCK = 1750.0  # clocks in a microsecond
+# Clocks of a multiprocessor: 128 bytes of a fragment, 16 bytes that are copied at once, more of them for each part.
+_FRAGMENT, _SPREAD_OUT, _COPY, _PART = 0.3, 2.2, 0.013, 0.27
+_ROUND_TRIP = 0.31  # of parts of fewer than four bytes, which no copy engine takes
+_RATE, _OTHER_RATE = 0.45, 0.9  # of the peak, that warp-wide products reach on a Hopper and on others
+_SECTOR = 0.55  # clocks for 32 bytes of C that a store touches
+_READ, _CACHE, _WRITTEN, _IN_VAIN = 0.73, 1.23, 0.89, 1.3  # of memory's rate; bytes that stores touch in vain
+_PARTS, _ADDED = 2.5, 50.0  # parts of K that the last block adds up: once, and kB a microsecond
+_SECOND, _STREAM = 3.9, 3.4  # a second launch for that; blocks that share tiles
+_SHARP = 6.3  # how little the shorter of times that overlap add to the longest
+_MORE_REGISTERS = 16  # of a thread, beside those that the space counts
+
+
+def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
+    """What a run takes with cold caches. Sizes may be symbols (`libraries/c/models.py`)."""
+    size, result = dtype(gemm.a).bytes, dtype(gemm.c).bytes
+    bm, bn, bk, splits = c["BM"], c["BN"], c["BK"] * size, c.get("SPLITS", 1)
+    tiles = ceil(gemm.m / bm) * ceil(gemm.n / bn) * gemm.batch
+    all_steps, most = ceil(gemm.k * size / bk), _resident(gpu, c, size)
+    blocks, steps = tiles * splits, ceil(all_steps / splits)
     if c["FIXUP"] == "stream":
-        rounds = max(tiles, c["BLOCKS"] / steps) / gpu.multiprocessors
-    warps = c["BM"] // c["WM"] * (c["BN"] // c["WN"]) * c["WARPS_K"]
-    alive = min(rounds, c["MIN_BLOCKS"]) * warps
-    # Warp-wide products reach about two thirds of a Hopper's rate; each word of a fragment serves a tile's other side.
-    reuse = c["WM"] * c["WN"] / (c["WM"] * c["WN"] + 8.0 * (c["WM"] + c["WN"]))
-    transposed = 0.8 if spread(gemm, "A") or spread(gemm, "B") else 1.0
-    peak = (gpu.peak(gemm.a) or 1e5) * 1e9 * (0.62 if gpu.has("wgmma") else 0.9)
-    rate = peak / gpu.multiprocessors * min(1.0, 0.25 + alive / 11) * reuse * 1.25 * transposed
-    products = rounds * steps * c["BK"] * c["BM"] * c["BN"] * 2 / rate
-    # Each tile of K costs a barrier, hidden by other blocks; the first ones wait for all of the memory's latency.
-    waits = rounds * steps * 0.25e-6 / max(1, c["MIN_BLOCKS"]) + 1.2e-6
-    flight = min(rounds, c["MIN_BLOCKS"]) * (c["BM"] + c["BN"]) * c["BK"] * size * (c["STAGES"] - 1)
-    busy = min(1.0, tiles * splits / gpu.multiprocessors)
-    bandwidth = gpu.bandwidth_gbs * 1e9 * min(1.0, flight * busy / _ON_ITS_WAY)
-    moved = rounds * steps * (c["BM"] + c["BN"]) * c["BK"] * size * gpu.multiprocessors / (gpu.bandwidth_gbs * 1.3e9)
-    memory = max(gemm.least_bytes() / bandwidth, moved)
-    # Sums that blocks leave to each other are written and read: by all, and by the one that adds a tile's parts up.
-    left = {"none": 0, "stream": c.get("BLOCKS", 0)}.get(c["FIXUP"], tiles * splits) * c["BM"] * c["BN"] * 4
-    alone = {"last": splits, "stream": 1}.get(c["FIXUP"], 0) * c["BM"] * c["BN"] * 4
-    parts = 0.0 if left == 0 else 1.5e-6 + 2 * left / 2e12 + alone / 150e9 + (1.5e-6 if c["FIXUP"] == "step" else 0.0)
-    whole: float = _LAUNCH_SECONDS + waits + max(products, memory) + 0.2 * min(products, memory) + parts
-    return whole
+        blocks, steps = c["BLOCKS"], ceil(all_steps * tiles / c["BLOCKS"])
+    mine = ceil(blocks / gpu.multiprocessors)  # of the busiest multiprocessor
+    rounds = ceil(mine / most)
+    step, wait = _step(gemm, gpu, c)
+    sectors = _sectors(gemm, c)
+    store = min(gemm.m, bm) * min(gemm.n, bn) * sectors * _SECTOR / _CLOCK
+    own = mine * (steps * step + store) + rounds * steps * wait + (rounds - 1) * _AGAIN
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    written = gemm.batch * gemm.m * gemm.n * result * (1 + _IN_VAIN * (sectors * 32 / result - 1))
+    memory = (gemm.batch * gemm.k * size * (gemm.m + gemm.n) / _READ + written / _WRITTEN) / bandwidth
+    cache = tiles * all_steps * bk * (bm + bn) / (bandwidth * _CACHE)
+    whole: float = LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0)
+    whole += (own**_SHARP + memory**_SHARP + cache**_SHARP) ** (1 / _SHARP)
+    if c["FIXUP"] == "last":
+        whole += _PARTS + splits * bm * bn * 4e-3 / _ADDED
+    elif c["FIXUP"] == "step":
+        whole += _SECOND + 2 * splits * gemm.m * gemm.n * gemm.batch * 4 / bandwidth
+    elif c["FIXUP"] == "stream":
+        whole += _STREAM + max(blocks / tiles, 1) * bm * bn * 4e-3 / _ADDED
+    return whole * 1e-6
+
+
+def _resident(gpu: Gpu, c: Mapping[str, Any], size: int) -> int:
+    """Blocks that a multiprocessor holds."""
+    threads = c["BM"] // c["WM"] * (c["BN"] // c["WN"]) * c["WARPS_K"] * 32
+    held = c["WM"] * c["WN"] // 32 + c["FRAGMENTS"] * (c["WM"] + c["WN"]) // 4 + RESERVED + _MORE_REGISTERS
+    registers = min(held, gpu.registers_per_sm // (threads * c["MIN_BLOCKS"]), gpu.registers_per_thread)
+    shared = (c["BM"] + c["BN"]) * c["BK"] * size * c["STAGES"] + gpu.shared_reserved
+    most = min(gpu.registers_per_sm // (registers * threads), gpu.threads_per_sm // threads, gpu.blocks_per_sm)
+    return int(max(1, min(most, gpu.shared_per_sm // shared)))
+
+
+def _step(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A tile of K: how long it keeps a multiprocessor busy, and how long one block takes that waits for it."""
+    bm, bn, bk = c["BM"], c["BN"], c["BK"] * dtype(gemm.a).bytes
+    warps = bm // c["WM"] * (bn // c["WN"])
+    peak = (gpu.peak("f16" if widened(gemm, gpu) else gemm.a) or 1e5) / gpu.multiprocessors * 1e3
+    products = 2 * bm * bn * c["BK"] / (peak * (_RATE if gpu.has("wgmma") else _OTHER_RATE))
+    fragments = warps * (c["WM"] + c["WN"]) * bk / 128 * _FRAGMENT * (_SPREAD_OUT if _spread(gemm) else 1.0)
+    copies, trips = 0, 0
+    for rows, lines, row in (
+        (bm, gemm.m, gemm.k if gemm.layout[0] == "n" else gemm.m),
+        (bn, gemm.n, gemm.k if gemm.layout[1] == "t" else gemm.n),
+    ):
+        row_bytes = row * dtype(gemm.a).bytes
+        copies += rows * bk / 16 * (_COPY + _PART * (parts_of(row_bytes) - 1))
+        trips += ceil(min(lines, rows) * bk / 16 / (warps * c["WARPS_K"] * 32)) * _beyond(row_bytes, 4)
+    wait = _LATENCY / (c["STAGES"] - 1) + _BARRIER + trips * _ROUND_TRIP
+    return products + (fragments + copies) / _CLOCK, wait
+
+
+def _sectors(gemm: Gemm, c: Mapping[str, Any]) -> Any:
+    """Pieces of 32 bytes that stores touch, for a number of C: four lanes have neighbouring runs of a row."""
+    size, run = dtype(gemm.c).bytes, 8 if spread(gemm, "B") else 2 * c["WIDE"]
+    stored = min(run, WIDEST // size / parts_of(gemm.n * size))  # at once
+    line = max(1.0, 4 * min(run * size, 32) / 32)
+    return (line + _beyond(gemm.n * size, 32)) / (4 * stored)
+
+
+def parts_of(row: Any) -> Any:
+    """In how many accesses 16 bytes of such rows come."""
+    return 1 + _beyond(row, 16) + 2 * _beyond(row, 8) + 4 * _beyond(row, 4) + 8 * _beyond(row, 2)
+
+
+def _beyond(length: Any, whole: int) -> Any:
+    """1 where it is no multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    return ceil(length % whole / whole)

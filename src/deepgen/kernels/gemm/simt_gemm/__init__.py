@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm.defaults import choose, seconds, various
+from deepgen.kernels.gemm.simt_gemm.defaults import choose, least_seconds, seconds, various
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
 from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
@@ -61,6 +61,9 @@ class SimtGemm:
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         return seconds(*served(operator, target, Gemm, Gpu), config)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        return least_seconds(*served(operator, target, Gemm, Gpu))
 
 
 def dots(gpu: Gpu) -> dict[str, int]:

@@ -75,8 +75,8 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
 
 def _timed(gemm: Gemm, gpu: Gpu, way: SimtTile) -> tuple[float, dict[str, Any]]:
     config = _config(gemm, gpu, way)
-    fits = registers(gemm, config) + _SPARE * (2 if way.stream else 1) <= gpu.registers_per_thread
-    return seconds(gemm, gpu, config) if fits else inf, config
+    most = min(gpu.registers_per_thread - _SPARE * (1 + way.stream), _register_limit(gpu, config))
+    return seconds(gemm, gpu, config) if registers(gemm, config) <= most else inf, config
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
@@ -167,9 +167,8 @@ def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
     loads = {side: gcd(load_widths(gemm, side)[-1], way.bk if along_k[side] else rows[side]) for side in "AB"}
     straight = way.split_u == 1
     widest = store_widths(gemm)[-1]
-    run = {"A": gcd(way.tm, min(4, most)), "B": gcd(way.tn, min(4, most))}
-    if straight and widest == 1:
-        run["B"] = 1  # neighbours in a row of C are then stored by neighbours
+    # Where rows of C are stored number by number, neighbours store neighbours.
+    run = {"A": gcd(way.tm, min(4, most)), "B": 1 if straight and widest == 1 else gcd(way.tn, min(4, most))}
     config: dict[str, Any] = {
         "BM": way.bm, "BN": way.bn, "BK": way.bk, "TM": way.tm, "TN": way.tn,
         "LANES_M": way.lanes_m, "LANE_ORDER": int(way.lanes_m > 1), "SPLIT_U": way.split_u, "MIN_BLOCKS": 1,
@@ -198,27 +197,29 @@ def _config(gemm: Gemm, gpu: Gpu, way: SimtTile) -> dict[str, Any]:
     return config if way.splits == 1 else {**config, "SPLITS": way.splits}
 
 
-# Microseconds, unless said otherwise. Fitted together to 2,002 timings on an H200: 205 shapes, most of them drawn;
+# Microseconds, unless said otherwise. Fitted together to 900 timings on an H200: 170 shapes, most of them drawn;
 # docs/kernels/simt_gemm.md tells how, and how well it chooses.
-_LAUNCH, _SPREAD = 2.53, 0.65  # of the kernel; more where all multiprocessors take part
-_CODE = 0.073  # for 1,000 bytes that are fetched
-_FIRST, _LATENCY = 0.7, 0.34  # until a block's first tiles are there; from asking for others to having them
-_ASKED = 101.0  # kB a microsecond that a multiprocessor is given
+_LAUNCH, _SPREAD = 2.54, 0.63  # of the kernel; more where all multiprocessors take part
+_CODE = 0.098  # for 1,000 bytes that are fetched
+_FIRST, _LATENCY = 0.51, 0.3  # until a block's first tiles are there; from asking for others to having them
+_ASKED = 80.0  # kB a microsecond that a multiprocessor is given
 _CLOCK = 1950.0  # clocks in a microsecond, where a warp's multiply-add takes a quarter of one
 # Instructions of a warp: multiply-adds, with four steps of K in a fragment and with one; loads of fragments; copies;
 # loads to registers, and stores from there; those of a step; stores of results.
-_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.346, 1.0, 1.6, 2.6, 8.0, 0.5, 47.0, 20.0
-_FEW_WARPS = 0.144  # more of them, divided by how many warps each quarter of a multiprocessor has
+_MULTIPLY_K, _MULTIPLY, _FRAGMENT, _COPY, _LOAD, _PUT, _STEP, _STORE = 1.25, 1.0, 1.19, 2.24, 6.6, 0.52, 58.0, 20.4
+_CONVERT, _FOUR_AT_ONCE = 1.4, 0.5  # a number of fewer bytes than the sums have; products that one instruction adds up
+_FEW_WARPS = 0.8  # more of them, divided by how many warps each quarter of a multiprocessor has
 # Clocks of shared memory: fragments, copies, what is put there where banks differ, 32 bytes of C.
-_WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 1.75, 2.0, 0.5, 1.55, 1.54
-_ALONE_COPY, _ALONE = 0.73, 0.51  # of a step's instructions, what its next tiles wait for
-_PASS, _PASSED = 0.02, 0.092  # sums that go through shared memory: a pass, and a thread's store
-_READ, _CACHE = 4.68, 5.26  # TB/s from memory and from the cache
-_WRITTEN, _SCATTERED = 1.02, 1.26  # what is written, beside what is read; more for what stores touch in vain
-_SLICES, _HOT = 96, 1.08  # of the cache; clocks in which one answers a copy: all blocks ask for a small operand's lines
-_PARTS, _PART, _ADDED = 1.22, 0.03, 70.0  # parts of K: once, for each, and kB a microsecond
-_STREAM, _STREAMED = 4.5, 1.03  # blocks that share tiles wait for each other; times more instructions
-_SHARP, _SOFT = 8.0, 3.0  # how little the shorter of times that overlap add to the longest
+_WAVE_K, _WAVE_ROW, _MOVE, _BANK, _SECTOR = 2.2, 1.86, 0.49, 1.59, 1.62
+_ALONE_COPY, _ALONE = 1.02, 0.64  # of a step's instructions, what its next tiles wait for
+_PASS, _PASSED = 0.024, 0.077  # sums that go through shared memory: a pass, and a thread's store
+_READ, _CACHE = 0.91, 1.27  # of memory's rate, from there and from the cache
+_WRITTEN, _SCATTERED = 1.11, 0.98  # what is written, beside what is read; more for what stores touch in vain
+_CUT = 56.0  # bytes more of each line of a tile, where rows are no multiples of 32
+_SLICES, _HOT = 96, 1.44  # of the cache; clocks in which one answers a copy: all blocks ask for a small operand's lines
+_PARTS, _PART, _ADDED = 0.83, 0.027, 65.0  # parts of K: once, for each, and kB a microsecond
+_STREAM, _STREAMED = 5.7, 0.93  # blocks that share tiles wait for each other; times more instructions
+_SHARP, _SOFT = 14.0, 3.6  # how little the shorter of times that overlap add to the longest
 
 
 def registers(gemm: Gemm, c: Config) -> float:
@@ -234,13 +235,19 @@ def registers(gemm: Gemm, c: Config) -> float:
 def resident(gemm: Gemm, gpu: Gpu, c: Config) -> int:
     """Blocks that a multiprocessor holds."""
     threads, (size, _, wide) = _threads(c), _bytes(gemm)
-    each = min(ceil(registers(gemm, c) / 8) * 8, gpu.registers_per_thread)
-    each = min(each, gpu.registers_per_sm // (threads * c["MIN_BLOCKS"]) // 8 * 8)
+    each = min(ceil(registers(gemm, c) / 8) * 8, gpu.registers_per_thread, _register_limit(gpu, c))
     stages = (c["BM"] + c["BN"]) * (c["BK"] + c.get("PAD", 0)) * size * c["STAGES"]
     passes = c["SPLIT_U"] * c["BM"] // c["TM"] * c["STAGE_ROWS"] * (c["BN"] + 8) * wide
     by_shared = gpu.shared_per_sm // (max(stages, passes) + gpu.shared_reserved)
-    most = min(gpu.registers_per_sm // (each * threads), gpu.threads_per_sm // threads, by_shared, gpu.blocks_per_sm)
+    warps = gpu.registers_per_sm // gpu.register_files // (gpu.warp * each) * gpu.register_files
+    most = min(warps * gpu.warp // threads, gpu.threads_per_sm // threads, by_shared, gpu.blocks_per_sm)
     return int(max(1, most))
+
+
+def _register_limit(gpu: Gpu, c: Config) -> int:
+    """Registers that a thread can have: each file holds whole warps."""
+    warps = ceil(_threads(c) * c["MIN_BLOCKS"] / gpu.warp / gpu.register_files)
+    return int(gpu.registers_per_sm // gpu.register_files // gpu.warp // warps // 8 * 8)
 
 
 def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
@@ -257,8 +264,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     at_once, rounds = min(mine, most), ceil(mine / most)
     instructions, waves = _step(gemm, c)
     instructions *= _STREAMED if c["FIXUP"] == "stream" else 1.0
-    # A warp's multiply-add takes a quarter of a clock of an H200.
-    slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.a) or gpu.vector_peak("f32") or 1e4) * 1e3)
+    # A warp's multiply-add, of the sums' format, takes a quarter of a clock of an H200.
+    slot = gpu.warp * 2 * gpu.multiprocessors / ((gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e3)
     clock = 4 * slot if gpu.warp == 32 else 1 / _CLOCK
     issue = mine * steps * warps * instructions * slot * (1 + _FEW_WARPS * 4 / (at_once * warps))
     sectors = _sectors(gemm, gpu, c)
@@ -271,17 +278,32 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     stores = c["TM"] * c["TN"] / c["SPLIT_U"] / c["STORE"]
     fixed = _FIRST + (c["TM"] / c["STAGE_ROWS"] * _PASS + stores * _PASSED if c["STAGE_ROWS"] else 0.0)
     own = _longest(_SHARP, issue, rounds * steps * wait) + rounds * fixed + mine * warps * stores * _STORE * slot
-    # Bytes in a microsecond for one TB/s of the rates above, which are an H200's: its target states 3,350 GB/s.
-    bandwidth = gpu.bandwidth_gbs / 3350 * 1e6
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
     operands = gemm.batch * gemm.k * (gemm.m + gemm.n) * size
     written = gemm.batch * gemm.m * gemm.n * result * (1 + _SCATTERED * (sectors * 32 / result - 1))
     memory = (operands + written * _WRITTEN) / (_READ * bandwidth)
-    cache = tiles * ceil(gemm.k / bk) * bk * (bm + bn) * size / (_CACHE * bandwidth)
+    cache = tiles * ceil(gemm.k / bk) * bk * _lines(gemm, c) * size / (_CACHE * bandwidth)
     hot = blocks * steps * bk * _asked_of_one(gemm, c) * size / 32 * clock * _HOT if copies and gemm.batch == 1 else 0.0
     adding = _PARTS + splits * (_PART + bm * bn * wide * 1e-3 / _ADDED) if splits > 1 else 0.0
     whole: float = _LAUNCH + _SPREAD * min(blocks / gpu.multiprocessors, 1.0) + _CODE * _kilobytes(gemm, c)
     whole += _longest(_SOFT, own, shared, memory, cache, hot) + adding + _STREAM * (c["FIXUP"] == "stream")
     return whole * 1e-6
+
+
+def _lines(gemm: Gemm, c: Config) -> Any:
+    """Rows of both tiles; more where these begin within 32 bytes of rows."""
+    size, total = _bytes(gemm)[0], 0.0
+    for along_k, rows, tile in ((gemm.layout[0] == "n", gemm.m, c["BM"]), (gemm.layout[1] == "t", gemm.n, c["BN"])):
+        row, length = (gemm.k, c["BK"]) if along_k else (rows, tile)
+        total += tile * (1 + _CUT * _beyond(row * size, 32) * (row > length) / (length * size))
+    return total
+
+
+def least_seconds(gemm: Gemm, gpu: Gpu) -> float:
+    """What no config stays below."""
+    at_once = 1 / _FOUR_AT_ONCE if _bytes(gemm)[0] == 1 else 1.0
+    peak = (gpu.vector_peak(gemm.acc) or gpu.vector_peak("f32") or 1e4) * 1e9
+    return _LAUNCH * 1e-6 + float(gemm.flops()) / (peak * at_once)
 
 
 def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
@@ -294,8 +316,12 @@ def _step(gemm: Gemm, c: Config) -> tuple[float, float]:
         fragments += count
         waves += count * (_WAVE_K if inner else _WAVE_ROW if run * size == WIDEST else 1.0)
     loads, copies = sum(_loads(c)), c["COPY"] == "async"
-    moves = loads * _COPY if copies else loads * _LOAD + sum(_puts(gemm, c)) * _PUT
+    moves = loads * _COPY if copies else loads * _LOAD + _puts(gemm, c) * _PUT
     multiply = c["TM"] * c["TN"] * steps * (_MULTIPLY_K if group > 1 else _MULTIPLY)
+    if size == 1 and c["INNER_A"] == c["INNER_B"] == "k":
+        multiply *= _FOUR_AT_ONCE
+    elif size < _bytes(gemm)[2]:  # each number of a fragment becomes one of the sums' format
+        multiply += (c["TM"] + c["TN"]) * steps * _CONVERT
     # What is transposed goes to the same banks, the more so the longer the lines along K are.
     same = max(1.0, c["BK"] / 8)
     waves += sum(
@@ -357,8 +383,8 @@ def _placed(gemm: Gemm, c: Config) -> tuple[tuple[int, bool], tuple[int, bool]]:
     return (loads_a * (c["LOAD_A"] if a else 1), a), (loads_b * (c["LOAD_B"] if b else 1), b)
 
 
-def _puts(gemm: Gemm, c: Config) -> tuple[int, ...]:
-    return () if c["COPY"] == "async" else tuple(count for count, _ in _placed(gemm, c))
+def _puts(gemm: Gemm, c: Config) -> int:
+    return 0 if c["COPY"] == "async" else sum(count for count, _ in _placed(gemm, c))
 
 
 def _kilobytes(gemm: Gemm, c: Config) -> float:
@@ -366,7 +392,7 @@ def _kilobytes(gemm: Gemm, c: Config) -> float:
     tile, group = c["TM"] * c["TN"], group_k(c, _bytes(gemm)[0])
     body = 20.0 * c["UNROLL"] * group * tile + (380 if c["COPY"] == "registers" else 200) * sum(_loads(c))
     stores = 12 * tile + 750 * c["TM"] / c["STAGE_ROWS"] if c["STAGE_ROWS"] else 100 * tile / c["STORE"]
-    return float((5e3 + body + 80 * sum(_puts(gemm, c)) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
+    return float((5e3 + body + 80 * _puts(gemm, c) + stores + 7e3 * (c.get("SPLITS", 1) > 1)) * 1e-3)
 
 
 def _beyond(length: Any, whole: int) -> Any:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deepgen.kernels.base import Rank
 from deepgen.kernels.gemm.mma_gemm import formats
-from deepgen.kernels.gemm.skinny_gemm.defaults import choose, seconds
+from deepgen.kernels.gemm.skinny_gemm.defaults import LAUNCH, choose, seconds
 from deepgen.kernels.gemm.skinny_gemm.lower import lower, plan, sides
 from deepgen.kernels.gemm.skinny_gemm.space import skinny_space
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space
 from deepgen.targets import Cuda, Target
-from deepgen.vocabulary import Kernel, dtype
+from deepgen.vocabulary import Kernel
 
 _OWN = ("gemm_skinny.cu", "large.h", "problem.h", "dialect_mma.h")
 _MOST_THIN, _MOST_PLAIN, _MOST_WIDENED = 64, 16, 32
 # What is contiguous along rows is transposed in registers, which leaves fewer of them for sums.
 _MOST_TRANSPOSED = {"f32": 0, "tf32": 32, "f16": 32, "bf16": 32, "i8": 8, "f8e4m3": 8, "f8e5m2": 8}
 _LEAST_LARGE, _LEAST_K = 1024, 512
-_MOST_AHEAD = 48  # rows up to which it is ahead of warp-wide products, as measured on an H200
 
 
 class SkinnyGemm:
@@ -52,20 +50,6 @@ class SkinnyGemm:
                 return f"M or N must be at most {most} where the large matrix is not contiguous along K in {operator.a}"
         return None
 
-    def rank(self, operator: Operator, target: Target) -> Rank:
-        """It yields to warp-wide products out of shared memory, which do not multiply plain f32."""
-        gemm, _ = served(operator, target, Gemm, Cuda)
-        side, size = sides(gemm), dtype(gemm.a).bytes
-        if side.plain:
-            return Rank.SPECIALISED
-        # Loads of fewer bytes take more registers and instructions; copies to shared memory take none to wait.
-        broken = formats.aligned_bytes(gemm, "B" if side.thin_m else "A") < formats.WIDEST
-        # Bytes and halves are exchanged in registers here, and transposed by matrix loads there.
-        exchanged = not side.large_along and size < 4
-        # Sums leave few registers for loads, unless loads have many numbers.
-        crowded = side.thin > _MOST_AHEAD and size > 1
-        return Rank.YIELDS if broken or exchanged or crowded else Rank.SPECIALISED
-
     def space(self, operator: Operator, target: Target) -> Space:
         return skinny_space(self.name, *served(operator, target, Gemm, Cuda))
 
@@ -78,4 +62,7 @@ class SkinnyGemm:
         return choose(*served(operator, target, Gemm, Cuda))
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        return None if self.refuses(operator, target) else seconds(*served(operator, target, Gemm, Cuda), dict(config))
+        return None if self.refuses(operator, target) else seconds(*served(operator, target, Gemm, Cuda), config)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        return LAUNCH * 1e-6

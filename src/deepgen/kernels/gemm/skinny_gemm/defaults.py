@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
+from deepgen.kernels.gemm.mma_gemm.defaults import parts_of
 from deepgen.kernels.gemm.mma_gemm.formats import WIDEST
 from deepgen.kernels.gemm.skinny_gemm.lower import BLOCK_BYTES, Sides, sides
 from deepgen.kernels.gemm.skinny_gemm.space import registers, skinny_space
@@ -13,12 +15,14 @@ from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
-_LAUNCH_SECONDS = 3e-6
-_ON_ITS_WAY = 40e3  # bytes that a multiprocessor must have asked for, to have its share of the bandwidth
-
 
 def choose(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     """The fastest by the model of those that the space admits."""
+    return dict(_chosen(gemm, gpu))
+
+
+@lru_cache(64)  # asked for by whoever compares families, and again by whoever starts with it
+def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
     space = skinny_space("defaults", gemm, gpu)
     ranked = sorted(candidates(gemm, gpu), key=lambda config: seconds(gemm, gpu, config))
     return next(config for config in ranked if not space.explain(config))
@@ -54,32 +58,44 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
                     yield {**config, "MIN_BLOCKS": _resident(gemm, gpu, config)}
 
 
-def seconds(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> float:
+# Microseconds, unless said otherwise. Fitted together to timings of an H200; docs/kernels/skinny_gemm.md tells how.
+LAUNCH, _LATE = 5.46, 1.7  # of the kernel; more for blocks that wait for their place
+_READ, _THIN = 1.02, 1.05  # of memory's rate: of the large matrix, and of the thin one out of the cache
+_LATENCY = 0.18  # from asking to having, of as many bytes as a multiprocessor has asked for
+_FIRST = 180.0  # kB a microsecond of the thin matrix, whose first chunk nothing is multiplied before
+# Clocks of a multiprocessor for 512 bytes of the large matrix: loads, each more of 16 bytes, what is exchanged within
+# registers to transpose bytes or halves; products for each row of the thin one, by tensor cores and without.
+_CLOCK, _LOAD, _PART, _EXCHANGE, _PRODUCT, _MULTIPLY = 1750.0, 1.0, 24.0, 2.5, 0.016, 0.58
+_SINGLE, _SINGLE_COPY = 83.0, 54.0  # for 32 numbers of a thin matrix that is not contiguous along K
+_PARTS, _LEFT, _ADDED = 1.95, 1.05, 47.0  # parts of K: once; of memory's rate, by all; kB a microsecond, by one
+
+
+def seconds(gemm: Gemm, gpu: Gpu, c: Mapping[str, Any]) -> float:
     """The busiest multiprocessor's share of the large matrix, and of the thin one, which every block reads."""
     side, size = sides(gemm), dtype(gemm.a).bytes
     rows = c["WARPS_R"] * c["TILES"] * 16
     blocks = ceil(side.large / rows) * gemm.batch * c["SPLITS"]
     rounds = ceil(blocks / gpu.multiprocessors)
     alive = min(rounds, c["MIN_BLOCKS"])
-    share = side.large * gemm.k * size * gemm.batch / blocks  # bytes of the large matrix that a block reads
-    flight = alive * c["WARPS_R"] * c["WARPS_K"] * 32 * _loads(side, c, size) * 16
-    bandwidth = gpu.bandwidth_gbs * 0.9e9 * min(1.0, flight / _ON_ITS_WAY * min(1.0, blocks / gpu.multiprocessors))
-    stream = rounds * share * gpu.multiprocessors / bandwidth
-    # The thin operand comes from L2, at about the memory's rate once more.
-    thin = rounds * gpu.multiprocessors * side.thin * gemm.k / c["SPLITS"] * size / (gpu.bandwidth_gbs * 1.2e9)
-    # Nothing is multiplied before the first chunk of it is there.
-    first = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES * side.padded / 30e9
-    late = 0.0 if rounds <= c["MIN_BLOCKS"] else 0.5e-6 * ceil(rounds / c["MIN_BLOCKS"])
-    # Sums that blocks leave to each other are written and read: by all, and by the one that adds a tile's parts up.
-    left = c["SPLITS"] * rows * side.padded * 4
-    shared = 1.5e-6 + 2 * left * blocks / c["SPLITS"] / 2e12 + left / 75e9
-    parts = 0.3e-6 + (0.0 if c["SPLITS"] == 1 else shared)
-    plain = 2.0 * side.large * side.thin * gemm.k * gemm.batch / 40e12 if side.plain else 0.0
-    whole: float = _LAUNCH_SECONDS + first + max(stream + 0.5 * thin, plain) + late + parts
-    return whole
+    share = rows * gemm.k * size / c["SPLITS"]  # bytes of the large matrix that a block reads
+    asked = alive * c["WARPS_R"] * c["WARPS_K"] * 32 * _loads(side, c, size) * 16  # bytes
+    bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
+    stream = rounds * share * (gpu.multiprocessors / (bandwidth * _READ) + _LATENCY / asked)
+    thin = rounds * gpu.multiprocessors * side.thin * gemm.k / c["SPLITS"] * size / (bandwidth * _THIN)
+    row = (gemm.k if side.large_along else side.large) * size
+    clocks = _LOAD + _PART * (parts_of(row) - 1) + _EXCHANGE * (not side.large_along and size < 4)
+    clocks += side.padded * (_MULTIPLY if side.plain else _PRODUCT)
+    single = 0.0 if side.thin_along else _SINGLE_COPY if size == 4 else _SINGLE
+    busy = rounds * (share / 512 * clocks + side.thin * gemm.k / c["SPLITS"] / 32 * single) / _CLOCK
+    first = c["CHUNK"] * c["UNROLL"] * c["WARPS_K"] * BLOCK_BYTES * side.padded * 1e-3 / _FIRST
+    whole: float = LAUNCH + first + stream + thin + busy + _LATE * (ceil(rounds / c["MIN_BLOCKS"]) - 1)
+    if c["SPLITS"] > 1:  # sums that blocks leave to each other are written and read
+        left = c["SPLITS"] * rows * side.padded * 4e-3
+        whole += _PARTS + 2e3 * left * blocks / c["SPLITS"] / (bandwidth * _LEFT) + left / _ADDED
+    return whole * 1e-6
 
 
-def _loads(side: Sides, c: dict[str, Any], size: int) -> int:
+def _loads(side: Sides, c: Mapping[str, Any], size: int) -> int:
     return int(c["UNROLL"] * (c["TILES"] * 2 if side.large_along else 4 * (4 // size)))
 
 
@@ -101,4 +117,4 @@ def _resident(gemm: Gemm, gpu: Gpu, c: dict[str, Any]) -> int:
     most = min(
         gpu.registers_per_sm // (min(needed, 255) * threads), gpu.threads_per_sm // threads, gpu.shared_per_sm // shared
     )
-    return max(n for n in (1, 2, 3, 4, 6, 8) if n <= max(1, most))
+    return max(n for n in (1, 2, 3, 4) if n <= max(1, most))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.base import Rank
-from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various, warp_wide_is_faster
+from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
 from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
-from deepgen.kernels.gemm.sm90_gemm.model import seconds
+from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
@@ -50,10 +49,6 @@ class Sm90Gemm:
                 return "it has no bias, activation or scales of integers"
         return None
 
-    def rank(self, operator: Operator, target: Target) -> Rank:
-        """It yields to warp-wide products where lines that begin anywhere cost more than these lose."""
-        return Rank.YIELDS if warp_wide_is_faster(*served(operator, target, Gemm, Cuda)) else Rank.SPECIALISED
-
     def space(self, operator: Operator, target: Target) -> Space:
         return sm90_space(self.name, *served(operator, target, Gemm, Cuda))
 
@@ -82,3 +77,6 @@ class Sm90Gemm:
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
         return seconds(*served(operator, target, Gemm, Cuda), config)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        return LAUNCH * 1e-6

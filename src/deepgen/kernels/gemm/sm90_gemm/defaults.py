@@ -7,13 +7,11 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from deepgen.kernels.gemm.mma_gemm import defaults as warp_wide
-from deepgen.kernels.gemm.mma_gemm.formats import aligned_bytes, refused
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
-    LOADERS,
+    loads_columns,
     operand_rows,
     promotes,
     result_pitch,
@@ -24,7 +22,7 @@ from deepgen.kernels.gemm.sm90_gemm.realign import LINE_BYTES, realigned
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import Kinds, of_several_kinds
 from deepgen.operators import Gemm
-from deepgen.targets import Cuda, Gpu
+from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
@@ -44,13 +42,6 @@ _CACHED = 12 << 20  # bytes that surely stay in the cache
 # The model is sure of the order within a kind of configs, and less so of that between kinds.
 _SAME_KIND = 1.05  # times longer, for each that was taken of a kind
 _LIKELY = 1.3  # times the best: others are not worth a try
-
-# Where `mma_gemm` copies in parts, its model tells too little: beyond the launch its defaults took up to twice as long,
-# those of more than a microsecond, at 15 shapes in layout nt; with parts of two bytes it was never faster. Nor does it
-# tell what results cost that go out in parts of 2, 4 or 8 bytes: seconds for each byte more.
-_WARP_WIDE_LAUNCH, _IN_PARTS, _LEAST_PART = 4.4e-6, 2.0, 4
-_STORED_IN_PARTS = {2: 4.0e-12, 4: 1.3e-12, 8: 0.8e-12}
-_SMALL = 1 << 28  # operations: with more, aligned copies are the smaller cost
 
 
 class Way(NamedTuple):
@@ -92,19 +83,6 @@ def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     return sorted(timed, key=lambda row: row[0])
 
 
-def warp_wide_is_faster(gemm: Gemm, gpu: Cuda) -> bool:
-    """Whether small products of lines that begin anywhere are better left to warps, which copy them in parts."""
-    if not realigned(gemm) or dtype(gemm.a).bytes != 2 or gemm.flops() > _SMALL or refused(gemm, gpu) is not None:
-        return False
-    if min(aligned_bytes(gemm, side) for side in "AB") < _LEAST_PART:
-        return False
-    other = warp_wide.seconds(gemm, gpu, warp_wide.choose(gemm, gpu)) - _WARP_WIDE_LAUNCH
-    longer = min(max(other / 1e-6, 1.0), _IN_PARTS)
-    results = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes
-    stored = results * _STORED_IN_PARTS.get(aligned_bytes(gemm, "C"), 0.0)
-    return seconds(gemm, gpu, choose(gemm, gpu)) > _WARP_WIDE_LAUNCH + other * longer + stored
-
-
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     """Configs that may be the fastest, beginning with the default."""
     space = sm90_space("defaults", gemm, gpu)
@@ -125,9 +103,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     yield from _tiled(gemm, gpu)
     letters = realigned(gemm)
     for way in _tiled(gemm, gpu) if letters else ():
-        whole = LOADERS // 8 if gemm.layout[1] == "t" else 64
-        fits = "b" not in letters or (way.bn >= whole and (way.bn % whole == 0 or gemm.layout[1] == "n"))
-        if fits and way.cluster == (1, 1):
+        if ("b" not in letters or loads_columns(gemm, way.bn)) and way.cluster == (1, 1):
             yield way._replace(loads=True)
 
 

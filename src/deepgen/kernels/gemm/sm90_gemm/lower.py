@@ -178,6 +178,11 @@ def operand_rows(gemm: Gemm, bn: int) -> int:
     return _rounded(bn, operand_line(gemm, bn) // dtype(gemm.b).bytes) if gemm.layout[1] == "n" else bn
 
 
+def loads_columns(gemm: Gemm, bn: int) -> bool:
+    """Whether producers that load lines of B which begin anywhere load as many in each round."""
+    return operand_rows(gemm, bn) % (LOADERS // 8 if gemm.layout[1] == "t" else 64) == 0
+
+
 def _share(gemm: Gemm, bn: int, sharers: int) -> int:
     """Columns of B that each of some blocks fetches for all: neighbours fetch some both where shares are not whole."""
     return _rounded(bn, 8 * sharers) // sharers if gemm.layout[1] == "t" else bn // sharers

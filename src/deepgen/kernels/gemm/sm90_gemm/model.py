@@ -28,7 +28,7 @@ Config = Mapping[str, Any]
 # Microseconds, unless said otherwise. Fitted together to 4,257 timings on an H200: 90 drawn shapes (bf16, fp8; aligned
 # and not, batched and not, all layouts), 182 problems of suites, and three spaces. docs/kernels/sm90_gemm.md tells how,
 # and how well it chooses at shapes that were left out.
-_LAUNCH = 3.9  # of the kernel, and until the first tile has come
+LAUNCH = 3.9  # of the kernel, and until the first tile has come
 _SPREAD = 1.0  # more where all multiprocessors take part: each fetches code and descriptors
 _CLUSTER = 0.15  # more until a cluster's blocks have met
 _PING_PONG = 0.1  # more until the second warpgroup begins; as fitted to earlier timings
@@ -46,8 +46,8 @@ _LOADED, _LOAD_BEGIN = 8.0, 0.85  # a line that producers load; microseconds unt
 _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, of its rate:
-_READ, _WRITTEN, _OVER = 0.95, 1.6, 0.19  # results stay in the cache, but for what it does not hold
-_COPIED, _COPIED_LINE = 0.38, 8e-5  # aligned copies: each byte is read and written; more for each line
+_READ, _WRITTEN, _OVER = 0.66, 1.12, 0.27  # results stay in the cache, but for what it does not hold
+_COPIED, _COPIED_LINE = 0.265, 8e-5  # aligned copies: each byte is read and written; more for each line
 _COPY = 2.74  # the launch before, as far as it does not overlap
 _LINES_FROM_CACHE = 117e3  # that all multiprocessors together are given
 # Results, kB a microsecond from one multiprocessor:
@@ -96,7 +96,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     memory = (a * (1 - copied_a) + b * (1 - copied_b)) / (bandwidth * _READ) + written / (bandwidth * _WRITTEN)
     memory += _OVER * max(written - gpu.l2_bytes, 0) / bandwidth
     cache = tiles * splits * steps * (lines_a + lines_b) / _LINES_FROM_CACHE
-    whole: float = _LAUNCH + _SPREAD * min(tiles * splits / gpu.multiprocessors, 1.0)
+    whole: float = LAUNCH + _SPREAD * min(tiles * splits / gpu.multiprocessors, 1.0)
     whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store
     whole += _LINES_BEGIN * (c["STORE"] == "lines") + _CLUSTER * (shared > 1)
     whole += _PING_PONG * (c["SCHEDULE"] == "ping-pong") + _adding(c, bm * bn * 4e-3)

@@ -9,6 +9,7 @@ from deepgen.kernels.gemm.sm90_gemm.lower import (
     BUFFER_ROWS,
     CONSUMER_REGISTERS,
     LOADERS,
+    loads_columns,
     matrix_rows,
     promotes,
     result_line,
@@ -119,8 +120,7 @@ def _realign(s: Space, gemm: Gemm, bn: Expr, atoms: Expr, moved: Expr, sharers: 
     loads = s.knob("REALIGN", ["load", "copy"]) == "load"
     s.require(implies(loads, ~moved & (sharers == 1) & (atoms == 1)), "producers that load lines keep their registers")
     if "b" in letters:
-        whole = LOADERS // 8 if gemm.layout[1] == "t" else 64
-        s.require(implies(loads, (bn >= whole) & (divides(whole, bn) | (gemm.layout[1] == "n"))), "lines fill a round")
+        s.require(implies(loads, bn.isin([n for n in _columns(gemm) if loads_columns(gemm, n)])), "lines fill a round")
     return loads
 
 
