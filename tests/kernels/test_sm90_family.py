@@ -54,9 +54,9 @@ def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: str, why:
     assert why in (FAMILY.refuses(operator, targets.resolve(target)) or "")
 
 
-def test_it_comes_first_where_it_serves_and_others_take_the_rest() -> None:
+def test_it_serves_large_products_and_others_take_the_rest() -> None:
     assert generators.find(SQUARE, HOPPER).name == "sm90_gemm"
-    assert generators.find(gemm(64, 64, 64, dtype="i8"), HOPPER).name == "mma_gemm"
+    assert generators.find(gemm(1024, 1024, 1024, dtype="i8"), HOPPER).name == "mma_gemm"
     assert generators.find(SQUARE, targets.resolve("cuda:sm_80")).name == "mma_gemm"
 
 
