@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
@@ -13,10 +12,7 @@ from deepgen.operators.expr.index import Quotient, Remainder
 from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads, with_reads
 from deepgen.vocabulary import dtype
 
-_LONGEST = 4096  # of rows that a block keeps in shared memory
-HELD = 2048  # of rows that a warp keeps in registers
-_FEW = 64  # rows: a block keeps all of them
-_ROOM = 48 << 10  # bytes that any GPU has for them
+_HELD = 16 << 10  # bytes of a row that a warp keeps in registers
 
 
 @dataclass(frozen=True)
@@ -148,26 +144,21 @@ def _spread(expression: Expression, stage: Stage) -> StageGroup | None:
 def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
     if stage.reduce is not None:
         return None
-    read = _read_reductions(expression, stage)
-    if (
-        len(read) == 1
-        and facts.fusible_consumer(expression, read[0]) == stage
-        and (not read[0].scan or scans_rows(read[0]))
-    ):
-        return StageGroup(stage, (read[0],))
-    return None
+    read = [one for one in _read_reductions(expression, stage) if facts.fusible_consumer(expression, one) == stage]
+    return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
+
+
+def held_numbers(scan: Stage) -> int:
+    """How many numbers of a row the lanes of a warp can hold."""
+    return _HELD // max(dtype(scan.dtype).bytes, 4)
 
 
 def scans_rows(scan: Stage) -> bool:
-    """Whether it scans its last axis, of tensors that it reads place by place, and a block has room for its rows."""
-    own = [axis.name for axis in scan.axes]
-    operands = reads(scan.value)
-    rows, length = prod(axis.extent for axis in scan.axes[:-1]), scan.axes[-1].extent
-    bytes_ = sum(dtype(kind).bytes for kind in (scan.dtype, *(read.dtype for read in operands)))
+    """Whether it scans its last axis, of tensors that it reads place by place, and lanes have room for its rows."""
+    own, operands = [axis.name for axis in scan.axes], reads(scan.value)
     return (
         len(own) > 1
-        and length <= _LONGEST
-        and (length <= HELD or length * bytes_ * (rows if rows < _FEW else 1) <= _ROOM)
+        and 1 < scan.axes[-1].extent <= held_numbers(scan)
         and scan.scan == own[-1]
         and len({read.tensor for read in operands}) == len(operands) > 0
         and all([facts.plain(i) for i in read.indices] == own for read in operands)

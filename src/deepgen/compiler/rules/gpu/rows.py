@@ -1,18 +1,32 @@
-"""Reductions: the threads of a block reduce a row together, and each has its columns of what is stored; or each thread
-reduces columns of its own. Where there are few results, several blocks reduce parts of each."""
+"""Reductions and scans: the threads of a block reduce a row together, and each has its columns of what is stored; or
+each thread reduces columns of its own. Where there are few results, several blocks reduce parts of each."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import HELD, StageGroup, scans_rows, with_operands
+from deepgen.compiler.rules.gpu.groups import StageGroup, held_numbers, scans_rows, with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import result, shareable
-from deepgen.compiler.rules.template import Extent, covered, plus, text, times
-from deepgen.compiler.rules.values import divisors
+from deepgen.compiler.rules.template import Extent, covered, text, times
 from deepgen.compiler.schedule import steps as s
-from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage, reads
+from deepgen.compiler.schedule.stages import combined, identity
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Compare,
+    Const,
+    Expression,
+    Place,
+    Read,
+    Select,
+    Stage,
+    reads,
+    walk,
+    with_reads,
+)
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
@@ -26,6 +40,7 @@ _STREAMS = 512  # threads of a multiprocessor, each with its own columns, that k
 _BLOCKS = 8  # of a multiprocessor that do so with rows
 _LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
 _MOST_PARTS = 1024
+_SHORTEST = 64  # of pieces of a row that is scanned
 
 
 class LongRows:
@@ -106,7 +121,7 @@ def by_columns(plan: Plan) -> None:
     several = [n for n in powers(widest) if length % n == 0 and n <= widest]
     each = plan.knob("each", several, several[-1])
     threads = plan.knob("columns", [n for n in powers(256, 32) if n < 2 * length], 64)
-    even = [n for n in divisors(longest(sums).extent) if n <= 16]
+    even = [n for n in range(1, 17) if longest(sums).extent % n == 0]
     counts = even if len(even) > 2 else powers(16)
     rows = plan.knob("ahead", counts, max(n for n in counts if n <= 8))
     spread, inner = dict.fromkeys(others, 1), dict.fromkeys(others, 1)
@@ -149,12 +164,12 @@ def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] |
 
 def _even(extent: int, parts: int) -> int:
     """So many parts, or about as many that are equally long: others need guards."""
-    near = [n for n in divisors(extent) if 2 * parts <= 3 * n <= 4 * parts]
+    near = [n for n in range(-(-2 * parts // 3), 4 * parts // 3 + 1) if extent % n == 0]
     return min(near, key=lambda n: abs(n - parts), default=parts)
 
 
 class ScanRows:
-    """Lanes of a warp scan a row together in registers; of longer ones a thread scans each, in shared memory."""
+    """Lanes of a warp scan a row together in registers."""
 
     name, exclusive, targets = "Scan-Rows", False, (Gpu,)
 
@@ -162,7 +177,7 @@ class ScanRows:
         scan = plan.part.scan
         if scan is None or plan.reads_kept:
             return "it scans nothing" if scan is None else BORDER
-        return None if scans_rows(scan) else "it does not scan rows that lie together and that a block has room for"
+        return None if scans_rows(scan) else "it does not scan rows that lie together and that lanes have room for"
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         return plan.tried(_scanned)
@@ -171,11 +186,9 @@ class ScanRows:
 def _scanned(plan: Plan) -> None:
     scan = plan.part.scan
     assert scan is not None
-    lanes = 1 < scan.axes[-1].extent <= HELD  # those of a warp can hold a row
-    name = plan.added_up(scan, "warp" if lanes else "shared")
-    plan.restructure(*(runs if lanes else copies)(scan, name))
-    by = by_lanes if lanes else by_rows_of_scans
-    by(plan, plan.stage(plan.part.last.name), plan.stage(name), reads(scan.value))
+    name = plan.added_up(scan, "warp")
+    plan.restructure(*runs(scan, name))
+    by_lanes(plan, plan.stage(plan.part.last.name), plan.stage(name), reads(scan.value))
 
 
 def by_rows(plan: Plan, group: StageGroup) -> None:
@@ -224,9 +237,7 @@ def _usual_team(longest: int) -> int:
     return min(256, max(32, 1 << max(0, (longest // 16).bit_length() - 1)))
 
 
-_MANY = 64  # rows: fewer are all of a tensor in any case
 _WARP = 32
-_MOST_HELD = HELD // _WARP  # numbers of a lane
 _USUAL_THREADS = 128
 
 
@@ -251,7 +262,7 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
     several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
     iterations = plan.knob("turns", several, 1)
     held = times([iterations, covered(length, times([team, each])), each])
-    plan.require(held <= _MOST_HELD, "a lane's numbers fit in its registers")
+    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
     plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, rows]))
     loops = [axis.name for axis in out.axes]
@@ -270,75 +281,54 @@ def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) ->
         plan.annotate(_run(read), "vector", f"a{last}")
 
 
-def copies(scan: Stage, reader: str) -> tuple[s.Step, ...]:
-    operands = reads(scan.value)
-    shared = tuple(s.CacheRead(r.tensor, _copy(r), "shared", (reader,)) for r in operands)
-    runs = tuple(s.CacheRead(_copy(r), _run(r), "register", (reader,)) for r in operands if in_runs(scan, r))
-    return (*shared, *runs)
-
-
-def in_runs(scan: Stage, read: Read) -> bool:
-    return scan.axes[-1].extent % (WIDEST // dtype(read.dtype).bytes) == 0
-
-
-def by_rows_of_scans(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
-    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
-    length = scan.axes[-1].extent
-    plan.names += ("scan_rows",)
-    count = prod(axis.extent for axis in scan.axes[:-1])
-    rows = plan.knob("rows", [n for n in powers(256) if n < 2 * count], 64)
-    threads = plan.knob("team", powers(256, 32), 128)
-    plan.require(rows <= threads, "a thread for each row")
-    loops = [axis.name for axis in out.axes]
-    block, row = plan.split(out.name, plan.fuse(out.name, loops[:-1]), (rows,))
-    # Few neighbours each: lanes then read words that lie on different banks.
-    width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), 2)
-    held: Extent = rows
-    if count >= _MANY:
-        # Turns that reach beyond the rows of a block would count some of all rows as its own.
-        whole, iteration = times([rows, length]), times([threads, width])
-        plan.require(whole % iteration == 0, "threads divide the rows of a block evenly")
-    else:
-        held = count
-    plan.annotate(out.name, "block.x", block)
-    plan.deal(out.name, [row, loops[-1]], ("thread.x", threads), ("vector", width))
-    plan.step(s.SetScope(scan.name, "shared"), s.ComputeAt(scan.name, out.name, block))
-    own = [axis.name for axis in scan.axes]
-    plan.annotate(scan.name, "thread.x", plan.fuse(scan.name, own[:-1]))
-    in_order = [read for read in operands if in_runs(scan, read)]
-    if in_order:
-        narrowest = max(WIDEST // dtype(read.dtype).bytes for read in in_order)
-        step, _ = plan.deal(scan.name, own[-1:], ("unroll", narrowest))
-    for read in in_order:
-        plan.step(s.ComputeAt(_run(read), scan.name, step))
-        plan.annotate(_run(read), "vector", f"a{len(own) - 1}")
-    bytes_ = [times([held, _padded(scan.dtype, length, 4), dtype(scan.dtype).bytes])]
-    _aligned(plan, scan.name, len(own), scan.dtype, 4)
-    for read in operands:
-        name, size = _copy(read), dtype(read.dtype).bytes
-        plan.step(s.ComputeAt(name, out.name, block))
-        plan.deal(name, [f"a{n}" for n in range(len(own))], ("thread.x", threads), ("vector", WIDEST // size))
-        unit = WIDEST if in_runs(scan, read) else 4
-        _aligned(plan, name, len(own), read.dtype, unit)
-        bytes_.append(times([held, _padded(read.dtype, length, unit), size]))
-    plan.require(plus(bytes_) <= plan.target.shared_per_block - 1024, "rows fit in shared memory")
-    plan.derive("shared_bytes", plus(bytes_))
-
-
-def _copy(read: Read) -> str:
-    return f"{read.tensor}.shared"
-
-
 def _run(read: Read) -> str:
     return f"{read.tensor}.run"
 
 
-def _aligned(plan: Plan, name: str, dimensions: int, kind: str, unit: int) -> None:
-    """Rows begin an odd number of units apart, in bytes, so that threads of a warp meet different banks."""
-    words = max(1, unit // dtype(kind).bytes)
-    plan.step(s.StorageAlign(name, dimensions - 2, 2 * words, words))
+def scan_in_pieces(expression: Expression) -> Expression | None:
+    """A scan of rows that are too long for lanes: of pieces, each of which goes on from what those before come to.
+
+    None of other expressions. Tensors have a dimension more, for the same elements in the same order.
+    """
+    scans = [stage for stage in expression.stages if stage.scan]
+    out = expression.stages[-1]
+    if len(scans) != 1 or expression.outputs != (out.name,) or {*expression.stages} - {out} - {*scans}:
+        return None
+    (scan,) = scans
+    length, rows = scan.axes[-1].extent, scan.axes[:-1]
+    pieces = [n for n in range(_SHORTEST, held_numbers(scan) // 2 + 1) if length % n == 0]
+    if scan.scan != scan.axes[-1].name or not rows or length <= held_numbers(scan) or not pieces:
+        return None
+    if out != scan and facts.fusible_consumer(expression, scan) != out:
+        return None
+    names = {stage: [axis.name for axis in stage.axes] for stage in (scan, out)}
+    plain = [(stage, read, [facts.plain(i) for i in read.indices]) for stage in names for read in reads(stage.value)]
+    if any(at != names[stage] for stage, _, at in plain) or any(map(_placed, names)):
+        return None
+    outer, inner = Axis("piece", length // pieces[-1]), Axis("place", pieces[-1])
+    return _in_pieces(expression, scan, out, (*rows, outer, inner))
 
 
-def _padded(kind: str, length: int, unit: int) -> int:
-    words = max(1, unit // dtype(kind).bytes)
-    return length + (words - length) % (2 * words)
+def _placed(stage: Stage) -> bool:
+    return any(isinstance(node, Place) for node in walk(stage.value))
+
+
+def _in_pieces(expression: Expression, scan: Stage, out: Stage, axes: tuple[Axis, ...]) -> Expression:
+    *rows, outer, inner = axes
+    assert scan.reduce is not None
+    at = tuple(iterator(axis.name) for axis in axes)
+
+    def cut(read: Read) -> Read:
+        return replace(read, indices=at)
+
+    value, kind = with_reads(scan.value, cut), scan.dtype
+    parts = Stage(f"{scan.name}.parts", (*rows, outer), value, scan.reduce, (inner,))
+    before = Stage(f"{scan.name}.before", (*rows, outer), Read(parts.name, at[:-1], kind), scan.reduce, (), outer.name)
+    own = Stage(f"{scan.name}.own", axes, value, scan.reduce, (), inner.name)
+    later = Compare("lt", Const(0, "i64"), Place(at[-2]))
+    start = Select(later, Read(before.name, (*at[:-2], at[-2] - 1), kind), identity(scan.reduce, kind))
+    total = combined(scan.reduce, Read(own.name, at, kind), start)
+    result = total if out == scan else with_reads(out.value, lambda r: total if r.tensor == scan.name else cut(r))
+    last = Stage(out.name, axes, result)
+    tensors = tuple(replace(t, shape=(*t.shape[:-1], outer.extent, inner.extent)) for t in expression.tensors)
+    return replace(expression, tensors=tensors, stages=(parts, before, own, last))

@@ -64,6 +64,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
     rules, log = rules_for(gpu, own), [] if log is None else log
     joined = with_joined(expression)
     expression = joined if joined.tensors != expression.tensors else expression
+    expression = rows.scan_in_pieces(expression) or expression
     base = cast_when_read(with_padding(expression))
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
