@@ -44,7 +44,7 @@ class Scales:
         """`formats`: of the inputs; `terms`: about how many an element is the sum of, 0 where nothing says so."""
         self._call, self._inputs, self._formats, self._terms = call, inputs, formats, terms
         started = time.monotonic()
-        self.results = call({name: array.copy() for name, array in inputs.items()})
+        self.results = call({name: _copied(array, array.dtype) for name, array in inputs.items()})
         self._slow = time.monotonic() - started > _SLOW_SECONDS
         self._carried: dict[OwnArithmetic, Mapping[str, Any] | None] = {}
         self._spread: dict[bool, Mapping[str, Array]] = {}
@@ -138,10 +138,10 @@ def _rounded_too(spread: Array, usual: Array, factor: float, step: float) -> Non
 
 def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = False) -> Array:
     """Each number off by half a step, or every other one by chance, which repeats itself in large arrays."""
-    moved: Array = values.copy()
     if values.dtype.kind != "f":
-        return moved
-    numbers = moved.reshape(-1)
+        return _copied(values, values.dtype)
+    moved: Array = np.empty(values.shape, values.dtype)
+    numbers, out = values.reshape(-1), moved.reshape(-1)
     drawn = rng.integers(0, 2, size=min(numbers.size, _PERIOD))
     factors = 1.0 + half * (drawn if few else 2.0 * drawn - 1.0)
     size = max(1, factors.size)
@@ -150,11 +150,24 @@ def _moved(values: Array, half: float, rng: np.random.Generator, *, few: bool = 
         with np.errstate(all="ignore"):
             for start in range(first * size, min(numbers.size, last * size), size):
                 piece = slice(start, min(numbers.size, start + size))
-                numbers[piece] *= factors[: piece.stop - start]
+                np.multiply(numbers[piece], factors[: piece.stop - start], out=out[piece])
 
     in_parts(-(-numbers.size // size), usual_threads() if numbers.size > _SHARED else 1, some)
     return moved
 
 
 def _single(values: Array) -> Array:
-    return values.astype(np.float32 if values.dtype.kind == "f" else values.dtype)
+    return _copied(values, np.dtype(np.float32) if values.dtype.kind == "f" else values.dtype)
+
+
+def _copied(values: Array, kind: np.dtype[Any]) -> Array:
+    """New memory costs more than what is written to it: threads share that too."""
+    copy: Array = np.empty(values.shape, kind)
+    before, after = values.reshape(-1), copy.reshape(-1)
+
+    def some(piece: slice) -> None:
+        with np.errstate(all="ignore"):
+            after[piece] = before[piece]
+
+    in_chunks(after.size, some)
+    return copy
