@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 # By subject. A file that is not a benchmark by itself is not named here.
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": (
-        "gemm", "any_shape", "rules", "triton_examples", "models", "riscv", "triton_calls",
+        "gemm", "any_shape", "any_conv", "rules", "triton_examples", "models", "riscv", "triton_calls",
     ),
     "Libraries of kernels": ("library_unseen", "library_replay", "call_costs", "torch_calls"),
     "Search": ("search", "record", "tuner_overhead", "space"),

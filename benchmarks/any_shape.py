@@ -12,20 +12,22 @@ Cases in which a vendor has no kernel for a shape, but padded copies, or less ac
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import exp, log
+from statistics import geometric_mean
 
 from deepgen import baselines, generators, targets
+from deepgen.baselines.base import PackedAhead
 from deepgen.libraries.racing import Runners, opened
-from deepgen.operators import Gemm, gemm
+from deepgen.operators import Gemm, Operator, gemm
 from deepgen.targets import Target
 from deepgen.toolchains import build_once
 from deepgen.vocabulary import DeepgenError, dtype
 from first_seconds import Case, run
 from harness import Deadline, Options, parser, run_main, save, table
 from harness.cases import draw, size
+from harness.options import Parser
 from harness.race import DEFAULT, ROUGH, Choice, Place, race
 
 LARGEST, MOST_FLOPS, MOST_BYTES = 16384, 2e12, 8 << 30
@@ -37,13 +39,21 @@ OTHERS = (COPIES, ROUGH)  # counted apart
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """An operator, what its ratios are counted among, and the words that the command takes."""
+
+    operator: Operator
+    tags: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """One shape: how many times as fast as the fastest baseline ours is, of those that count first."""
 
     shape: str
     dtype: str
-    aligned: bool
-    batched: bool
+    tags: tuple[str, ...]
     seconds: float  # given for tuning; 0: the default, without a search
     ratio: float | None = None
     over: str = ""  # what the ratio is over: KERNEL, COPIES, ROUGH
@@ -53,14 +63,14 @@ class Result:
     error: str = ""  # or what a study left out for lack of time
 
 
-def drawn(options: Options, kind: str) -> list[Gemm]:
+def drawn(options: Options, kind: str) -> list[Drawn]:
     """More of them begin with the same ones."""
     on_cpu = options.target == "cpu"
     largest, most = (LARGEST_ON_CPU, MOST_FLOPS_ON_CPU) if on_cpu else (LARGEST, MOST_FLOPS)
     layouts = LAYOUTS if dtype(kind).bytes == 2 or kind == "f32" else LAYOUTS[:1]
     whole = max(1, 16 // dtype(kind).bytes)
 
-    def make(chance: random.Random) -> Gemm:
+    def make(chance: random.Random) -> Drawn:
         while True:
             m, n, k = (size(chance, 1, largest) for _ in range(3))
             batch = size(chance, 2, 512) if chance.random() < BATCHED else 1
@@ -69,7 +79,9 @@ def drawn(options: Options, kind: str) -> list[Gemm]:
                 m, n, k = (-(-one // whole) * whole for one in (m, n, k))
             operator = gemm(m, n, k, batch=batch, dtype=kind, layout=layout)
             if aligned(operator) != short and operator.flops() <= most and operator.least_bytes() <= MOST_BYTES:
-                return operator
+                sizes = {"M": m, "N": n, "K": k, "batch": batch, "dtype": kind, "layout": layout}
+                words = ("gemm", *(f"{name}={value}" for name, value in sizes.items()))
+                return Drawn(operator, ("not aligned",) if short else (), words)
 
     return draw(options.seed, options.cases, make)
 
@@ -81,25 +93,26 @@ def aligned(operator: Gemm) -> bool:
     return all(int(scalars[f"ld{letter}"]) * each % 16 == 0 for letter, each in sizes.items())
 
 
-def result(operator: Gemm, seconds: float, **more: object) -> Result:
-    return Result(operator.describe(), operator.a, aligned(operator), operator.batch > 1, seconds, **more)  # type: ignore[arg-type]
+def result(case: Drawn, seconds: float, **more: object) -> Result:
+    of = case.operator.tensors()[0].dtype.name
+    return Result(case.operator.describe(), of, case.tags, seconds, **more)  # type: ignore[arg-type]
 
 
-def defaults(operators: Sequence[Gemm], options: Options, target: Target, deadline: Deadline) -> Iterator[Result]:
+def defaults(cases: Sequence[Drawn], options: Options, target: Target, deadline: Deadline) -> Iterator[Result]:
     """Kernels are built side by side before the first race."""
     place = Place(target, not options.warm, options.threads)
     with opened() as runners, ThreadPoolExecutor(options.jobs) as pool:
-        ready = [pool.submit(_build, operator, options, place) for operator in operators]
-        for operator, built in zip(operators, ready, strict=True):
+        ready = [pool.submit(_build, case.operator, options, place) for case in cases]
+        for case, built in zip(cases, ready, strict=True):
             if deadline.over:
                 return
             try:
-                yield _default(operator, place, built.result(), runners, options.rounds)
+                yield _default(case, place, built.result(), runners, options.rounds)
             except DeepgenError as error:
-                yield result(operator, 0.0, error=str(error))
+                yield result(case, 0.0, error=str(error))
 
 
-def _build(operator: Gemm, options: Options, place: Place) -> dict[str, Choice]:
+def _build(operator: Operator, options: Options, place: Place) -> dict[str, Choice]:
     """The default first, then other families' best guesses where these are wanted."""
     able = generators.serving(operator, place.target)
     choices = {}
@@ -110,52 +123,47 @@ def _build(operator: Gemm, options: Options, place: Place) -> dict[str, Choice]:
     return choices
 
 
-def _default(operator: Gemm, place: Place, choices: dict[str, Choice], runners: Runners, rounds: int | None) -> Result:
-    raced = race(operator, place, choices, runners, rounds=rounds)
+def _default(case: Drawn, place: Place, choices: dict[str, Choice], runners: Runners, rounds: int | None) -> Result:
+    raced = race(case.operator, place, choices, runners, rounds=rounds)
     beside = tuple((", ".join(filter(None, (name, one.remark))), one.ratio) for name, one in raced.beside.items())
     failed = "; ".join(f"{name} {why[:60]}" for name, why in raced.failed.items())
     rivals = [one for one in beside if one[0].partition(",")[0] in baselines.BASELINES]
-    return result(operator, 0.0, **counted(rivals), time=raced.seconds, beside=beside, error=failed)
+    return result(case, 0.0, **counted(rivals), time=raced.seconds, beside=beside, error=failed)
 
 
 def counted(beside: Sequence[tuple[str, float]]) -> dict[str, object]:
     """The ratio that counts, and over what: a kernel, else padded copies, else what is less accurate."""
     for over, marks in ((KERNEL, ()), (COPIES, (COPIES,)), (ROUGH, (COPIES, ROUGH))):
-        ratios = [ratio for name, ratio in beside if {*name.split(", ")[1:]} <= {*marks}]
+        ratios = [ratio for name, ratio in beside if {*name.split(", ")[1:]} <= {PackedAhead.form, *marks}]
         if ratios:
             return {"over": over, "ratio": min(ratios)}
     return {}
 
 
-def studies(operators: Sequence[Gemm], seconds: float, options: Options, deadline: Deadline) -> Iterator[Result]:
+def studies(cases: Sequence[Drawn], seconds: float, options: Options, deadline: Deadline) -> Iterator[Result]:
     """By the plain command, from empty caches."""
-    for operator in operators:
+    more = (*(("--threads", str(options.threads)) if options.threads else ()), *(("--warm",) if options.warm else ()))
+    for case in cases:
         if deadline.over:
             return
-        sizes = {"M": operator.m, "N": operator.n, "K": operator.k, "batch": operator.batch}
-        words = [f"{name}={value}" for name, value in sizes.items()]
-        more = [
-            *(("--threads", str(options.threads)) if options.threads else ()),
-            *(("--warm",) if options.warm else ()),
-        ]
-        words += [f"dtype={operator.a}", f"layout={operator.layout}", *more]
-        outcome = run(Case(operator.describe(), ("gemm", *words)), options, seconds)
+        outcome = run(Case(case.operator.describe(), (*case.words, *more)), options, seconds)
         time = outcome.curve[-1][1] if outcome.curve else None
         why = outcome.error or ", ".join(outcome.left_out)
         found = {"beside": outcome.beside, "trials": outcome.trials, "error": why}
-        yield result(operator, seconds, **counted(outcome.beside), time=time, **found)
+        yield result(case, seconds, **counted(outcome.beside), time=time, **found)
 
 
 def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
-    """Geometric means and the least, for each format and time: over vendors' kernels, of all cases and of those that
-    are not aligned, and over what there is where they have none."""
+    """Geometric means and the least, for each format and time: over vendors' kernels, of all cases and of those with a
+    tag, such as not aligned, and over what there is where they have none."""
     rows: list[tuple[object, ...]] = []
     for kind, seconds in sorted({(one.dtype, one.seconds) for one in results}):
         mine = [one for one in results if (one.dtype, one.seconds) == (kind, seconds)]
-        odd = [one for one in mine if not one.aligned]
-        for what, over, some in (("all", KERNEL, mine), ("not aligned", KERNEL, odd), *((o, o, mine) for o in OTHERS)):
+        tags = sorted({tag for one in mine for tag in one.tags})
+        tagged = ((tag, KERNEL, [one for one in mine if tag in one.tags]) for tag in tags)
+        for what, over, some in (("all", KERNEL, mine), *tagged, *((o, o, mine) for o in OTHERS)):
             ratios = sorted(one.ratio for one in some if one.ratio and one.over == over)
-            mean = exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
+            mean = geometric_mean(ratios) if ratios else None
             rows.append((kind, f"{seconds:g}", what, len(some), len(ratios), mean, *(ratios[:3] + [None] * 3)[:3]))
     return rows
 
@@ -165,10 +173,10 @@ def _subset(text: str) -> tuple[float, int]:
     return float(seconds), int(count or 16)
 
 
-def main() -> int:
-    words = parser(__doc__, seed=1)
+def words_of_all(about: str | None) -> Parser:
+    words = parser(about, seed=1)
     words.add_argument("--target", default="cpu", help="cpu or cuda:native [cpu]")
-    words.add_argument("--dtype", action="append", help="a format, repeatedly [bf16]")
+    words.add_argument("--dtype", action="append", help="a format, repeatedly")
     words.add_argument("--cases", type=int, default=48, help="of each format [48]")
     words.add_argument(
         "--seconds", type=_subset, action="append", default=[], metavar="S:N", help="tune N of them so long"
@@ -180,14 +188,16 @@ def main() -> int:
     words.add_argument("--warm", action="store_true", help="with data in the caches")
     words.add_argument("--jobs", type=int, default=2, help="builds at a time [2]")
     words.set_defaults(no_bytecode=False)
-    options = words.options()
-    target, deadline = targets.resolve(options.target), options.deadline()
-    results: list[Result] = []
-    for kind in options.dtype or ["bf16"]:
-        every = drawn(options, kind)
+    return words
+
+
+def measured(groups: Mapping[str, Sequence[Drawn]], options: Options) -> list[Result]:
+    """The defaults of each group, and what tuning some of it gives; printed one by one and in a table."""
+    target, deadline, results = targets.resolve(options.target), options.deadline(), list[Result]()
+    for name, every in groups.items():
         runs = [] if options.no_default else [defaults(every, options, target, deadline)]
         for seconds, count in options.seconds:
-            some = random.Random(f"{options.seed} {kind} {seconds}").sample(every, min(count, len(every)))
+            some = random.Random(f"{options.seed} {name} {seconds}").sample(every, min(count, len(every)))
             runs.append(studies(some, seconds, options, deadline))
         for one in (row for rows in runs for row in rows):
             results.append(one)
@@ -196,6 +206,12 @@ def main() -> int:
     heads = ("format", "seconds", "which", "cases", "ratios", "mean", "least", "", "")
     print(table(heads, summary(results)))
     save(options.json, results, seed=options.seed, target=options.target)
+    return results
+
+
+def main() -> int:
+    options = words_of_all(__doc__).options()
+    measured({kind: drawn(options, kind) for kind in options.dtype or ["bf16"]}, options)
     return 0
 
 

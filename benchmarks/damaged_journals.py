@@ -106,15 +106,10 @@ def cut_off(data: bytearray, rng: random.Random) -> None:
 
 Harm = Callable[[bytearray, random.Random], None]
 HARMS: Mapping[str, tuple[str, Harm]] = {
-    "one bit": (FILE, flip_one),
-    "2 to 50 bits": (FILE, flip_some),
-    "a zeroed page": (FILE, zero_page),
-    "two pages swapped": (FILE, swap_pages),
-    "the end cut off": (FILE, cut_off),
-    "log: one bit": (LOG, flip_one),
-    "log: 2 to 50 bits": (LOG, flip_some),
-    "log: the end cut off": (LOG, cut_off),
-}
+    "one bit": (FILE, flip_one), "2 to 50 bits": (FILE, flip_some), "a zeroed page": (FILE, zero_page),
+    "two pages swapped": (FILE, swap_pages), "the end cut off": (FILE, cut_off), "log: one bit": (LOG, flip_one),
+    "log: 2 to 50 bits": (LOG, flip_some), "log: the end cut off": (LOG, cut_off),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -38,18 +38,8 @@ SECONDS = 60  # of CPU time for one case
 MEGABYTES = 300  # at most, of a process that reads one kind
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown")
-_PROGRAMS = frozenset(
-    [
-        "subprocess.Popen",
-        "os.system",
-        "os.exec",
-        "os.posix_spawn",
-        "os.fork",
-        "os.kill",
-        "socket.connect",
-        "ctypes.dlopen",
-    ]
-)
+_PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.kill", "socket.connect",
+             "ctypes.dlopen"}  # fmt: skip
 
 
 class Hung(BaseException):

@@ -375,18 +375,12 @@ def spoken(error: BaseException) -> bool:
 
 
 KINDS: Mapping[str, Kind] = {
-    "bundles": Kind(_bundle_example, _bundle),
-    "results of bundles": Kind(_bundle_example, _results),
-    "studies": Kind(_study_example, _study),
-    "settings": Kind(_nothing, _settings),
-    "tuning configs": Kind(_nothing, _tuning),
-    "cluster files": Kind(_nothing, _cluster),
-    "cluster runs": Kind(_nothing, _run_folder),
-    "T1 and older spaces": Kind(_nothing, _space),
-    "space files": Kind(_own_space_example, _own_space),
-    "recorded spaces (T4)": Kind(_bomb, _recorded),
+    "bundles": Kind(_bundle_example, _bundle), "results of bundles": Kind(_bundle_example, _results),
+    "studies": Kind(_study_example, _study), "settings": Kind(_nothing, _settings),
+    "tuning configs": Kind(_nothing, _tuning), "cluster files": Kind(_nothing, _cluster),
+    "cluster runs": Kind(_nothing, _run_folder), "T1 and older spaces": Kind(_nothing, _space),
+    "space files": Kind(_own_space_example, _own_space), "recorded spaces (T4)": Kind(_bomb, _recorded),
     "older results": Kind(_nothing, _older_results),
-    "T1 kernels, Heron's and work files": Kind(_nothing, _other_tools),
-    "libraries": Kind(_library_example, _library),
+    "T1 kernels, Heron's and work files": Kind(_nothing, _other_tools), "libraries": Kind(_library_example, _library),
     "locks, permissions, rates, caches": Kind(_study_example, _small_files),
-}
+}  # fmt: skip

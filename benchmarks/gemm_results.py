@@ -32,25 +32,15 @@ _BATCHED = Bar(1.5, 1.0)
 _TILES, _VECTORS = Bar(2.0, 1.1), Bar(1.10, 0.95)
 # A's dtype, instruction set, batched; without a line here there is nothing to reach.
 BARS: Mapping[tuple[str, str, bool], Bar] = {
-    ("f32", "avx512", False): Bar(1.10, 0.97),
-    ("f32", "avx2", False): Bar(1.10, 0.97),
-    ("f32", "avx512", True): _BATCHED,
-    ("f32", "avx2", True): _BATCHED,
-    ("bf16", "amx", False): Bar(1.40, 1.0),
-    ("bf16", "amx", True): _BATCHED,
-    ("i8", "amx", False): _TILES,
-    ("u8", "amx", False): _TILES,
-    ("i8", "avx512_vnni", False): _VECTORS,
-    ("u8", "avx512_vnni", False): _VECTORS,
-    ("i8", "avx_vnni", False): _VECTORS,
-    ("u8", "avx_vnni", False): _VECTORS,
-    ("f32", H200, False): Bar(1.10, 0.95),
-    ("tf32", H200, False): Bar(1.08, 0.97),
-    ("bf16", H200, False): Bar(1.06, 0.97),
-    ("f16", H200, False): Bar(1.06, 0.97),
-    ("f8e4m3", H200, False): Bar(1.05, 0.95),
+    ("f32", "avx512", False): Bar(1.10, 0.97), ("f32", "avx2", False): Bar(1.10, 0.97),
+    ("f32", "avx512", True): _BATCHED, ("f32", "avx2", True): _BATCHED, ("bf16", "amx", False): Bar(1.40, 1.0),
+    ("bf16", "amx", True): _BATCHED, ("i8", "amx", False): _TILES, ("u8", "amx", False): _TILES,
+    ("i8", "avx512_vnni", False): _VECTORS, ("u8", "avx512_vnni", False): _VECTORS,
+    ("i8", "avx_vnni", False): _VECTORS, ("u8", "avx_vnni", False): _VECTORS, ("f32", H200, False): Bar(1.10, 0.95),
+    ("tf32", H200, False): Bar(1.08, 0.97), ("bf16", H200, False): Bar(1.06, 0.97),
+    ("f16", H200, False): Bar(1.06, 0.97), ("f8e4m3", H200, False): Bar(1.05, 0.95),
     ("i8", H200, False): Bar(1.05, 0.95),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -72,17 +72,10 @@ def _trial(number: int, rng: random.Random) -> Trial:
     usual = rng.uniform(1e-4, 1e-2)
     samples = tuple(round(usual * (1.0 + abs(rng.gauss(0.0, 0.05))), 9) * 1.0000000000000002 for _ in range(100))
     conditions: dict[str, Json] = {
-        "cold": True,
-        "flush": "lines",
-        "runs_checked": 102,
-        "reproducible": True,
-        "restless_threads": False,
-        "call_seconds": rng.uniform(1e-6, 2e-6),
-        "load": round(rng.uniform(0.0, 4.0), 2),
-        "builds": 0,
-        "stolen_share": round(rng.random(), 4),
-        "others_share": round(rng.random(), 4),
-    }
+        "cold": True, "flush": "lines", "runs_checked": 102, "reproducible": True, "restless_threads": False,
+        "call_seconds": rng.uniform(1e-6, 2e-6), "load": round(rng.uniform(0.0, 4.0), 2), "builds": 0,
+        "stolen_share": round(rng.random(), 4), "others_share": round(rng.random(), 4),
+    }  # fmt: skip
     measured = Measurement(Verdict.CORRECT, "", samples, rng.random(), {}, conditions)
     config = {"MR": 6, "NR": 4, "KC": 256, "NC": 512, "PACK_B": "block", "UNROLL": 4, "THREADS": rng.choice([1, 2])}
     facts: dict[str, Json] = {

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deepgen import baselines, generators
+from deepgen import generators
 from deepgen.libraries import Entry, Library, Timed
 from deepgen.libraries.entry import Rival, Times
-from deepgen.libraries.racing import Runners, compared
+from deepgen.libraries.racing import Runners, measured, times_of
 from deepgen.operators import Gemm
 from deepgen.run.call import plans
 from deepgen.run.measure.base import Contender, Policy, Task
@@ -84,14 +84,9 @@ def _built(operator: Gemm, name: str, config: Config, target: Target) -> Built |
 def _timed(one: Built, raced: Sequence[Built], target: Target, runners: Runners, threads: int | None) -> Times:
     operator = one.operator
     kernels = {other.kernel.id: other for other in raced if other.serves(operator)}
-    names = baselines.raced(baselines.find(operator, target))
-    contenders = [Contender(k, other.kernel, other.artifact) for k, other in kernels.items()] + [*map(Contender, names)]
+    contenders = [Contender(k, other.kernel, other.artifact) for k, other in kernels.items()]
     task = Task(operator, target, policy=Policy(threads=threads))
-    measured = zip(contenders, compared(runners.on(task), contenders), strict=True)
-    seconds = {contender.name: m.seconds for contender, m in measured if m.ok and m.seconds}
-    ours = {name: value for name, value in seconds.items() if name in kernels}
-    conditions = (target.device_kind, task.policy.cold, threads)
-    return Times(operator, *conditions, ours, {name: seconds[name] for name in names if name in seconds})
+    return times_of(task, measured(task, contenders, runners), {name: name for name in kernels})
 
 
 def _entry(one: Built, times: Times, target: Target, file: Path) -> Entry:

@@ -32,16 +32,8 @@ from deepgen.tuning.search.recorded import Contest, RecordedSpace, interval, rea
 from harness import Options, parser, run_main
 
 BUDGETS = (25, 50, 100, 200)
-DEFAULT = (
-    "model",
-    "model+transfer",
-    "model:library=lightgbm",
-    "model:library=sklearn",
-    "constrained_ga",
-    "evolution",
-    "annealing",
-    "random",
-)
+DEFAULT = ("model", "model+transfer", "model:library=lightgbm", "model:library=sklearn", "constrained_ga", "evolution",
+           "annealing", "random")  # fmt: skip
 TRANSFER = "+transfer"
 
 

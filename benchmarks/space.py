@@ -19,7 +19,7 @@ from deepgen.space import Space
 from deepgen_formats.older.files import tuning_space
 from harness import alternate, parser, peak_mebibytes, per_call, plain, run_main, save, table
 from space_cases import Case, t1_cases, tiling, tuning_configs
-from space_peers import builders, deepgen_space, runs
+from space_peers import builders, runs, space_of
 
 EXPECTED = {
     "convolution": 4362,
@@ -106,7 +106,7 @@ def _of_case(case: Case) -> Space:
 
 def measure_alone(name: str) -> Alone:
     """One space in this process alone: seconds and memory to count it, samples a second, ranks."""
-    deepgen_space(t1_cases()[0])
+    space_of(t1_cases()[0]).count()
     before = peak_mebibytes()
     start = time.perf_counter()
     space = make(name)

@@ -19,13 +19,13 @@ Builder = Callable[[Case], int]
 _MOST_FOR_CP_SAT = 100_000
 
 
-def deepgen_space(case: Case) -> int:
+def space_of(case: Case) -> Space:
     space = Space(case.name)
     for name, values in case.domains.items():
         space.knob(name, values)
     for text in case.conditions:
         space.require(parse(text), text)
-    return space.count()
+    return space
 
 
 def numpy_mask(case: Case) -> int:
@@ -93,18 +93,14 @@ def _joined(functions: list[Callable[..., Any]], own: str) -> Callable[..., bool
 def cp_sat(case: Case) -> int:
     from deepgen.space.solver import SolverEngine
 
-    space = Space(case.name)
-    for name, values in case.domains.items():
-        space.knob(name, values)
-    for text in case.conditions:
-        space.require(parse(text), text)
+    space = space_of(case)
     return len(SolverEngine(case.name, space.knobs, space.requirements, "benchmark").all_rows())
 
 
 def builders() -> tuple[dict[str, Builder], list[str]]:
     """The builders that can run here, and a sentence for each that cannot."""
     wanted: dict[str, tuple[str | None, Builder]] = {
-        "deepgen": (None, deepgen_space),
+        "deepgen": (None, lambda case: space_of(case).count()),
         "Kernel Tuner": ("kernel_tuner", kernel_tuner),
         "pyATF": ("pyatf", pyatf),
         "numpy mask": (None, numpy_mask),

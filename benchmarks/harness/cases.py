@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp, log
 from typing import TypeAlias, TypeVar
 
+from deepgen.frontends import formats
+from deepgen.operators import Conv2d
 from deepgen.vocabulary import BadInput
 from harness import ROOT
 
@@ -20,6 +23,19 @@ def suite(runner: str, *, batched: bool = True) -> list[Shape]:
     every = json.loads((ROOT / "data/suites.json").read_text())["gpu" if runner == "gpu" else "cpu"]
     plain: list[Shape] = [(1, m, n, k) for m, n, k in every["gemm"]]
     return plain + ([(b, m, n, k) for b, m, n, k in every["batched_gemm"]] if batched else [])
+
+
+def networks() -> dict[str, dict[Conv2d, int]]:
+    """The convolutions of networks by Heron's files, f16 nhwc at batch 16, and how often there is one. The files have
+    one number for pads: here filters of 1 x k keep the size of their images."""
+    out: dict[str, dict[Conv2d, int]] = {}
+    for name in ("resnet50", "inceptionv3", "vgg16"):
+        for layer, count in formats.read(ROOT / f"tests/data/heron/figure10/{name}.json").counts.items():
+            if isinstance(layer, Conv2d):
+                height, width = layer.kernel
+                own = replace(layer, pad=(height // 2, width // 2)) if height != width else layer
+                out.setdefault(name, {})[own] = count
+    return out
 
 
 def shape(text: str) -> Shape:

@@ -108,7 +108,7 @@ def race(
     """The first choice is ours; the others and the baselines (all that can run, or these) are timed beside it."""
     kernels = {name: one.family.emit(operator, place.target, one.config) for name, one in choices.items()}
     able = baselines.find(operator, place.target)
-    others = baselines.raced(able) if names is None else [name for name in names if name in able]
+    others = baselines.raced(able, operator) if names is None else [name for name in names if name in able]
     failed = {name: "it cannot run here" for name in names or () if name not in able}
     contenders = [Contender(name, kernel, build_once(kernel, place.target)) for name, kernel in kernels.items()]
     contenders += map(Contender, others)
