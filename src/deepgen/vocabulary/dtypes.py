@@ -94,7 +94,7 @@ def dtype(name: str | DType) -> DType:
     """Look a format up by name."""
     if isinstance(name, DType):
         return name
-    ours = our_name(name)
+    ours = name if name in DTYPES else our_name(name)
     if ours not in DTYPES:
         raise BadInput(f"unknown dtype {name!r}", allowed="one of " + ", ".join(DTYPES))
     return DTYPES[ours]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES, WIDEST, aligned_bytes, widened
 from deepgen.kernels.gemm.mma_gemm.lower import along_k, spread
-from deepgen.kernels.gemm.mma_gemm.space import RESERVED, mma_space
+from deepgen.kernels.gemm.mma_gemm.space import RESERVED, fixups, mma_space
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -48,8 +48,10 @@ def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 
 
 def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
-    size = dtype(gemm.a).bytes
+    size, allowed = dtype(gemm.a).bytes, fixups(gemm, gpu)
     for tile in _TILES:
+        if tile.bm >= max(2 * gemm.m, 33) or tile.bn >= max(2 * gemm.n, 33):
+            continue
         tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / tile.bn) * gemm.batch
         sums, wide = tile.wm * tile.wn, widened(gemm, gpu)
         if sums >= 4096 and size == 1 and _spread(gemm):
@@ -57,14 +59,17 @@ def candidates(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
         for bk in (128 // size, 64 // size):
             if wide and sums * (bk * size // STEP_BYTES) > 4096:  # the compiler widens a tile's whole K at once
                 continue
-            for stages in (4, 3, 2) if _copied_inparts_of(gemm) else (5, 4, 3, 2):
+            for stages in (4, 3, 2) if _copied_in_parts(gemm) else (5, 4, 3, 2):
+                if stages > 2 and (stages - 1) * bk >= gemm.k:
+                    continue
                 base = config(gemm, gpu, tile, bk, stages)
                 yield base
                 blocks = gpu.multiprocessors * min(2, base["MIN_BLOCKS"])
-                if sums <= (1024 if wide else 2048):  # or the stream's bookkeeping leaves too few registers
+                # The stream's bookkeeping leaves too few registers for more.
+                if "stream" in allowed and sums <= (1024 if wide else 2048):
                     yield {**base, "FIXUP": "stream", "BLOCKS": blocks}
-                for splits in (2, 3, 4, 6, 8, 16, 33, 66):
-                    if tiles * splits <= 4 * gpu.multiprocessors:
+                for splits in (2, 3, 4, 6, 8, 16, 33, 66) if "last" in allowed else ():
+                    if tiles * splits <= 4 * gpu.multiprocessors and splits * bk <= gemm.k:
                         # One block that adds up many parts alone takes longer than a second step.
                         yield {**base, "FIXUP": "last" if splits <= 8 else "step", "SPLITS": splits}
 
@@ -91,7 +96,7 @@ def config(gemm: Gemm, gpu: Gpu, tile: _MmaTile, bk: int, stages: int) -> dict[s
     }  # fmt: skip
 
 
-def _copied_inparts_of(gemm: Gemm) -> bool:
+def _copied_in_parts(gemm: Gemm) -> bool:
     """Whether copies have fewer than 16 bytes. Five stages of these took a fifth longer than four on an H200."""
     return min(aligned_bytes(gemm, "A"), aligned_bytes(gemm, "B")) < WIDEST
 

@@ -68,7 +68,7 @@ def _lines(s: Space, gemm: Gemm, bm: Expr, bn: Expr) -> None:
 def _sharing(s: Space, gemm: Gemm, gpu: Gpu, bk: Expr, min_blocks: Expr) -> None:
     """How the work is shared out among blocks."""
     s.knob("MAPPING", [1, 4, 8, 16])
-    fixup = s.knob("FIXUP", _fixups(gemm, gpu))
+    fixup = s.knob("FIXUP", fixups(gemm, gpu))
     splits = s.knob("SPLITS", _splits(gemm, gpu), when=fixup.isin(["step", "last"]))
     blocks = s.knob("BLOCKS", [gpu.multiprocessors * n for n in (1, 2, 3, 4)], when=fixup == "stream")
     s.require(implies(fixup.isin(["step", "last"]), splits * bk <= gemm.k), "every part of K has a step")
@@ -81,7 +81,7 @@ def _tile_sizes(size: int) -> list[int]:
     return [t for t in (16, 32, 48, 64, 96, 128, 192, 256) if t < 2 * size or t <= 32]
 
 
-def _fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
+def fixups(gemm: Gemm, gpu: Gpu) -> list[str]:
     """K is divided where the tiles alone would not fill the chip a few times."""
     few = ceil(gemm.m / 64) * ceil(gemm.n / 64) * gemm.batch < 16 * gpu.multiprocessors
     deep = gemm.k >= 2 * _LEAST_SLICE

@@ -109,7 +109,7 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
 
 def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     steps = _steps(gemm)
-    odd = gemm.n * dtype(gemm.c).bytes % LINE_BYTES > 0
+    odd, cached = gemm.n * dtype(gemm.c).bytes % LINE_BYTES > 0, gemm.least_bytes() <= _CACHED
     for consumers, tiles_m, ping_pong in _GROUPS:
         for bn in _widths(gemm, gpu, Way(consumers, tiles_m, 8, ping_pong).bm):
             tile = Way(consumers, tiles_m, bn, ping_pong)
@@ -138,7 +138,7 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
                     if parts <= _MOST_SHARES:
                         yield tile._replace(parts=parts, fixup="exchange")
                 # Clusters along K meet the others that share their lines at other times.
-                for cluster_k in (2, 3, 4) if gemm.least_bytes() <= _CACHED else ():
+                for cluster_k in (2, 3, 4) if cached else ():
                     if parts * cluster_k <= min(steps, gpu.multiprocessors // tiles):
                         yield tile._replace(cluster_k=cluster_k, parts=parts, fixup="split")
 
@@ -150,7 +150,7 @@ def _widths(gemm: Gemm, gpu: Gpu, bm: int) -> list[int]:
     wide = {gpu.multiprocessors * rounds // high for rounds in (1, 2, 3)} - {0}
     whole = {ceil(ceil(gemm.n / count) / step) * step for count in wide}
     even = {n for n in whole if n <= _COLUMNS[0]} if gemm.layout[1] == "t" else set[int]()
-    return sorted({*_COLUMNS, *even}, reverse=True)
+    return sorted((n for n in {*_COLUMNS, *even} if n < max(2 * gemm.n, 65)), reverse=True)
 
 
 def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:

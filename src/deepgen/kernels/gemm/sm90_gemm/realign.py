@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from deepgen.operators import Gemm
@@ -14,6 +15,7 @@ _THREADS, _CHUNKS = 256, 1024  # of a block, as in realign.h; chunks of 16 bytes
 _NOTHING = ScalarArg("i64", 0)
 
 
+@lru_cache(64)  # asked of every config that is ranked
 def realigned(gemm: Gemm) -> str:
     """Letters of the operands whose lines, or matrices, do not lie multiples of 16 bytes apart."""
     scalars, whole = gemm.scalars(), LINE_BYTES // dtype(gemm.a).bytes
