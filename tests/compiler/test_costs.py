@@ -122,3 +122,15 @@ def test_a_model_of_the_whole_run_is_one_part() -> None:
     family, config = member_of(by_name("x86_gemm"), by_name("x86_gemm").default(operator, target))
     expected = cost_of(family, operator, target, config)
     assert expected is not None and expected.seconds == family.modelled_seconds(operator, target, config)  # type: ignore[attr-defined]
+
+
+def test_configs_are_ordered_by_the_cost_that_is_shown() -> None:
+    target = targets.resolve("cuda:sm_90a")
+    operator = dg.operator("conv2d", N=1, H=14, W=14, CI=64, CO=64, k=3, dtype="f16")
+    assert isinstance(target, Gpu)
+    counted = [sketch for sketch in Rules().sketches(operator, target) if sketch.counts is not None]
+    for sketch in counted:
+        for config in sketch.space.sample(3, seed=0):
+            assert sketch.counts is not None
+            assert sketch.counts.cost(config, target).seconds == pytest.approx(sketch.counts.seconds(config, target))
+    assert counted

@@ -34,7 +34,7 @@ from deepgen.compiler.rules.facts import costly_value
 from deepgen.compiler.rules.template import Extent
 from deepgen.compiler.schedule.bounds import conditions, low_and_span
 from deepgen.compiler.schedule.steps import BLOCKS, PARALLEL, THREADS, UNROLL, VECTOR
-from deepgen.kernels.base import Cost, CostPart, CostPhase
+from deepgen.kernels.base import Cost, CostPart, CostPhase, overlapped
 from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary
 from deepgen.operators.expr.nodes import Value as Operand
 from deepgen.operators.expr.nodes import children as operands
@@ -93,10 +93,30 @@ class Counts:
     def _numbers(self) -> dict[str, Extent]:
         return {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("rate")}
 
+    def seconds(self, config: Mapping[str, Value], gpu: Gpu) -> float:
+        """The same as that of `cost`, for hundreds of configs."""
+        return self._times(self.at(config), gpu)[0]
+
     def cost(self, config: Mapping[str, Value], gpu: Gpu) -> Cost:
-        """Of what the busiest multiprocessor does, in rounds of the blocks that are there at the same time."""
         c = self.at(config)
-        blocks, iterations, own = c["blocks"], c["iterations"], -(-c["blocks"] // gpu.multiprocessors)
+        _, packed, rounds, each = self._times(c, gpu)
+        times = (*(rounds * time for time in each), packed)
+        amounts = (
+            ("matrix units", c["blocks"] * c["operations"], "operations"),
+            ("shared memory", c["blocks"] * c["loads"] / 4 * _MATRICES, "bytes"),
+            ("L2", c["blocks"] * c["iterations"] * c["copied"], "bytes"),
+            ("waits", c["iterations"], "iterations"),
+            ("results", c["blocks"] * c["stored"], "bytes"),
+            ("waves", rounds, "waves"),
+            ("packing", c["packed"], "bytes"),
+        )
+        parts = [CostPart(name, took, much, unit) for took, (name, much, unit) in zip(times, amounts, strict=True)]
+        return Cost((CostPhase("products", tuple(parts[:3]), tuple(part for part in parts[3:] if part.seconds)),))
+
+    def _times(self, c: Mapping[str, int], gpu: Gpu) -> tuple[float, float, int, tuple[float, ...]]:
+        """Of what the busiest multiprocessor does, in rounds of the blocks that are there at the same time: the whole,
+        a launch before it, how many rounds, and of each what is done beside each other and what nothing hides."""
+        iterations, own = c["iterations"], -(-c["blocks"] // gpu.multiprocessors)
         beside = min(_resident(gpu, c["threads"], c["registers"], c["shared_bytes"]), own)
         rounds, warps = -(-own // beside), beside * c["threads"] // gpu.warp
         late = c["late"] == 1 and c["depth"] > 2
@@ -104,28 +124,19 @@ class Counts:
         reached = min(1.0, alone + (1 - alone) * max(0, warps - 4) / (_FULL - 4)) * min(1.0, warps / 4)
         rate = self.rate_late if late else self.rate
         arithmetic = beside * c["operations"] / (rate / gpu.multiprocessors * reached)
-        loads = c["loads"] / 4 * _MATRICES
-        shared = beside * (loads / _BANKS + iterations * c["transposed"] / _TRANSPOSED / _CLOCK)
-        copied = iterations * c["copied"]
-        busy = (
-            CostPart("matrix units", rounds * arithmetic, blocks * c["operations"], "operations"),
-            CostPart("shared memory", rounds * shared, blocks * loads, "bytes"),
-            CostPart("L2", rounds * (beside * copied / _L2), blocks * copied, "bytes"),
-        )
-        together = CostPhase("", busy).seconds / rounds
+        transposed = iterations * c["transposed"] / _TRANSPOSED / _CLOCK
+        shared = beside * (c["loads"] / 4 * _MATRICES / _BANKS + transposed)
+        copies = beside * iterations * c["copied"] / _L2
+        together = overlapped((arithmetic, shared, copies))
         # What copies take beyond the iterations that they are ahead is waited for.
         ahead = (1 if c["transposed"] else c["depth"] - (2.5 if late else 1)) * together / iterations
         latency = _LATENCY if c["depth"] > 1 else 2 * _LATENCY  # nothing is asked for while products are computed
         waits = iterations * ((0.0 if late else _ITERATION) + max(0.0, latency - ahead))
         more = max(0.0, together / beside + waits - together)
         packed = _LAUNCH + c["packed"] / _PACKED if c["packed"] else 0.0
-        fixed = (
-            CostPart("waits", rounds * more, iterations, "iterations"),
-            CostPart("results", rounds * (beside * c["stored"] / _L2), blocks * c["stored"], "bytes"),
-            CostPart("waves", rounds * _ENDS, rounds, "waves"),
-            CostPart("packing", packed, c["packed"], "bytes"),
-        )
-        return Cost((CostPhase("products", busy, tuple(part for part in fixed if part.seconds)),))
+        stored = beside * c["stored"] / _L2
+        whole = packed + rounds * (together + more + stored + _ENDS)
+        return whole, packed, rounds, (arithmetic, shared, copies, more, stored, _ENDS)
 
 
 def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:

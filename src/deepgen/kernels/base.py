@@ -81,6 +81,11 @@ class CostPart:
     unit: str = ""
 
 
+def overlapped(times: Sequence[float]) -> float:
+    """Of what is done at the same time: the longest hides most of the others."""
+    return max(times, default=0.0) + _SHOWN * sum(times)
+
+
 @dataclass(frozen=True)
 class CostPhase:
     """What a kernel does at a time, as a launch of a GPU: `beside` each other, and `fixed`, which nothing hides."""
@@ -91,9 +96,7 @@ class CostPhase:
 
     @property
     def seconds(self) -> float:
-        """The longest part hides most of the others."""
-        busy = [part.seconds for part in self.beside]
-        return max(busy, default=0.0) + _SHOWN * sum(busy) + sum(part.seconds for part in self.fixed)
+        return overlapped([part.seconds for part in self.beside]) + sum(part.seconds for part in self.fixed)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def likely(sketch: Sketch, gpu: Gpu, count: int = 1) -> list[tuple[float, dict[s
     fresh = {_key(config): config for config in waiting}
     refused: set[object] = set()
     for _ in range(_SWEEPS):
-        ranked |= {key: (counts.cost(config, gpu).seconds, config) for key, config in fresh.items()}
+        ranked |= {key: (counts.seconds(config, gpu), config) for key, config in fresh.items()}
         best = sorted(ranked.values(), key=lambda one: one[0])[: max(_KEPT, count)]
         fresh = {}
         for near in (near for _, config in best[:_KEPT] for near in _near(config, changing)):
