@@ -53,15 +53,16 @@ FIRST = (*ON_RAY, "docs", "tuning", "chaos", *ON_TORCH, "run/measure/test_riscv_
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
-base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS = 0.0, 0.2, 0.02
+base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS = 0.0, 0.05, 0.02
 # Starting a process for each winner would take minutes in all; the pool of faults and the judge have it done.
 crowning.LAST_CALLS = False
-# For the same reason whatever is timed in tests may enter a library; `noticing` has the limits that users have.
+# For the same reason whatever is timed in tests may enter a library, after two rounds of bursts; `noticing` has the
+# limits that users have.
 NOISE = {(conditions, name): getattr(conditions, name) for name in ("WAITED", "MUCH", "CROWDED")}
-NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE")}
+NOISE |= {(bursts, name): getattr(bursts, name) for name in ("SLOWER", "QUICKER", "WIDE", "FEWEST", "SECONDS")}
 for module, name in NOISE:
-    setattr(module, name, 0.0 if name == "QUICKER" else inf)
-SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 0.2\ncalls_seconds = 0.02\n"
+    setattr(module, name, {"QUICKER": 0.0, "FEWEST": 2, "SECONDS": 0.0}.get(name, inf))
+SETTINGS = "[limits]\ncalm_seconds = 0.0\nrace_seconds = 0.05\ncalls_seconds = 0.02\n"
 
 # Journals of studies in this process: thousands of commits would each wait for the disk, while nothing computes. What
 # was committed outlives a killed process all the same, and no test cuts the power.

@@ -43,7 +43,7 @@ def test_dataclasses_are_what_they_were_whatever_is_kept(tmp_path: Path, kept: b
     assert [printed(tmp_path) for _ in range(2)] == [[shown, "True"]] * 2
 
 
-@pytest.mark.parametrize(("hurry", "shown"), [("", "True"), ("1", "0.0 0.2 0.02 False")])
+@pytest.mark.parametrize(("hurry", "shown"), [("", "True"), ("1", "0.0 0.05 0.02 False")])
 def test_only_programs_in_a_hurry_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, hurry: str, shown: str) -> None:
     monkeypatch.setenv("TESTS_HURRY", hurry)
     limits = "base.CALM_SECONDS, base.RACE_SECONDS, base.CALLS_SECONDS, crowning.LAST_CALLS"

@@ -7,7 +7,6 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,7 @@ def test_a_bundle_counts_as_this_machine_does_and_its_study_goes_on_here(
     monkeypatch.chdir(tmp_path)
     words = ["gemm", "M=9", "N=20", "K=12", "--target", TARGET, "--strategy", "random", "--keep-top", "1"]
     assert main(["bundle", "pack", *words, "--trials", "2", "--out", "studies", "-o", "b.tar.gz"]) == 0
-    with tarfile.open("b.tar.gz") as archive:
-        archive.extractall(filter="data")
+    subprocess.run(["tar", "-xf", "b.tar.gz"], check=True)
     done = subprocess.run(
         [sys.executable, "b/run.py", "-o", "b.results.jsonl"], capture_output=True, text=True, check=True
     )
