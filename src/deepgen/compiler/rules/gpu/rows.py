@@ -9,7 +9,7 @@ from math import prod
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.gpu.groups import StageGroup, held_numbers, scans_rows, with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
-from deepgen.compiler.rules.gpu.threads import result, shareable
+from deepgen.compiler.rules.gpu.threads import STREAMS, result, shareable
 from deepgen.compiler.rules.template import Extent, covered, text, times
 from deepgen.compiler.schedule import steps as s
 from deepgen.compiler.schedule.stages import combined, identity
@@ -36,7 +36,6 @@ _MOST_THREADS = 1024
 _FEW = 256  # results: below that, threads had better share a reduction
 _NEIGHBOURS = 32  # columns: as many as a warp has lanes
 _SHORT = 9  # rows of a column: threads read these at once in any case
-_STREAMS = 512  # threads of a multiprocessor, each with its own columns, that keep its memory busy
 _BLOCKS = 8  # of a multiprocessor that do so with rows
 _LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
 _MOST_PARTS = 1024
@@ -151,7 +150,7 @@ def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] |
     elements, results = _extent(stage), prod(stage.shape)
     if why_no_columns(stage) is None:
         width = max(WIDEST // dtype(read.dtype).bytes for read in reads(stage.value))
-        lacking = gpu.multiprocessors * _STREAMS // -(-results // width)
+        lacking = gpu.multiprocessors * STREAMS // -(-results // width)
         most = longest(stage).extent // _LEAST_ROWS
     else:
         lacking = gpu.multiprocessors * _BLOCKS // results

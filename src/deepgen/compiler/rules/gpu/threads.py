@@ -18,6 +18,7 @@ _MOST_INNER = 8
 _MOST_HELD = 96  # registers for what a thread adds up
 _USUAL_THREADS = 128
 _MOST_TAPS = 9  # that are written out
+STREAMS = 512  # threads of a multiprocessor that keep its memory busy
 _SQUARE = 32  # places along each side of what a block transposes, at least
 
 
@@ -216,6 +217,8 @@ def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent
     inner: dict[str, Extent] = {}
     free = [a for a in out.axes if a.name != out.scan]
     run = WIDEST // dtype(out.dtype).bytes
+    if out.scan:  # each thread reads one line after another: there had better be many
+        run = max(1, min(run, prod(a.extent for a in free) // (plan.target.multiprocessors * STREAMS)))
     wide = free[-1] if free else None
     room = _USUAL_THREADS
     for n, axis in enumerate(reversed(free)):
@@ -275,4 +278,4 @@ def _copied(plan: Plan, sums: Stage, read: Read, extents: dict[str, Extent], loo
     return times([size, *sizes])
 
 
-__all__ = ["ByThreads", "SharedTiles", "Transposed", "by_threads", "operands", "result", "shareable"]
+__all__ = ["STREAMS", "ByThreads", "SharedTiles", "Transposed", "by_threads", "operands", "result", "shareable"]
