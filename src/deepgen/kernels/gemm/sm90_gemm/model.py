@@ -47,6 +47,7 @@ _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, of its rate:
 _READ, _WRITTEN, _OVER = 0.66, 1.12, 0.27  # results stay in the cache, but for what it does not hold
+_OVER_IN_PART = 6.0  # more of those, where rows begin within 32 bytes: what is written in part is read before
 _COPIED, _COPIED_LINE = 0.265, 8e-5  # aligned copies: each byte is read and written; more for each line
 _COPY = 2.74  # the launch before, as far as it does not overlap
 _LINES_FROM_CACHE = 117e3  # that all multiprocessors together are given
@@ -94,7 +95,8 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
     memory = (a * (1 - copied_a) + b * (1 - copied_b)) / (bandwidth * _READ) + written / (bandwidth * _WRITTEN)
-    memory += _OVER * max(written - gpu.l2_bytes, 0) / bandwidth
+    over = _OVER * (1 + _OVER_IN_PART * _beyond(gemm.n * result, 32))
+    memory += over * max(written - gpu.l2_bytes, 0) / bandwidth
     cache = tiles * splits * steps * (lines_a + lines_b) / _LINES_FROM_CACHE
     whole: float = LAUNCH + _SPREAD * min(tiles * splits / gpu.multiprocessors, 1.0)
     whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store
