@@ -13,11 +13,13 @@ from compiled import COMPILERS, NO_COMPILER
 import deepgen as dg
 from deepgen import operators
 from deepgen.frontends import formats
+from deepgen.frontends.cli import session
 from deepgen.frontends.formats import Document, TuningFile, tuning_of
 from deepgen.settings import Settings
 from deepgen.tuning import Study
+from deepgen.tuning import tune as run_tuner
 from deepgen.tuning.engines import Engine, local_engine
-from deepgen.vocabulary import BadInput
+from deepgen.vocabulary import BadInput, DeepgenError
 
 # The first case of each of Heron's files, and what it is.
 CASES = {
@@ -86,6 +88,22 @@ def test_a_network_is_added_up(deepgen: Callable, project: Path) -> None:
     said = deepgen("show", "net.json")
     assert said.code == 0 and "by 1x7" in said.out
     assert json.loads(deepgen("show", "net.json", "--json").out)["operators"][1]["count"] == 4
+
+
+def test_a_layer_that_fails_does_not_end_the_others(
+    deepgen: Callable, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tune(request: Any, **named: Any) -> Study:
+        if request.operator.name == "conv2d":
+            raise DeepgenError("the time budget ended")
+        return run_tuner(request, **named)
+
+    monkeypatch.setattr(session, "run_tuner", tune)
+    cases = {"a": ["c2d", [1, 9, 9, 8, 16, 1, 7, 1, 0, 1], 2], "b": ["gemm", [16, 16, 16], 3]}
+    (project / "net.json").write_text(json.dumps(content(cases, max_trials=1)))
+    said = deepgen("tune", "net.json", "--target", "sim", "--out", "s")
+    assert said.code == 1 and "by 1x7: the time budget ended" in said.err
+    assert "of 1 of 2 layers, so there is no sum" in said.out
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)

@@ -118,7 +118,7 @@ def print_network(sums: Mapping[str, Any]) -> None:
     """What a file's layers take together."""
     paragraph(f"network of {sums['layers']} layers, {sums['calls']} calls")
     if sums["tuned"] < sums["layers"]:
-        labelled("winners", f"of {sums['tuned']} layers only, so there is no sum")
+        labelled("winners", f"of {sums['tuned']} of {sums['layers']} layers, so there is no sum")
         return
     labelled("winners", f"{seconds_text(sums['seconds'])} in all")
     for number, (name, seconds) in enumerate(sums["baselines"].items()):

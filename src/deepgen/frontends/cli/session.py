@@ -74,7 +74,13 @@ def carry_out(
     started = process_start() if started is None else started
     with stop_on_signals() as stop:
         for job in divided_among(jobs, least, started):
-            studies.append(_tune(job, on, stop, as_json=as_json, started=started if len(jobs) == 1 else None))
+            try:
+                studies.append(_tune(job, on, stop, as_json=as_json, started=started if len(jobs) == 1 else None))
+            except DeepgenError as error:
+                if not counts or isinstance(error, Missing):
+                    raise
+                note(f"{job.request.operator.describe()}: {error}")  # the other layers are worth their time
+                continue
             if stop.event.is_set():
                 raise Stopped(_how_to_go_on(studies[-1], go_on), stop.signum)
             for do in after:
@@ -90,7 +96,7 @@ def carry_out(
         summaries = [study.summary() for study in studies]
         sums = {"network": network(studies, counts)} if counts else {}
         print_json(summaries[0] if len(summaries) == 1 and not sums else {"studies": summaries, **sums})
-    if any(study.summary()["winner"] is None for study in studies):
+    if (counts and len(studies) < len(jobs)) or any(study.summary()["winner"] is None for study in studies):
         raise typer.Exit(1)
 
 
