@@ -28,14 +28,15 @@ from deepgen.compiler.passes.ir import (
     Store,
     accesses,
     children,
+    offset,
     walk,
 )
 from deepgen.compiler.rules.facts import costly_value
 from deepgen.compiler.rules.template import Extent
-from deepgen.compiler.schedule.bounds import conditions, low_and_span
+from deepgen.compiler.schedule.bounds import conditions, joined, low_and_span
 from deepgen.compiler.schedule.steps import BLOCKS, PARALLEL, THREADS, UNROLL, VECTOR
 from deepgen.kernels.base import Cost, CostPart, CostPhase, overlapped
-from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary
+from deepgen.operators.expr.nodes import Binary, Cast, Compare, Const, Logic, Place, Read, Select, Unary, reads
 from deepgen.operators.expr.nodes import Value as Operand
 from deepgen.operators.expr.nodes import children as operands
 from deepgen.space import Value
@@ -157,8 +158,11 @@ _COSTLY, _DIVIDED = 12, 4  # instructions of a function, as exp, and of a divisi
 _LINE, _SECTOR = 64, 32  # bytes that a processor and a GPU move at once
 _BANK = 4  # bytes of shared memory that a lane has in a cycle
 _MATRIX_UNITS = 16  # times as fast as plain arithmetic
-_NEAR = 32 << 10  # bytes of a multiprocessor's first cache, in which a block finds again what it read
-_REGISTERS = 40  # of a thread, assumed
+_NEAR = 64 << 10  # bytes of a multiprocessor's first cache, in which a block finds again what it read
+_REGISTERS = 32  # of a thread, assumed
+_BLOCK = 0.6e-9  # until the next block begins, of the whole GPU
+_AHEAD = 4  # reads of a loop that are under way at a time
+_IN_MEMORY = ("parameter", "global")
 _WRITTEN_OUT = (UNROLL, VECTOR)
 
 
@@ -216,12 +220,14 @@ def _launch_cost(program: Program, launch: Launch, gpu: Gpu) -> CostPhase:
     lanes = (gpu.vector_peak("f32") or 1e4) * 1e9 / 2 / gpu.multiprocessors  # instructions of threads, a second
     reached = min(1.0, beside * threads / gpu.warp / _FULL)
     moved, unique = loops.traffic(launch.body, _NEAR), sum(loops.touched(launch.body).values())
+    waits = max(1.0, done.waits / (threads * blocks))
     busy = (
         CostPart("arithmetic", done.computed / lanes / reached * slowest, done.computed, "instructions"),
         CostPart("loads and stores", done.loaded * _BANK / _BANKS * slowest, done.loaded * _BANK, "bytes"),
         CostPart("L2", moved / _L2 * slowest, moved, "bytes"),
         CostPart("memory", unique / (gpu.bandwidth_gbs * 1e9), unique, "bytes"),
-        CostPart("waits", done.waits / (threads * blocks) * _LATENCY * rounds, rounds, "waves"),
+        CostPart("waits", (1 + (waits - 1) / _AHEAD) * _LATENCY * rounds, rounds, "waves"),
+        CostPart("blocks", blocks * _BLOCK, blocks, "blocks"),
     )
     return CostPhase(launch.name, busy, (CostPart("launch", gpu.launch_seconds, 1, "launches"),))
 
@@ -259,20 +265,27 @@ class _Loops:
         most: dict[str, float] = {}
         for read in {read for s in walk(statement) for read in accesses(s)}:
             buffer = self.buffers[read.tensor]
-            if buffer.scope in ("parameter", "global"):
-                spans = [min(low_and_span(i, inner)[1], n) for i, n in zip(read.indices, buffer.sizes, strict=True)]
-                row = spans[-1] * dtype(buffer.dtype).bytes if spans else 0
-                whole = -(-row // self.line) * self.line if prod(spans[:-1]) > 1 else max(row, self.line)
-                most[read.tensor] = max(most.get(read.tensor, 0.0), prod(spans[:-1]) * whole)
+            if buffer.scope in _IN_MEMORY:
+                most[read.tensor] = max(most.get(read.tensor, 0.0), self._bytes(buffer, read, inner))
         self._touched[id(statement)] = most
         return most
+
+    def _bytes(self, buffer: Buffer, read: Read, inner: Mapping[str, int]) -> float:
+        """In whole lines: of rows, or of all from the first element to the last, where that is less, as of loops that
+        were fused and split without regard to rows; no more than a line for each element."""
+        size = dtype(buffer.dtype).bytes
+        spans = [min(low_and_span(i, inner)[1], n) for i, n in zip(read.indices, buffer.sizes, strict=True)] or [1]
+        rows = prod(spans[:-1]) * -(-spans[-1] * size // self.line) * self.line
+        together = low_and_span(joined(offset(buffer, read.indices)), inner)[1]
+        elements = prod(inner.get(v, 1) for v in frozenset().union(*(i.iterators for i in read.indices)))
+        return min(rows, -(-together * size // self.line) * self.line, elements * self.line)
 
     def traffic(self, statement: Stmt, room: int) -> float:
         """Bytes that come from beyond a memory of so many: what one iteration used is found by the next, if it fits."""
         if isinstance(statement, For) and statement.kind not in BLOCKS:
             if statement.variable in self.threads:
                 return self.traffic(statement.body, room)
-            if sum(self.touched(statement.body).values()) <= room:
+            if statement.kind in _WRITTEN_OUT or sum(self.touched(statement.body).values()) <= room:
                 return self._from_outside(statement)
         elif sum(self.touched(statement).values()) <= room:
             return self._from_outside(statement)
@@ -319,13 +332,14 @@ class _Loops:
         done.computed += trips * max(1.0, instructions(store))
         done.steps += times * (_CHAIN if store.reduce else 1)
         inner, vectors = {v: loop.extent for v, loop in near.items()}, {v for v in near if near[v].kind != UNROLL}
-        fetched = [read for read in set(accesses(store)) if self.buffers[read.tensor].scope not in ("register", "warp")]
-        for read in fetched:
+        for read in set(accesses(store)):
+            if self.buffers[read.tensor].scope in ("register", "warp"):
+                continue
             spans = [low_and_span(i, inner)[1] for i in read.indices]
             size = dtype(read.dtype).bytes
             along = bool(vectors & read.indices[-1].iterators) if read.indices else False
             done.loaded += times * prod(spans) * (size / self.vector if along or self.threads else 1)
-        done.waits += times * any(self.buffers[read.tensor].scope in ("parameter", "global") for read in fetched[:-1])
+        done.waits += times * any(self.buffers[r.tensor].scope in _IN_MEMORY for r in reads(store.value))
 
 
 def instructions(store: Store) -> float:

@@ -53,7 +53,7 @@ class IndexBounds:
 
     def _joined(self, total: Index) -> Index:
         """An equal index in which parts of one index are that index again."""
-        if (whole := _joined(total)) != total:
+        if (whole := joined(total)) != total:
             return self.simple(whole)
         merged = dict(total.terms)
         for atom, times in total.terms:
@@ -126,7 +126,7 @@ def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple
 
     It may reach beyond the dimension where it is shorter than that.
     """
-    parts = [low_and_span(_joined(read), inner) for read in reads]
+    parts = [low_and_span(joined(read), inner) for read in reads]
     first = parts[0][0]
     shifts = [low - first for low, _ in parts]
     if any(shift.terms for shift in shifts):
@@ -136,13 +136,13 @@ def region(reads: Sequence[Index], inner: Mapping[str, int], size: int) -> tuple
     return (first + least, span) if span < size else (Index(), size)
 
 
-def _joined(of: Index) -> Index:
+def joined(of: Index) -> Index:
     """An equal index in which the quotient and the remainder of one index are that index again."""
     terms = dict(of.terms)
     for atom, times in of.terms:
         if isinstance(atom, Remainder) and terms.get(Quotient(atom.of, atom.by)) == times * atom.by:
             both = Index(((atom, times), (Quotient(atom.of, atom.by), times * atom.by)))
-            return _joined(of - both + atom.of * times)
+            return joined(of - both + atom.of * times)
     return of
 
 
