@@ -1,4 +1,4 @@
-"""A study of 200 real kernels, one in five faulty: the right one wins, and every fault is named."""
+"""A study of 120 real kernels, one in four faulty: the right one wins, and every fault is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deepgen.run.measure.base import Policy
 from deepgen.toolchains import BuildLimits
 from deepgen.vocabulary import BadInput, Verdict
 
-pytestmark = [pytest.mark.quiet, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 OPERATOR = dg.gemm(65, 61, 59)  # odd sizes: the end of C lies inside a cache line
 
@@ -30,7 +30,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.Study]:
     yield dg.tune(
         OPERATOR,
         target="cpu",
-        trials=200,
+        trials=120,
         generator=FaultyGemm(),
         policy=policy,
         baselines=False,
@@ -40,15 +40,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.Study]:
     )
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
-def test_every_trial_was_taken_once_and_one_in_five_was_faulty(study: dg.Study) -> None:
+def test_every_trial_was_taken_once_and_one_in_four_was_faulty(study: dg.Study) -> None:
     trials = study.trials()
-    assert sorted(t.rank for t in trials) == list(range(200))
+    assert sorted(t.rank for t in trials) == list(range(120))
     faults = Counter(fault_of(t.config) for t in trials)
-    assert faults.pop(None) == 160
+    assert faults.pop(None) == 90
     assert set(faults) == set(FAULTS)
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 def test_the_fastest_good_kernel_wins_although_faulty_ones_are_faster(study: dg.Study) -> None:
     good = [t.config for t in study.trials() if fault_of(t.config) is None]
@@ -58,6 +60,7 @@ def test_the_fastest_good_kernel_wins_although_faulty_ones_are_faster(study: dg.
     assert all(fault_of(row.config) is None for row in finals.finalists)
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_fault_has_its_verdict_and_a_sentence(study: dg.Study, name: str) -> None:
@@ -73,17 +76,17 @@ def test_every_fault_has_its_verdict_and_a_sentence(study: dg.Study, name: str) 
         assert all(int(m.conditions["printed_bytes"]) > 100 for m in found)  # type: ignore[arg-type]
 
 
+@pytest.mark.quiet
 @pytest.mark.slow
 def test_good_kernels_are_not_blamed_for_their_neighbours(study: dg.Study) -> None:
     verdicts = Counter(t.measurement.verdict for t in study.trials() if fault_of(t.config) is None)
     # On a machine that does other work besides, a time or two may stay unsettled; that is said, not hidden.
-    assert verdicts[Verdict.CORRECT] >= 155
+    assert verdicts[Verdict.CORRECT] >= 87
     assert set(verdicts) <= {Verdict.CORRECT, Verdict.UNSTABLE}
 
 
 def test_a_generator_of_ones_own_is_recorded_and_found_again(tmp_path: Path) -> None:
-    engine = dg.LocalEngine(cache=tmp_path / "cache")
-    given = {"target": "cpu", "trials": 2, "knobs": {"LANE": [0]}, "baselines": False, "engine": engine}
+    given = {"target": "cpu", "trials": 2, "knobs": {"LANE": [0]}, "baselines": False}
     study = dg.tune(OPERATOR, generator=FaultyGemm(), out=tmp_path / "studies", **given)  # type: ignore[arg-type]
     assert study.definition["generator"] == "faulty_gemm"
     slower = study.top()[-1]
