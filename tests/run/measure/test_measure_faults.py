@@ -199,6 +199,20 @@ def test_a_disturbed_measurement_is_taken_again(supervisor: Supervisor, monkeypa
     assert not disturbances
 
 
+def test_what_takes_a_good_part_of_the_time_that_is_left_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "contaminated", lambda *_: "noise")
+    spare = [1e-3]
+    runner = Supervisor(Task(OPERATOR, TARGET, policy=POLICY), spare=lambda: spare[0])
+    good = built()
+    hurried = runner.measure(*good)
+    assert hurried.ok and "retaken" not in hurried.conditions and hurried.conditions["contaminated"] == "noise"
+    (raced,) = runner.compare([Contender("one", *good)], 3, seed=0)
+    assert raced.ok and "retaken" not in raced.conditions
+    spare[0] = 1e6
+    assert runner.measure(*good).conditions["retaken"] == 2
+    runner.close()
+
+
 def test_on_a_machine_that_is_never_quiet_no_time_is_lost_with_retaking(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
