@@ -216,7 +216,7 @@ class Handing:
     def __init__(self, folder: Path, kept: Kept | None = None) -> None:
         """`kept`: where those that took long are found again in another run."""
         self._folder, self._kept = folder, kept
-        self._turn = threading.Condition()
+        self._free = threading.Condition()
         self._busy = False
         self._waiting = 0  # for what is needed now
         self._began: float | None = None  # the first set
@@ -228,8 +228,8 @@ class Handing:
         def work() -> None:
             with suppress(Exception):
                 for seed, probe in wanted:
-                    with self._turn:
-                        self._turn.wait_for(lambda: not self._busy and not self._waiting)
+                    with self._free:
+                        self._free.wait_for(lambda: not self._busy and not self._waiting)
                         self._busy = True
                     self._hand_over(operator, seed, probe)
 
@@ -238,9 +238,9 @@ class Handing:
     def now(self, operator: Operator, seed: int, probe: str) -> None:
         if (self._folder / name(operator, seed, probe)).exists():
             return  # whatever is computed meanwhile
-        with self._turn:
+        with self._free:
             self._waiting += 1
-            self._turn.wait_for(lambda: not self._busy)
+            self._free.wait_for(lambda: not self._busy)
             self._waiting -= 1
             self._busy = True
         self._hand_over(operator, seed, probe)
@@ -259,9 +259,9 @@ class Handing:
             if self._kept is not None and seconds > max(_SLOW_SECONDS, path.stat().st_size / BYTES_A_SECOND):
                 threading.Thread(target=self._kept.put_file, args=(key, path, seconds), daemon=True).start()
         finally:
-            with self._turn:
+            with self._free:
                 self._busy = False
-                self._turn.notify_all()
+                self._free.notify_all()
 
     def first_seconds(self) -> tuple[float, bool]:
         """How long the first set has taken so far, with that which it alternates with, and whether it is done."""

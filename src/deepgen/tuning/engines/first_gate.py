@@ -23,12 +23,12 @@ class FairLock:
         self._waiting: deque[threading.Lock] = deque()  # whoever has it, then those who asked, in order
 
     def __enter__(self) -> None:
-        turn = threading.Lock()
+        own = threading.Lock()
         with self._lock:
             if self._waiting:
-                turn.acquire()
-            self._waiting.append(turn)
-        turn.acquire()
+                own.acquire()
+            self._waiting.append(own)
+        own.acquire()
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:
