@@ -17,6 +17,7 @@ from pool.subjects import (
     PRODUCTS,
     RELU,
     SCALE,
+    SIGMOID,
     SIGNED,
     WHOLE,
     N,
@@ -154,6 +155,15 @@ TOLERANCE = (
         uses=lambda call: same(call(x := drawn()), np.exp(5 * x)),
     ),
     *(Fault(f"a plain sum of {terms}", "Tolerance", sums(terms), (Due.RIGHT,)) for terms in (100, 10_000, 54_000)),
+    Fault("a sigmoid in f64", "Tolerance", SIGMOID, (Due.RIGHT,)),
+    Fault(
+        "a hundred steps off where results of f64 are tiny",
+        "Tolerance",
+        SIGMOID,
+        (Due.WRONG,),
+        "EACH(i, n) y[i] = (x[i] < -69 ? 1 + 100 * 0x1p-52 : 1) / (1 + exp(-x[i]));",
+    ),
+    Fault("f64 by way of f32", "Tolerance", SIGMOID, (Due.WRONG,), "EACH(i, n) y[i] = 1 / (1 + expf(-(float)x[i]));"),
 )
 SHAPES = (
     Fault(

@@ -30,6 +30,14 @@ SCALE = Subject(
 )
 # Of so many that a few are far larger than the others.
 EXP = _elements("exp_of_five_x", lambda x: np.exp(5 * x), "expf(5.0f * x[i])", 1 << 17, 2)
+SIGMOID = Subject(
+    "sigmoid",
+    (dg.output("y", ("n",), "f64"), dg.input("x", ("n",), "f64"), _N),
+    {"n": N},
+    lambda x: 1 / (1 + np.exp(-x)),
+    "double *y, const double *x, int n",
+    "EACH(i, n) y[i] = 1 / (1 + exp(-x[i]));",
+)
 FLOOR = _elements("rounded_down", np.floor, "floorf(x[i])")
 RELU = _elements("relu", lambda x: np.maximum(x, 0), "x[i] < 0 ? 0 : x[i]")
 SIGNED = Subject(
