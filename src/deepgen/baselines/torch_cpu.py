@@ -212,7 +212,7 @@ class OneDnnPacked:
     @staticmethod
     def ahead(operator: Operator) -> bool:
         """Beside kernels that are given packed weights too."""
-        return bool(operator.parameters()["weight_layout"] != "none")
+        return torch_named.is_packed(operator.parameters())
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "cpu":
@@ -270,8 +270,8 @@ class OneDnnPacked:
 def _plain_weight(torch: Any, operator: Operator, weight: Array) -> Any:
     """In torch's order of dimensions."""
     words = operator.parameters()
-    layout = filter_layout(words["weight_layout"], len(operator.tensors()[0].shape) - 2)
-    if layout is None:
+    layout = filter_layout(words["weight_layout"], len(words["layout"]) - 2)
+    if layout is None or not layout.blocks:
         return torch_named.filters(operator.name, words, shared_array(torch, weight, words["dtype"]))
     k, dimensions = words["k"], layout.dimensions - 2
     shape = (words["CO"], words["CI"] // words.get("groups", 1), *(k if isinstance(k, tuple) else (k,) * dimensions))

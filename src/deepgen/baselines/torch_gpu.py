@@ -113,8 +113,9 @@ class CudnnNhwc(Cudnn):
         source = weight.unsqueeze(2) if weight.dim() == 3 else weight
         packed = source.contiguous(memory_format=formats[source.dim()])
         own = packed.squeeze(2) if weight.dim() == 3 else packed
-        places = ((packed.data_ptr(), packed.nbytes),)
-        return PackedAhead(super()._call(torch, name, words, t, own), partial(packed.copy_, source), lambda: places)
+        call, places = super()._call(torch, name, words, t, own), ((packed.data_ptr(), packed.nbytes),)
+        # Where they lie in cuDNN's order, as `weight_layout=ohwi`, nothing is copied.
+        return call if packed is source else PackedAhead(call, partial(packed.copy_, source), lambda: places)
 
 
 class _Rocm:

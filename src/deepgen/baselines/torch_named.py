@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from deepgen.baselines.base import NewResult
 from deepgen.operators import Operator, is_built_in
+from deepgen.operators.expr.layouts import PackedLayout, filter_layout
+from deepgen.operators.words import NONE
 
 Words: TypeAlias = "Mapping[str, Any]"
 Tensors: TypeAlias = "Mapping[str, Any]"
@@ -25,7 +27,7 @@ def unfit(operator: Operator, *, packed: bool = False) -> str | None:
     words = operator.parameters()
     if words["dtype"] not in _FLOATS and operator.name != "scan" and not packed:
         return f"torch computes {operator.name} of floats"
-    if words.get("weight_layout", "none") != "none" and not packed:
+    if is_packed(words) and not packed:
         return f"torch has no {operator.name} of weights packed as {words['weight_layout']}"
     epilogue = words.get("epilogue", "none")
     if epilogue not in ("none", *(("bias",) if operator.name in CONVOLUTIONS else ())):
@@ -43,8 +45,22 @@ def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
     return NewResult(run, t["y"].copy_)
 
 
+def _layout(words: Words) -> PackedLayout | None:
+    return filter_layout(words.get("weight_layout", NONE), len(words["layout"]) - 2)
+
+
+def is_packed(words: Words) -> bool:
+    """Whether a weight has blocks: torch reads any order of dimensions."""
+    layout = _layout(words) if "layout" in words else None
+    return layout is not None and bool(layout.blocks)
+
+
 def filters(name: str, words: Words, weight: Any) -> Any:
-    """A view of a convolution's weight with the dimensions in torch's order."""
+    """A view of a convolution's weight, which has no blocks, with the dimensions in torch's order."""
+    layout = _layout(words)
+    if layout is not None:
+        view = weight.permute([layout.order.index(dimension) for dimension in range(layout.dimensions)])
+        return view.movedim(1, 0) if name == "conv_transpose2d" else view
     last = words["layout"].endswith("c")
     if name == "depthwise_conv2d":
         return (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
