@@ -250,14 +250,17 @@ class Handing:
         self._began = self._began or started
         path = self._folder / name(operator, seed, probe)
         try:
-            key = content_key(operator, pair(seed, probe)[0], probe) if self._kept is not None else ""
-            if self._kept is not None and not path.exists() and (earlier := self._kept.get(key)) is not None:
-                link_or_copy(Path(earlier.binary), path)
+            kept, key = self._kept, ""
+            with suppress(Exception):  # nothing depends on it
+                key = content_key(operator, pair(seed, probe)[0], probe) if kept is not None else ""
+                if kept is not None and not path.exists() and (earlier := kept.get(key)) is not None:
+                    link_or_copy(Path(earlier.binary), fresh := path.with_suffix(".kept"))
+                    fresh.replace(path)  # whole or not at all
             hand_over(operator, seed, probe, self._folder)
             seconds = time.monotonic() - started
             self._took = self._took or seconds
-            if self._kept is not None and seconds > max(_SLOW_SECONDS, path.stat().st_size / BYTES_A_SECOND):
-                threading.Thread(target=self._kept.put_file, args=(key, path, seconds), daemon=True).start()
+            if kept is not None and key and seconds > max(_SLOW_SECONDS, path.stat().st_size / BYTES_A_SECOND):
+                threading.Thread(target=kept.put_file, args=(key, path, seconds), daemon=True).start()
         finally:
             with self._free:
                 self._busy = False
