@@ -348,3 +348,28 @@ def test_the_oldest_python_that_is_promised_runs_a_bundle(tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert bundle_results.read(tmp_path / "r.jsonl").finals is not None
+
+
+def test_comments_stay_behind_and_what_looks_like_one_does_not() -> None:
+    text = '''"""What it is."""
+import os  # a module
+
+# A line of its own.
+MARK = "a  # b"  # kept as it is
+LINES = """
+# no comment
+x  # nor this
+"""  # one that ends a text is left alone
+
+
+def some(x: int) -> str:
+    """What it does."""
+    return f"{x}  # {MARK}"  # by chance
+'''
+    stripped = bundle_pack._without_words(text.encode(), ast.parse(text)).decode()
+    assert "a module" not in stripped and "of its own" not in stripped and "What it" not in stripped
+    assert stripped.count("\n") == text.count("\n")
+    names: dict[str, Any] = {}
+    exec(stripped, names)
+    assert names["MARK"] == "a  # b" and "# no comment\nx  # nor this\n" in names["LINES"]
+    assert names["some"](3) == "3  # a  # b"

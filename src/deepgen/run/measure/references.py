@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ SAMPLES = 1000
 _OPERATIONS = 1 << 25  # that numpy may take for them: where one element takes a million, there are fewer
 _SHARE = 0.01  # of the operator's tolerance that a reference may be off by; all of it where f64 is judged by f64
 _SCALE_ERROR = Tolerance(1e-3, 1e-3)
+_DIGESTS = "deepgen.vocabulary.code_digest"  # by its name: it does not travel in bundles, which have no user's code
 _VERSION = 3
 _SMALL, BYTES_A_SECOND = 64 << 20, 2e8  # answers that are larger, and computed faster than this, are not kept
 _SCALE_SUFFIX = ".scale"
@@ -178,9 +180,7 @@ def _sum(array: Array) -> str:
 
 def content_key(operator: Operator, first_seed: int, probe: str) -> str:
     """Of all that a set depends on: a user's code and values, and our own."""
-    from deepgen.vocabulary.code_digest import code_digest
-
-    cls = type(operator)
+    code_digest, cls = import_module(_DIGESTS).code_digest, type(operator)
     judges = {part: code_digest(value, cls) for part, value in operator.judged_by().items()}
     drawn = [operator.to_json(), record(operator).to_json(), first_seed, probe]
     return digest([_VERSION, np.__version__, _code(cls), judges, *drawn], 64)
