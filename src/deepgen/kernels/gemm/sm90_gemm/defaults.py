@@ -124,7 +124,7 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
             for straight in (False, True) if odd else (False,):
                 # 33 clusters of four do not run at once; with few steps a cluster only waits.
-                for cluster in ((1, 1), (2, 1), (1, 2)) if steps > 2 else ((1, 1),):
+                for cluster in ((1, 1), (2, 1), (1, 2)) if steps > 1 else ((1, 1),):
                     yield tile._replace(cluster=cluster, straight=straight)
                 for blocks in _BLOCKS if not ping_pong and steps <= _FEW_STEPS else ():
                     if tiles > gpu.multiprocessors * (blocks - 1):

@@ -47,7 +47,6 @@ _SPLIT = 1.5  # more of a line that begins within 64 bytes: it is fetched in two
 _CLUSTER_SLOWER, _FOUR_SLOWER = 1.035, 1.3  # blocks wait for each other in each step; few clusters of four run at once
 # Memory, of its rate:
 _READ, _WRITTEN, _OVER = 0.66, 1.12, 0.27  # results stay in the cache, but for what it does not hold
-_OVER_IN_PART = 6.0  # more of those, where rows begin within 32 bytes: what is written in part is read before
 _COPIED, _COPIED_LINE = 0.265, 8e-5  # aligned copies: each byte is read and written; more for each line
 _COPY = 2.74  # the launch before, as far as it does not overlap
 _LINES_FROM_CACHE = 117e3  # that all multiprocessors together are given
@@ -56,7 +55,7 @@ _STRAIGHT, _BY_LINES, _BY_COPY = 14.5, 13.4, 41.0
 _LINES_BEGIN = 1.18  # until whole rows go out
 _RAGGED = 0.28  # more where tiles end within 128 bytes of a row
 _ODD = 0.74  # more for straight stores to rows that begin anywhere
-_EXPOSED = 0.65  # of a store that other products hide
+_EXPOSED = 0.65  # of a store that other products hide, but for rows that begin within 64 bytes
 # Parts of K, sums in kB a microsecond:
 _EXCHANGE, _EXCHANGE_PART, _EXCHANGED = 1.15, 0.064, 66.0
 _PARTS, _ADDED = 2.14, 55.0  # by the block that comes last
@@ -87,7 +86,9 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     odd = 1 + _ODD * _beyond(gemm.n * result, LINE_BYTES) * (c["STORE"] == "straight")
     rate = {"straight": _STRAIGHT, "lines": _BY_LINES}.get(c["STORE"], _BY_COPY) * 1e3
     store = at_once * min(gemm.m, bm) * min(gemm.n, bn) * result * ragged * odd / rate
-    hidden = _EXPOSED if c["SCHEDULE"] == "ping-pong" or c["STORE"] == "late" else 1.0
+    hidden = _EXPOSED if c["STORE"] == "late" else 1.0
+    if c["SCHEDULE"] == "ping-pong":
+        hidden = _EXPOSED + (1 - _EXPOSED) * _beyond(gemm.n * result, PITCH_BYTES)
     later = max(rounds - 1, 0) if fixup == "stream" else rounds - 1
     own = rounds * (body + _TILE) + later * (store * hidden + (0.0 if stays else _BLOCK))
     # Tiles that end outside of C take as long as whole ones.
@@ -95,8 +96,7 @@ def seconds(gemm: Gemm, gpu: Gpu, c: Config) -> float:
     a, b = gemm.batch * gemm.m * gemm.k * size, gemm.batch * gemm.n * gemm.k * size
     bandwidth = gpu.bandwidth_gbs * 1e3  # bytes in a microsecond
     memory = (a * (1 - copied_a) + b * (1 - copied_b)) / (bandwidth * _READ) + written / (bandwidth * _WRITTEN)
-    over = _OVER * (1 + _OVER_IN_PART * _beyond(gemm.n * result, 32))
-    memory += over * max(written - gpu.l2_bytes, 0) / bandwidth
+    memory += _OVER * max(written - gpu.l2_bytes, 0) / bandwidth
     cache = tiles * splits * steps * (lines_a + lines_b) / _LINES_FROM_CACHE
     whole: float = LAUNCH + _SPREAD * min(tiles * splits / gpu.multiprocessors, 1.0)
     whole += _longest(own, memory, cache) * (_FOUR_SLOWER if shared > 2 else 1.0) + store
