@@ -117,6 +117,14 @@ def test_packed_weights_are_shown_beside_kernels_that_are_given_some(tmp_path: P
     assert "weights packed ahead" in row["name"]
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+def test_packed_weights_are_shown_beside_kernels_that_pack_ahead(tmp_path: Path) -> None:
+    operator = made("conv2d", {"N": 1, "H": 6, "W": 6, "CI": 4, "CO": 8, "k": 3})
+    for family, shown in (("rules", False), ("rules_constant_weights", True)):
+        study = dg.tune(operator, target="cpu", family=family, trials=1, out=tmp_path)
+        assert any(row["name"].startswith("onednn-packed") for row in study.summary()["baselines"]) is shown
+
+
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
 def test_cudnn_is_compared_in_both_orders(layout: str) -> None:
     words = {**CONVOLUTION, "H": 9, "W": 8, "k": (1, 7), "pad": (0, 3), "layout": layout}

@@ -43,15 +43,16 @@ def find(operator: Operator, target: Target, own: Own | None = None) -> list[str
     return [one.name for one in candidates if one.missing(operator, target) is None]
 
 
-def raced(names: Sequence[str], beside: Operator | None = None) -> list[str]:
+def raced(names: Sequence[str], beside: Operator | None = None, *, packs: bool = False) -> list[str]:
     """Those that take part without being asked for by name: not what takes long to start or repeats another.
 
-    `beside`: where they are only shown beside kernels of this operator, those with weights packed ahead as well.
+    `beside`: where they are only shown beside kernels of this operator, those with weights packed ahead as well;
+    `packs`: and those kernels pack theirs, too.
     """
     classes = {name: BASELINES.get(name) for name in names if name in BASELINES}
     able = [name for name in names if not getattr(classes.get(name), "on_request", False)]
     ahead = {name: getattr(classes.get(name), "ahead", None) for name in able}
-    return [name for name, shown in ahead.items() if shown is None or (beside is not None and shown(beside))]
+    return [name for name, shown in ahead.items() if shown is None or (beside is not None and (packs or shown(beside)))]
 
 
 def by_name(name: str, own: Own | None = None) -> Baseline:

@@ -96,6 +96,7 @@ class _Run:
     ) -> None:
         self.request, self.plan, self.journal, self.clock = request, planned, journal, clock
         self.task = task_of(request)
+        self._beside = request.operator, bool(getattr(planned.generator, "constant", False))  # it packs weights ahead
         self.watch, self.stop = watch, stop
         self.look: Look | None = self._worth_running if request.uses_second_look else None
         self.state = open_search(request, planned, journal, SecondLook(planned.space) if self.look else None)
@@ -177,7 +178,7 @@ class _Run:
 
     def _begin_loading(self, session: Session) -> list[str]:
         """The baselines that are to race."""
-        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [], self.request.operator)
+        names = asked_for(self.request.raced, session.baselines() if self.request.raced else [], *self._beside)
         self._plan_finals(len(names))
         if names:
             session.load(names, self.clock.spare)
@@ -352,11 +353,9 @@ class _Run:
 
     def _baseline_seconds(self, session: Session) -> float:
         """The fastest baseline's time, measured on a quiet machine before the search."""
-        names = asked_for(True, session.baselines(), self.request.operator)
+        names = asked_for(True, session.baselines(), *self._beside)
         if not names:
-            raise DeepgenError(
-                "a target speedup needs a baseline, and none is available: install torch, or leave the option out"
-            )
+            raise DeepgenError("a target speedup needs a baseline, and there is none: install torch, or leave it out")
         contenders = [Contender(name) for name in names]
         with session.quiet():
             try:

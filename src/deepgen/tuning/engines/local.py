@@ -209,7 +209,8 @@ class LocalSession:
         return baselines.find(self.task.operator, self.task.target, self.task.own_baselines)
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
-        wanted = raced(baselines, self.task.operator)  # others take so long that the search would wait for them
+        # Others take so long that the search would wait for them.
+        wanted = raced(baselines, self.task.operator, packs=True)
         if self._race is None and wanted and self._races_apart:
             self._race = self._open_race()
             self._race.load(wanted, seconds, self._measured, at_once=host.usable_cores() >= _MANY_CORES)

@@ -74,8 +74,10 @@ def run_finals(
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
+    right = next((trial for trial in trials if trial.ok), None) if baselines is True else None
+    packs = right is not None and bool(emit(right).plan.prepare)
     arena = session if clock.left == inf else Bounded(session, clock)
-    course = _Course(arena, task, clock, asked_for(baselines, able, task.operator), loaded, max_seconds, say)
+    course = _Course(arena, task, clock, asked_for(baselines, able, task.operator, packs), loaded, max_seconds, say)
     with session.quiet(), suppress(OutOfTime):  # then what there is counts
         course.hold(trials, emit, default, keep)
     unable = () if isinstance(baselines, bool) else tuple(_unable(task, name) for name in baselines if name not in able)
@@ -367,9 +369,13 @@ class _Course:
         return replace(finals, winner=trial.id, finalists=(row,))
 
 
-def asked_for(baselines: bool | Sequence[str], able: Sequence[str], operator: Operator) -> list[str]:
-    """The baselines that take part, of those that can run here."""
-    return raced(able, operator) if baselines is True else [name for name in baselines or () if name in able]
+def asked_for(
+    baselines: bool | Sequence[str], able: Sequence[str], operator: Operator, packs: bool = False
+) -> list[str]:
+    """The baselines that take part, of those that can run here. `packs`: our kernels pack weights ahead of calls."""
+    return (
+        raced(able, operator, packs=packs) if baselines is True else [name for name in baselines or () if name in able]
+    )
 
 
 def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> Waited:
