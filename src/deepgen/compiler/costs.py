@@ -154,7 +154,7 @@ _CHAIN = 4  # cycles until a sum can be added to again
 _CORE_RATES = (60e9, 20e9, 10e9)  # bytes a second from the second cache, the third one and memory
 _WAKING = 3e-6  # until all threads of a processor have begun, and until they have ended
 _TILE_CYCLES = 16  # of a product of whole tiles
-_COSTLY, _DIVIDED = 12, 4  # instructions of a function, as exp, and of a division
+_COSTLY, _COSTLY_GPU, _DIVIDED = 45, 12, 4  # instructions of a function, as exp, and of a division
 _LINE, _SECTOR = 64, 32  # bytes that a processor and a GPU move at once
 _BANK = 4  # bytes of shared memory that a lane has in a cycle
 _MATRIX_UNITS = 16  # times as fast as plain arithmetic
@@ -329,7 +329,7 @@ class _Loops:
                 trips /= MOST_ROWS * TILES[kind].lanes * TILES[kind].whole / _TILE_CYCLES / _PORTS
             elif kind in PRODUCTS:
                 trips /= _MATRIX_UNITS
-        done.computed += trips * max(1.0, instructions(store))
+        done.computed += trips * max(1.0, instructions(store, _COSTLY_GPU if self.threads else _COSTLY))
         done.steps += times * (_CHAIN if store.reduce else 1)
         inner, vectors = {v: loop.extent for v, loop in near.items()}, {v for v in near if near[v].kind != UNROLL}
         for read in set(accesses(store)):
@@ -342,17 +342,19 @@ class _Loops:
         done.waits += times * any(self.buffers[r.tensor].scope in _IN_MEMORY for r in reads(store.value))
 
 
-def instructions(store: Store) -> float:
+def instructions(store: Store, costly: int) -> float:
     """Of one element: a product that is added is one. Conditions over indices alone are asked outside of loops."""
     value = store.value
     fused = store.reduce == "sum" and isinstance(value, Binary) and value.op == "mul"
-    return bool(store.reduce) - fused + _weight(value)
+    return bool(store.reduce) - fused + _weight(value, costly)
 
 
-def _weight(value: Operand) -> float:
+def _weight(value: Operand, costly: int) -> float:
     if isinstance(value, (Const, Place, Read)) or (isinstance(value, (Compare, Logic)) and conditions(value)):
         return 0.0
-    own = 0.0 if isinstance(value, Cast) or (isinstance(value, Select) and not _weight(value.condition)) else 1.0
+    own = (
+        0.0 if isinstance(value, Cast) or (isinstance(value, Select) and not _weight(value.condition, costly)) else 1.0
+    )
     divided = (isinstance(value, Binary) and value.op == "div") or (isinstance(value, Unary) and "sqrt" in value.op)
-    own = _COSTLY if costly_value(value) else _DIVIDED if divided else own
-    return own + sum(map(_weight, operands(value)))
+    own = costly if costly_value(value) else _DIVIDED if divided else own
+    return own + sum(_weight(operand, costly) for operand in operands(value))

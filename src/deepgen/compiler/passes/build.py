@@ -227,9 +227,9 @@ def _with_carry(statement: Stmt, name: str, carry: Buffer, at: Index) -> Stmt:
     return Seq((Store(carry.name, (at,), value), replace(statement, value=kept)))
 
 
-def dense(name: str, dtype: str, shape: Sequence[int], scope: str = "parameter") -> Buffer:
+def dense(name: str, dtype: str, shape: Sequence[int]) -> Buffer:
     strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-    return Buffer(name, dtype, tuple(shape), strides, scope)
+    return Buffer(name, dtype, tuple(shape), strides, "parameter")
 
 
 def stored(planned: Planned, places: Sequence[Index]) -> tuple[Index, ...]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop
-from deepgen.compiler.schedule.steps import BLOCKS, THREADS, UNROLL
+from deepgen.compiler.schedule.steps import BLOCKS, THREADS, UNROLL, MemoryScope
 from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Read, Value, reads, with_indices, with_reads
 from deepgen.vocabulary import dtype
@@ -35,7 +35,7 @@ class Buffer:
     dtype: str
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    scope: str
+    scope: MemoryScope | Literal["parameter", "fragment"]  # fragments are operands of matrix products
     lanes: int = 0
     offset: int | None = None
     swizzle: int = 0  # of shared memory: how many bits of a place are changed by those of its row

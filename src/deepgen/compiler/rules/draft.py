@@ -202,7 +202,7 @@ class Draft:
             if kind == s.PARALLEL and self.tasks is None:
                 self.tasks = self._find(stage, name)[1].extent
 
-    def cache_write(self, stage: str, name: str, scope: str) -> None:
+    def cache_write(self, stage: str, name: str, scope: s.MemoryScope) -> None:
         self._restructure(s.CacheWrite(stage, name, scope))
         self._start(stage)
         self._start(name)
@@ -259,13 +259,13 @@ class Draft:
             places = (*places, s.LayoutPlace(grouped, 1, group_of))
         self.step(s.Layout(stage, places))
 
-    def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "global") -> None:
+    def compute_at(self, stage: str, consumer: str, loop: str, scope: s.MemoryScope = "global") -> None:
         """Its loops then run over what one iteration of the consumer's loop reads."""
         self._start(stage, self.extents[stage] | self.region(stage, consumer, loop))
         self.step(s.ComputeAt(stage, consumer, loop))
         self.scoped(stage, scope)
 
-    def scoped(self, stage: str, scope: str) -> None:
+    def scoped(self, stage: str, scope: s.MemoryScope) -> None:
         """Where a stage that is not a result is kept."""
         if scope != self.scopes.get(stage, "global"):
             self.step(s.SetScope(stage, scope))

@@ -21,16 +21,11 @@ def reads_of(stage: Stage, name: str) -> tuple[Read, ...]:
     return tuple(r for r in reads(stage.value) if r.tensor == name)
 
 
-def coefficient(index: Index, axis: str) -> int | None:
-    """By how much one step along the axis moves the index; None where that is not always the same."""
-    return index.step(axis)
-
-
 def stride(expression: Expression, read: Read, axis: str) -> int | None:
     """By how many elements of a dense tensor one step along the axis moves a read; None: not always the same."""
     total, size = 0, 1
     for index, length in zip(reversed(read.indices), reversed(expression.shape_of(read.tensor)), strict=True):
-        moved = coefficient(index, axis)
+        moved = index.step(axis)
         if moved is None:
             return None
         total += moved * size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deepgen.compiler.schedule.steps import SERIAL, LayoutPlace, StorageAlign
+from deepgen.compiler.schedule.steps import SERIAL, LayoutPlace, MemoryScope, StorageAlign
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, Stage, reads
 
@@ -38,7 +38,7 @@ class Planned:
     extents: Mapping[str, int]
     guards: tuple[Index, ...] = ()
     at: tuple[str, str] | None = None  # the consumer and its loop
-    scope: str = "global"
+    scope: MemoryScope = "global"
     order: tuple[LayoutPlace[int], ...] = ()
     aligned: tuple[StorageAlign, ...] = ()
     depth_of_pipeline: int = 1  # how many buffers it has

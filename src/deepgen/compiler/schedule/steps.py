@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 Number: TypeAlias = "int | str"
 N_co = TypeVar("N_co", covariant=True)
 
 # Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
-SCOPES = ("global", "shared", "warp", "register")
+MemoryScope: TypeAlias = Literal["global", "shared", "warp", "register"]
+SCOPES: tuple[MemoryScope, ...] = get_args(MemoryScope)
 SERIAL, PARALLEL, UNROLL, VECTOR = "serial", "parallel", "unroll", "vector"
 SCAN = "scan"  # a loop along which a stage is scanned, done in vectors
 BLOCKS, THREADS = ("block.x", "block.y", "block.z"), ("thread.x", "thread.y", "thread.z")
@@ -109,7 +110,7 @@ class CacheRead:
     phrase: ClassVar[str] = "{tensor}: as {name} in {scope}, read by {readers}"
     tensor: str
     name: str
-    scope: str
+    scope: MemoryScope
     readers: tuple[str, ...]
     dtype: str | None = None
 
@@ -121,14 +122,14 @@ class CacheWrite:
     phrase: ClassVar[str] = "{stage}: as {name} in {scope}"
     stage: str
     name: str
-    scope: str
+    scope: MemoryScope
 
 
 @dataclass(frozen=True)
 class SetScope:
     phrase: ClassVar[str] = "{stage}: {scope}"
     stage: str
-    scope: str
+    scope: MemoryScope
 
 
 @dataclass(frozen=True)

@@ -131,13 +131,13 @@ class Plan:
         self.stages = (*self.stages, *steps)
         self.expression = changed(self.expression, steps) if steps else self.expression
 
-    def cache_read(self, tensor: str, name: str, readers: Sequence[str], scope: str = "shared") -> None:
+    def cache_read(self, tensor: str, name: str, readers: Sequence[str], scope: s.MemoryScope = "shared") -> None:
         self.restructure(s.CacheRead(tensor, name, scope, tuple(readers)))
 
-    def cache_write(self, stage: str, name: str, scope: str) -> None:
+    def cache_write(self, stage: str, name: str, scope: s.MemoryScope) -> None:
         self.restructure(s.CacheWrite(stage, name, scope))
 
-    def added_up(self, sums: Stage, scope: str) -> str:
+    def added_up(self, sums: Stage, scope: s.MemoryScope) -> str:
         """Where sums themselves are stored, they are added up in that scope: the name of the stage that does it."""
         if self.part.last.name != sums.name:
             return sums.name
@@ -171,7 +171,7 @@ class Plan:
             self.annotate(stage, kind, name)
         return [outer, *names]
 
-    def compute_at(self, stage: str, consumer: str, loop: str, scope: str = "") -> None:
+    def compute_at(self, stage: str, consumer: str, loop: str, scope: s.MemoryScope | None = None) -> None:
         self.step(*([s.SetScope(stage, scope)] if scope else []), s.ComputeAt(stage, consumer, loop))
 
     def sketch(self, first: tuple[s.Step, ...] = ()) -> Sketch:
