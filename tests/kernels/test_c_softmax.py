@@ -25,8 +25,8 @@ def test_results_are_right_on_any_sizes(name: str, method: str) -> None:
     here = targets.resolve("cpu")
     operator = softmax(9, 37, dtype=name)
     configs = FAMILY.space(operator, here).restrict({"METHOD": method}).sample(2, seed=len(name))
-    for kernel in (FAMILY.emit(operator, here, config) for config in configs):
-        runs = Runs(kernel, here)
+    for flag, config in zip(("-O3", "-O1"), configs, strict=True):
+        runs = Runs(FAMILY.emit(operator, here, config), here, flag)
         for rows, cols in SIZES:
             for probe in PROBES:
                 assert runs.wrong(softmax(rows, cols, dtype=name), probe) == ""
