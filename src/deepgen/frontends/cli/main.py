@@ -32,7 +32,10 @@ _COMMANDS = {
     "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
     "resume": ("tune:resume", "Resume a study."),
     "top": ("show:top", "Show the fastest configs of a study."),
-    "show": ("show:show", "Show a study's result, or a trial, its source, its assembly or its schedule."),
+    "show": (
+        "show:show",
+        "Show a study's result, or a trial, its source, its assembly or its schedule; or what a file would tune.",
+    ),
     "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
     "judge": (
         "judge:judge",

@@ -307,7 +307,7 @@ def _with_flat_rows(flat: Flat, plan: Plan) -> None:
         _packed(plan, packed_name(product.right.tensor, set()), along_of(product.right, product))
 
 
-_MOST_IN_TURN = 8  # parts that a thread reads one after another
+_MOST_SERIAL = 8  # parts that a thread reads one after another
 
 
 class SplitSums:
@@ -323,7 +323,7 @@ class SplitSums:
         sums, count = plan.part.reduction, plan.form.facts
         assert sums is not None
         together = rows.ShortRows() if rows.why_no_columns(sums) else rows.Columns()
-        (way,) = (threads.ByThreads() if count <= _MOST_IN_TURN else together).apply(plan, stage)
+        (way,) = (threads.ByThreads() if count <= _MOST_SERIAL else together).apply(plan, stage)
         way.names, way.suffix = plan.names, f"_split{count}"
         way.workspace = workspace_bytes(prod(sums.shape), count)
         return [way]
