@@ -1,17 +1,17 @@
-"""A schedule rule of your own: what reads a tensor across its rows, as a transposition does, by tiles in shared memory.
+"""A schedule rule of your own: images with channels last, as planes, through shared memory.
 
-deepgen's own rules let each thread read what it stores: neighbours of a result then lie a whole row apart in memory.
-This rule has a block read a square tile along the rows of the tensor, and store it along those of the result.
+deepgen's own rules transpose where both axes are long. Where one has a few elements, as the colours of an image, each
+thread reads what it stores: neighbours of a result lie some elements apart, and each line is read for every colour.
+This rule has a block read a run of pixels as it lies, and store it plane by plane.
 
-Run it to tune a transposition on this machine's GPU, with the rule and without; where there is none, it shows what the
-rule offers:
+Run it to tune that on this machine's GPU, with the rule and without; where there is none, it shows what the rule does:
 
     python examples/own_rule.py [cuda:native]
 
 An installed package offers the rule to every study by an entry point, and needs no line of its user's:
 
     [project.entry-points."deepgen.schedule_rules"]
-    transpose-tiles = "own_rule:TransposeTiles"
+    planes = "own_rule:Planes"
 """
 
 from __future__ import annotations
@@ -19,71 +19,67 @@ from __future__ import annotations
 import sys
 
 import deepgen as dg
-from deepgen.extend import Gpu, Missing, Plan, Read, Rules, Stage, dtype, plain, reads, steps, targets
+from deepgen.extend import Gpu, Missing, Plan, Read, Rules, Stage, dtype, plain, reads, targets
 from deepgen.operators.expr.operator import as_operator
 
-BANKS = 4  # bytes of a bank of shared memory
+FEW = 32  # channels: ours transpose where there are more
 
 
-class TransposeTiles:
-    """Of a stage that reads one tensor along another axis than it stores."""
+class Planes:
+    """Of a stage that reads one tensor whose last axis is short, and another one of the stage's."""
 
-    name, exclusive, targets = "Transpose-Tiles", False, (Gpu,)
+    name, exclusive, targets = "Planes", False, (Gpu,)
 
     def declines(self, draft: Plan, stage: Stage) -> str | None:
         if stage.reduce is not None or draft.part.sums:
             return "it reduces what it reads"
-        return None if self._crossed(draft, stage) else "it reads no tensor along another axis than it stores"
+        return None if self._interleaved(draft, stage) else "it reads no tensor with few channels last"
 
-    def _crossed(self, draft: Plan, stage: Stage) -> Read | None:
+    def _interleaved(self, draft: Plan, stage: Stage) -> Read | None:
         """What it reads so: a tensor, at places that are the stage's axes in another order."""
-        tensors, own = {one.name for one in draft.expression.tensors}, [axis.name for axis in stage.axes]
+        tensors, extents = {one.name for one in draft.expression.tensors}, {a.name: a.extent for a in stage.axes}
         for read in reads(stage.value):
             places = [plain(index) or "" for index in read.indices]
-            if read.tensor in tensors and sorted(places) == sorted(own) and places[-1:] != own[-1:]:
-                return read
+            if read.tensor in tensors and sorted(places) == sorted(extents) and 1 < extents[places[-1]] < FEW:
+                return read if places[-1] != stage.axes[-1].name else None
         return None
 
     def apply(self, draft: Plan, stage: Stage) -> list[Plan]:
-        read = self._crossed(draft, stage)
+        read = self._interleaved(draft, stage)
         assert read is not None
-        way, tile, size = draft.branch("transposed"), f"{read.tensor}.tile", dtype(read.dtype).bytes
-        places = [plain(index) for index in read.indices]
-        rows, columns = str(places[-1]), stage.axes[-1].name  # what runs along rows of the tensor, and of the result
-        side = way.knob("side", (16, 32, 64), 32)
-        threads = way.knob("threads", (128, 256, 512), 256)
-        run = way.knob("run", (1, 2, 4), 1)
-        way.require(side * side * size * 2 <= draft.target.shared_per_block, "a tile fits in shared memory")
+        way, run, size = draft.branch("planes"), f"{read.tensor}.run", dtype(read.dtype).bytes
+        channels, pixels = str(plain(read.indices[-1])), stage.axes[-1].name
+        count = next(axis.extent for axis in stage.axes if axis.name == channels)
+        side = way.knob("side", (64, 128, 256, 512), 256)
+        threads = way.knob("threads", (64, 128, 256), 128)
+        width = way.knob("width", (1, 2, 4), 1)
+        way.require(side * count * size * 2 <= draft.target.shared_per_block, "a run fits in shared memory")
 
-        # What is stored: a block has a square of the two axes, and its threads take neighbours along the rows of it.
-        way.cache_read(read.tensor, tile, (stage.name,), "shared")
-        split = {name: way.split(stage.name, name, (side,)) for name in (rows, columns)}
-        others = [axis.name for axis in stage.axes if axis.name not in split]
-        blocks, inside = [*others, split[rows][0], split[columns][0]], [split[rows][1], split[columns][1]]
-        way.reorder(stage.name, [*blocks, *inside])
+        # What is stored: a block has a run of pixels in all planes, and its threads take neighbours along a plane.
+        way.cache_read(read.tensor, run, (stage.name,), "shared")
+        outer, own = way.split(stage.name, pixels, (side,))
+        blocks = [*(axis.name for axis in stage.axes if axis.name not in (channels, pixels)), outer]
+        way.reorder(stage.name, [*blocks, channels, own])
         block = way.fuse(stage.name, blocks)
         way.annotate(stage.name, "block.x", block)
-        way.deal(stage.name, inside, ("thread.x", threads), ("vector", run))
+        way.deal(stage.name, [channels, own], ("thread.x", threads), ("vector", width))
 
-        # What is copied: the same square, along the rows of the tensor. They lie an odd number of words apart, so that
-        # threads that read across them meet different banks.
-        way.compute_at(tile, stage.name, block)
-        way.deal(tile, [axis.name for axis in way.stage(tile).axes], ("thread.x", threads), ("vector", run))
-        words = max(1, BANKS // size)
-        way.step(steps.StorageAlign(tile, places.index(columns), 2 * words, words))
+        # What is copied: the same pixels, as they lie.
+        way.compute_at(run, stage.name, block)
+        way.deal(run, [axis.name for axis in way.stage(run).axes], ("thread.x", threads), ("vector", width))
         way.finish(stage.name)
         return [way]
 
 
-def transposition(rows: int, columns: int) -> object:
-    x = dg.tensor("x", (columns, rows))
-    return dg.compute("y", (rows, columns), lambda i, j: x[j, i])
+def planes(images: int, height: int, width: int, channels: int, of: str = "f32") -> object:
+    x = dg.tensor("x", (images, height, width, channels), of)
+    return dg.compute("y", (images, channels, height, width), lambda n, c, h, w: x[n, h, w, c])
 
 
 def race(target: str) -> None:
-    operator = transposition(4096, 8192)
+    operator = planes(32, 512, 512, 3)
     seconds = {}
-    for name, rules in (("without", []), ("with", [TransposeTiles()])):
+    for name, rules in (("without", []), ("with", [Planes()])):
         study = dg.tune(operator, target=target, rules=rules, family="rules", trials=30, baselines=False)
         seconds[name] = study.best().seconds
         print(f"{name} the rule: {seconds[name] * 1e6:.1f} us, {study.best().trial.config}")
@@ -92,7 +88,7 @@ def race(target: str) -> None:
 
 def offer(target: str) -> None:
     """The loops that the rule makes, of which a kernel can be built anywhere."""
-    operator, family = as_operator(transposition(4096, 8192)), Rules([TransposeTiles()])
+    operator, family = as_operator(planes(32, 512, 512, 3)), Rules([Planes()])
     device = targets.resolve(target)
     print(family.schedule_text(operator, device, family.default(operator, device)))
 

@@ -26,25 +26,25 @@ from deepgen.vocabulary import Kernel
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rule.py"
 sys.path.append(str(EXAMPLE.parent))
-from own_rule import TransposeTiles, transposition  # noqa: E402
+from own_rule import Planes, planes  # noqa: E402
 
 pytestmark = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
 
 
-def several_axes() -> Any:
-    x, b = dg.tensor("x", (3, 40, 33), "f16"), dg.tensor("b", (33, 3, 40), "f16")
-    return dg.compute("y", (33, 3, 40), lambda i, j, k: x[j, k, i] * 2 + b[i, j, k])
+def with_bias() -> Any:
+    x, b = dg.tensor("x", (3, 70, 4), "f16"), dg.tensor("b", (4, 3, 70), "f16")
+    return dg.compute("y", (4, 3, 70), lambda i, j, k: x[j, k, i] * 2 + b[i, j, k])
 
 
 @pytest.mark.parametrize("name", ["cuda:sm_80", "hip:gfx90a"])
-def test_tiles_are_stored_across(name: str, tmp_path: Path) -> None:
-    family, gpu = Rules([TransposeTiles()]), targets.resolve(name)
-    sizes: list[dict[str, Any]] = [{"side": 32, "threads": 256, "run": 1}, {"side": 16, "threads": 128, "run": 4}]
-    for place, (expression, size) in enumerate(zip((transposition(50, 70), several_axes()), sizes, strict=True)):
+def test_runs_are_stored_plane_by_plane(name: str, tmp_path: Path) -> None:
+    family, gpu = Rules([Planes()]), targets.resolve(name)
+    sizes: list[dict[str, Any]] = [{"side": 64, "threads": 64, "width": 1}, {"side": 128, "threads": 128, "width": 2}]
+    for place, (expression, size) in enumerate(zip((planes(2, 3, 70, 3), with_bias()), sizes, strict=True)):
         operator: Any = as_operator(expression)
-        assert [sketch.name for sketch in family.sketches(operator, gpu)] == ["transposed", "threads"]
+        assert [sketch.name for sketch in family.sketches(operator, gpu)] == ["planes", "threads"]
         assert [sketch.name for sketch in Rules().sketches(operator, gpu)] == ["threads"]
-        kernel = family.emit(operator, gpu, {"sketch": "transposed", **size})
+        kernel = family.emit(operator, gpu, {"sketch": "planes", **size})
         (tmp_path / str(place)).mkdir()
         assert not simt.wrong(kernel, simt.build(kernel, tmp_path / str(place)), operator)
 
@@ -85,26 +85,26 @@ def test_an_installed_package_offers_it_to_every_study(target: str, why: str | N
     about = tmp_path / "own_rule-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-rule\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[deepgen.schedule_rules]\ntranspose-tiles = own_rule:TransposeTiles\n")
+    (about / "entry_points.txt").write_text("[deepgen.schedule_rules]\nplanes = own_rule:Planes\n")
     words = ("space", "gemm", "MNK=64", "--target", target, "--family", "rules", "--why", "--json")
     answers = json.loads(deepgen(*words, path=str(tmp_path)))["rules"]
-    assert next((row["why"] for row in answers if row["rule"] == "Transpose-Tiles"), None) == why
+    assert next((row["why"] for row in answers if row["rule"] == "Planes"), None) == why
 
 
 def test_it_is_tuned_on_a_gpu_and_another_process_finds_it_again(tmp_path: Path) -> None:
     needs.toolchain(targets.resolve("cuda:sm_90a"), "cuda")
     with emulated(tmp_path / "gpu", SimtCuda):
         study = dg.tune(
-            transposition(40, 50), target="cuda:sm_90a", rules=[TransposeTiles()], trials=3,
-            knobs={"sketch": ["transposed"], "threads": [128]}, baselines=False, out=tmp_path / "studies",
+            planes(2, 3, 70, 3), target="cuda:sm_90a", rules=[Planes()], trials=3,
+            knobs={"sketch": ["planes"], "threads": [128]}, baselines=False, out=tmp_path / "studies",
         )  # fmt: skip
     folder = str(study.folder)
-    assert study.best().trial.config["sketch"] == "transposed"
-    assert study.definition["rules"] == [{"name": "Transpose-Tiles"}]
+    assert study.best().trial.config["sketch"] == "planes"
+    assert study.definition["rules"] == [{"name": "Planes"}]
     shown = deepgen("show", folder, "--rules")
-    assert "chosen: transposed" in shown and max(map(len, shown.splitlines())) <= 80
+    assert "chosen: planes" in shown and max(map(len, shown.splitlines())) <= 80
     by_rule = {row["rule"]: row for row in json.loads(deepgen("show", folder, "--rules", "--json"))["rules"]}
-    assert next(iter(by_rule)) == "Transpose-Tiles" and by_rule["Transpose-Tiles"]["chosen"]
+    assert next(iter(by_rule)) == "Planes" and by_rule["Planes"]["chosen"]
     assert by_rule["Threads"]["sketches"] == ["threads"]
     assert by_rule["Matrix-Units"]["why"] == "it reduces nothing by itself"
-    assert "x.tile" in deepgen("show", folder, "--schedule")
+    assert "x.run" in deepgen("show", folder, "--schedule")

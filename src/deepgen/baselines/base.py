@@ -39,8 +39,8 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class NewResult:
-    """For a library that has no form of a call with a given output. On processors, `call` alone is timed; `keep` then
-    copies the result to the output.
+    """For a library that has no form of a call with a given output. `call` alone is timed; `keep` then copies the
+    result to the output.
     """
 
     call: Callable[[], Any]
@@ -48,6 +48,15 @@ class NewResult:
 
     def __call__(self) -> None:
         self.keep(self.call())
+
+    def apart(self) -> tuple[Callable[[], None], Callable[[], object]]:
+        """The call, and what copies its latest result, if there is one."""
+        latest: list[Any] = []
+
+        def call() -> None:
+            latest[:] = [self.call()]
+
+        return call, lambda: [self.keep(result) for result in latest]
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,6 @@ class TorchCpu:
             return f"torch on the CPU does not run on {target.name}"
         if isinstance(operator, Gemm) and operator.a in _INTEGERS:
             return _unfit_integers(operator)
-        if not isinstance(operator, (Gemm, Softmax)):
-            return torch_named.unfit(operator) or _uninstalled()
         return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], Any]:
@@ -90,7 +88,7 @@ def _unfit_integers(operator: Gemm) -> str | None:
         return "torch._int_mm takes no batch"
     if operator.alpha != 1.0 or operator.beta != 0.0 or operator.bias or operator.activation != "none":
         return "torch._int_mm has no alpha, beta, bias or activation"
-    return _uninstalled()
+    return uninstalled()
 
 
 def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callable[[], Any]:
@@ -101,9 +99,9 @@ def _integer_product(torch: Any, operator: Gemm, t: Mapping[str, Any]) -> Callab
 def unfit(operator: Operator) -> str | None:
     """Why torch cannot compute this, wherever it runs; None when it can."""
     if isinstance(operator, Softmax):
-        return _uninstalled()
+        return uninstalled()
     if not isinstance(operator, Gemm):
-        return f"torch is compared on products and softmax, not on {operator.name}"
+        return torch_named.unfit(operator) or uninstalled()
     if operator.a not in _DTYPES or not operator.a == operator.b == operator.c:
         return "torch multiplies matrices of one floating dtype (" + ", ".join(_DTYPES) + ")"
     if operator.scales != "none":
@@ -112,10 +110,10 @@ def unfit(operator: Operator) -> str | None:
         return "torch has no single call for bias together with alpha or beta"
     if (operator.bias or operator.beta != 0.0) and operator.batch > 1:
         return "torch has no single call for a batch with bias or beta"
-    return _uninstalled()
+    return uninstalled()
 
 
-def _uninstalled() -> str | None:
+def uninstalled() -> str | None:
     return None if find_spec("torch") else "torch is not installed (pip install torch)"
 
 

@@ -8,13 +8,14 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from deepgen.baselines import torch_named
+from deepgen.baselines import torch_expression, torch_named
 from deepgen.baselines.base import PackedAhead
 from deepgen.baselines.products import factors, product
-from deepgen.baselines.torch_cpu import bound, imported, shared_array, unfit
+from deepgen.baselines.torch_cpu import bound, imported, shared_array, unfit, uninstalled
 from deepgen.operators import Gemm, Operator, Softmax
+from deepgen.operators.expr.operator import Expressed
 from deepgen.targets import Target
-from deepgen.vocabulary import BadInput, Missing
+from deepgen.vocabulary import Missing
 
 
 class TorchGpu:
@@ -24,14 +25,19 @@ class TorchGpu:
     imports = ("torch",)
 
     def missing(self, operator: Operator, target: Target) -> str | None:
-        return unfit(operator) if target.runner == "gpu" else f"torch on a GPU does not run on {target.name}"
+        if target.runner != "gpu":
+            return f"torch on a GPU does not run on {target.name}"
+        if operator.name in torch_named.CONVOLUTIONS:
+            return "torch calls cuDNN, which is compared by itself"
+        return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         torch = gpu_torch()
         t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
         if isinstance(operator, Softmax):
             return partial(torch.softmax, t["x"], 1, out=t["y"])
-        operator = product(operator, "torch")
+        if not isinstance(operator, Gemm):
+            return torch_named.call_of(torch, operator, t)
         torch.backends.cuda.matmul.allow_tf32 = operator.a == "tf32"
         return bound(torch, operator, t)
 
@@ -166,21 +172,27 @@ class TorchCompile:
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner not in ("cpu", "gpu"):
             return f"torch does not run on {target.name}"
-        return unfit(operator)
+        if isinstance(operator, (Gemm, Softmax)):
+            return unfit(operator)
+        if not isinstance(operator, Expressed):
+            return f"torch has no {operator.name} here"
+        return torch_expression.unfit(operator.expression()) or uninstalled()
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
-        if not isinstance(operator, (Gemm, Softmax)):
-            raise BadInput(f"torch has no {operator.name} here")
-        of = operator.a if isinstance(operator, Gemm) else operator.dtype
+        of = {tensor.name: tensor.dtype.name for tensor in operator.tensors()}
         on_gpu = any(hasattr(tensor, "__cuda_array_interface__") for tensor in tensors.values())
         if on_gpu:
             torch = gpu_torch()
-            torch.backends.cuda.matmul.allow_tf32 = of == "tf32"
+            torch.backends.cuda.matmul.allow_tf32 = "tf32" in of.values()
             t = {name: shared(torch, tensor) for name, tensor in tensors.items()}
         else:
             torch = imported(threads)
-            t = {name: shared_array(torch, array, of) for name, array in tensors.items()}
-        compute = _softmax(torch, t) if isinstance(operator, Softmax) else _product(torch, operator, t)
+            t = {name: shared_array(torch, array, of[name]) for name, array in tensors.items()}
+        if isinstance(operator, Expressed):
+            compute = torch_expression.call_of(torch, operator.expression(), t)
+        else:
+            plain = isinstance(operator, Softmax)
+            compute = _softmax(torch, t) if plain else _product(torch, product(operator, "torch"), t)
         compiled = torch.compile(compute, mode="max-autotune-no-cudagraphs", fullgraph=True, dynamic=False)
         compiled()
         run: Callable[[], None] = compiled

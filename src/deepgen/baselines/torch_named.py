@@ -1,4 +1,5 @@
-"""torch's calls for operators that are told by words: convolutions, normalisations, sums of rows and running sums."""
+"""torch's calls for operators that are told by words (convolutions, normalisations, sums of rows and running sums), or
+by an expression."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from deepgen.baselines import torch_expression
 from deepgen.baselines.base import NewResult
 from deepgen.operators import Operator, is_built_in
 from deepgen.operators.expr.layouts import PackedLayout, filter_layout
+from deepgen.operators.expr.operator import Expressed
 from deepgen.operators.words import NONE
 
 Words: TypeAlias = "Mapping[str, Any]"
@@ -22,6 +25,8 @@ CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2
 
 def unfit(operator: Operator, *, packed: bool = False) -> str | None:
     """Why torch has no single call for it; None when it has. `packed`: weights are brought into its order before."""
+    if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
+        return torch_expression.unfit(operator.expression())
     if not (operator.name in CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
         return f"torch has no single call for {operator.name} here"
     words = operator.parameters()
@@ -30,13 +35,20 @@ def unfit(operator: Operator, *, packed: bool = False) -> str | None:
     if is_packed(words) and not packed:
         return f"torch has no {operator.name} of weights packed as {words['weight_layout']}"
     epilogue = words.get("epilogue", "none")
-    if epilogue not in ("none", *(("bias",) if operator.name in CONVOLUTIONS else ())):
+    if epilogue not in ("none", "bias"):
         return f"torch has no single call for {operator.name} with {epilogue}"
     return None
 
 
+def _is_one_call(operator: Operator) -> bool:
+    named = operator.name in _CALLS and is_built_in(operator)
+    return named and operator.parameters().get("epilogue", "none") == "none"
+
+
 def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
     """The call on these tensors, of an operator that torch is fit for."""
+    if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
+        return torch_expression.call_of(torch, operator.expression(), t)
     words = operator.parameters()
     if operator.name not in CONVOLUTIONS:
         return _CALLS[operator.name](torch, words, t)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -174,3 +175,12 @@ def printable(text: str) -> str:
     return "".join(
         c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
     )
+
+
+def html_table(title: str, rows: Mapping[str, str]) -> str:
+    """For notebooks: a heading and a row for each fact. All of it may be somebody else's, so all of it is escaped."""
+    cells = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(text)}</td></tr>'
+        for name, text in rows.items()
+    )
+    return f"<b>{escape(title)}</b><table>{cells}</table>"

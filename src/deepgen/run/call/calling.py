@@ -19,7 +19,7 @@ from deepgen.run.call.devices import Device
 from deepgen.run.call.firing import Apart, Fire, firing
 from deepgen.run.call.native import renewed_lock
 from deepgen.targets.gpu_driver import DriverError
-from deepgen.vocabulary import BadInput, Kernel, dtype, html
+from deepgen.vocabulary import BadInput, Kernel, dtype, foreign
 
 Arrays: TypeAlias = "dict[str, Any]"
 T = TypeVar("T")
@@ -111,7 +111,9 @@ class Loaded:
             "call": self._arguments.usage(),
         }
         serves = "; ".join(words for _, words in self.kernel.requirements)
-        return html.table(f"deepgen kernel {self.kernel.name}", facts | ({"requires": serves} if serves else {}))
+        return foreign.html_table(
+            f"deepgen kernel {self.kernel.name}", facts | ({"requires": serves} if serves else {})
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """By where it came from: a process that unpickles it loads it from there under the same rules."""

@@ -12,7 +12,7 @@ from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
 from deepgen.toolchains.flags import require_plain
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
-from deepgen.vocabulary import DeepgenError, Kernel, Trial, html
+from deepgen.vocabulary import DeepgenError, Kernel, Trial, foreign
 
 if TYPE_CHECKING:
     from deepgen.tuning.study.study import Study
@@ -64,7 +64,7 @@ class Best:
             "config": ", ".join(f"{knob}={value}" for knob, value in self.trial.config.items()),
             "folder": str(self.study.folder),
         }
-        return html.table("deepgen winner", facts)
+        return foreign.html_table("deepgen winner", facts)
 
     def _speed(self) -> str:
         fast = self.study.speed(self.seconds)

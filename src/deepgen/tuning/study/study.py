@@ -28,7 +28,7 @@ from deepgen.tuning.study.glance import described, known_shapes
 from deepgen.tuning.study.journal import Journal
 from deepgen.tuning.study.text import Row, as_frame, bound_text, rate_text, seconds_text
 from deepgen.tuning.study.winner import WINNER, Stored, read_winner
-from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign, html
+from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, Trial, finding, foreign
 from deepgen.vocabulary.measurement import ONE
 from deepgen.vocabulary.registry import Registry
 
@@ -99,7 +99,7 @@ class Study:
         return f"<deepgen study of {facts['operator']} on {facts['target']}: {rest_text}>"
 
     def _repr_html_(self) -> str:
-        return html.table("deepgen study", self._shown())
+        return foreign.html_table("deepgen study", self._shown())
 
     def _shown(self) -> dict[str, str]:
         """A short summary for people. Never fails: debuggers call it too."""
