@@ -1,7 +1,7 @@
 # From a fresh clone: `make demo` tunes a GEMM on this machine, `make test` runs the tests.
 # Both make their own virtual environment in .venv and install what they need into it.
 
-PYTHON ?= $(shell .ci/python)
+PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -120,32 +120,3 @@ def test_one_sentence_says_which_programs_are_missing(tmp_path: Path) -> None:
     )
     assert said.startswith("Tests that need gcc, g++, clang-19, ") and said.count("\n") == 1
     assert {"gcc", "qemu-user", "chromium", "cmake"} <= {*named.split()} and named.strip() in said
-
-
-def test_a_python_that_was_not_optimised_gives_way_to_the_systems_of_its_version(tmp_path: Path) -> None:
-    """Pythons that write down what they are: whether they are optimised and complete, and their version."""
-
-    def python(name: str, optimised: bool, whole: bool, version: str) -> Path:
-        path = tmp_path / name
-        path.write_text(f"""#!/bin/sh
-case "$2" in
-*CONFIG_ARGS*) {str(optimised).lower()} ;;
-*ensurepip*) {str(whole).lower()} ;;
-*) echo {version} ;;
-esac
-""")
-        path.chmod(0o755)
-        return path
-
-    def chosen(system: Path) -> str:
-        words = [ROOT / ".ci/python", system]
-        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        return subprocess.run(words, env=path, capture_output=True, text=True, check=True).stdout.strip()
-
-    system = python("system", True, True, "3 11")
-    python("python3", False, True, "3 11")
-    assert chosen(system) == str(system)
-    assert chosen(tmp_path / "nowhere") == chosen(python("part", True, False, "3 11")) == "python3"
-    assert chosen(python("older", True, True, "3 10")) == "python3"
-    python("python3", True, True, "3 11")
-    assert chosen(system) == "python3"
