@@ -81,7 +81,7 @@ def test_every_fault_has_its_verdict_and_a_sentence(study: dg.Study, name: str) 
 def test_good_kernels_are_not_blamed_for_their_neighbours(study: dg.Study) -> None:
     verdicts = Counter(t.measurement.verdict for t in study.trials() if fault_of(t.config) is None)
     # On a machine that does other work besides, a time or two may stay unsettled; that is said, not hidden.
-    assert verdicts[Verdict.CORRECT] >= 87
+    assert verdicts[Verdict.CORRECT] >= 88
     assert set(verdicts) <= {Verdict.CORRECT, Verdict.UNSTABLE}
 
 

@@ -16,6 +16,7 @@ from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
 from deepgen.operators import Operator, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
+from deepgen.operators.named.convolutions import CHANNELS, IMAGES
 from deepgen.vocabulary import BadInput
 
 
@@ -163,7 +164,7 @@ def _convolved(x: Any, weight: Any, bias: Any, options: Mapping[str, Any], group
         return None
     image, filters, words = laid
     words |= {word: _each(value, dimensions) for word, value in options.items()}
-    words |= {"N": x.shape[0], "k": [*weight.shape[2:]], "dtype": format_of(x)}
+    words |= {IMAGES: x.shape[0], "k": [*weight.shape[2:]], "dtype": format_of(x)}
     words |= dict(zip(_SPACE[dimensions], x.shape[2:], strict=True))
     words |= {"CI": x.shape[1], "CO": weight.shape[int(transposed)]}
     words |= {"epilogue": "bias"} if bias is not None else {}
@@ -207,7 +208,7 @@ def _named(words: dict[str, Any], groups: int, dimensions: int, *, transposed: b
     if transposed or dimensions != 2:
         return ("conv_transpose2d" if transposed else f"conv{dimensions}d") if groups == 1 else None
     if groups == words["CI"] == words["CO"] and groups > 1 and words["layout"] == "nchw":
-        words["C"] = words.pop("CI")
+        words[CHANNELS] = words.pop("CI")
         del words["CO"]
         return "depthwise_conv2d"
     if groups == 1 and "epilogue" not in words and {*words["dilation"]} == {1}:

@@ -21,6 +21,7 @@ from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Own, Result
 from deepgen.operators.words import NONE, Word, shown
 from deepgen.vocabulary.errors import BadInput
 
+IMAGES, CHANNELS = "N", "C"  # words for how many there are
 _LETTERS = {1: "L", 2: "HW", 3: "DHW"}
 _SIDES = {"L": "length", "H": "height", "W": "width", "D": "depth"}
 
@@ -34,7 +35,7 @@ def _words(dimensions: int, *, channels: tuple[Word, ...] = (), more: tuple[Word
     last, first = f"n{space.lower()}c", f"nc{space.lower()}"
     both = (Word("CI", "input channels", needed=True), Word("CO", "output channels", needed=True))
     return (
-        Word("N", "batch size", needed=True),
+        Word(IMAGES, "batch size", needed=True),
         *(Word(side, f"{_SIDES[side]} of the input", needed=True) for side in space),
         *(channels or both),
         Word("k", "size of the filter, in all dimensions or in each", needed=True, sides=sides),
@@ -97,7 +98,7 @@ class _Convolution(Named):
 
     def result(self, channels: int, element: Any) -> Operand:
         """The stage of the result; `element` gives the sum for a batch, a channel and a place."""
-        shape = self.laid(self["N"], channels, self.outputs)
+        shape = self.laid(self[IMAGES], channels, self.outputs)
 
         def finished(*at: Position) -> Element:
             channel = len(at) - 1 if self.last else 1
@@ -147,7 +148,7 @@ class _Convolution(Named):
             raise BadInput(what, allowed="a divisor of both")
         own = ci // groups
         taps, over = self.taps(), reduce_axis("c", own)
-        x = tensor("x", self.laid(self["N"], ci, self.space), of)
+        x = tensor("x", self.laid(self[IMAGES], ci, self.space), of)
         weight = self.filters(own, co, of)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
@@ -182,12 +183,12 @@ class DepthwiseConv2d(_Convolution):
     """One filter for each channel: weight is k x k x C, or C x k x k with channels first."""
 
     name: ClassVar[str] = "depthwise_conv2d"
-    words: ClassVar[tuple[Word, ...]] = _words(2, channels=(Word("C", "channels", needed=True),))
+    words: ClassVar[tuple[Word, ...]] = _words(2, channels=(Word(CHANNELS, "channels", needed=True),))
 
     def build(self) -> Operand:
-        (of, wide, _), channels, taps = self.formats, self["C"], self.taps()
+        (of, wide, _), channels, taps = self.formats, self[CHANNELS], self.taps()
         kernel = self.each("k")
-        x = tensor("x", self.laid(self["N"], channels, self.space), of)
+        x = tensor("x", self.laid(self[IMAGES], channels, self.space), of)
         weight = tensor("weight", (*kernel, channels) if self.last else (channels, *kernel), of)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
@@ -220,7 +221,7 @@ class TransposedConv2d(_Convolution):
     def build(self) -> Operand:
         (of, wide, _), ci, co, strides = self.formats, self["CI"], self["CO"], self.each("stride")
         taps, over = self.taps(), reduce_axis("c", ci)
-        x = tensor("x", self.laid(self["N"], ci, self.space), of)
+        x = tensor("x", self.laid(self[IMAGES], ci, self.space), of)
         weight = self.filters(ci, co, of, swapped=True)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -151,8 +151,9 @@ def _mapped(file: BinaryIO, *, wanted: bool) -> Array | None:
     start, count = file.tell(), int(np.prod(shape, dtype=np.int64))
     array = None
     if wanted and not kind.hasobject:
-        order: Literal["C", "F"] = "F" if fortran else "C"
-        array = np.asarray(np.memmap(file, kind, "r", start, shape, order)) if count else np.empty(shape, kind)
+        laid = shape[::-1] if fortran else shape
+        array = np.asarray(np.memmap(file, kind, "r", start, laid)) if count else np.empty(laid, kind)
+        array = array.T if fortran else array
     file.seek(start + count * kind.itemsize)
     return array
 
