@@ -43,7 +43,7 @@ def squares_of(side: int, kind: str = "f32") -> Schedule:
 
 
 def calls(function: Function) -> list[str]:
-    return [s.name for s in walk(function.body) if isinstance(s, Call)]
+    return [s.what.name for s in walk(function.body) if isinstance(s, Call)]
 
 
 def text(expression: Expression, schedule: Schedule) -> str:

@@ -121,7 +121,7 @@ def passing(monkeypatch: pytest.MonkeyPatch) -> SimTime:
     ours = SimTime()
     for module in (progress, bounded, finals_module, race_module):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=ours.monotonic, time=ours.time))
-    monkeypatch.setattr(finals_module, "raced", lambda able, operator: [*able])
+    monkeypatch.setattr(finals_module, "raced", lambda able, operator, packs: [*able])
     return ours
 
 

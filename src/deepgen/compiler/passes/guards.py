@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import TypeGuard
 
 from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Store, walk, with_children
@@ -63,8 +64,17 @@ def edges(body: Stmt, _: Around) -> Stmt:
     guard = body.body
     if any((step := condition.step(body.variable)) is None or step >= 0 for condition in guard.conditions):
         return body
+    if all(_all_or_none(body, condition) for condition in guard.conditions):
+        return body  # asked once in any case
     last = tuple(condition.substitute({body.variable: body.extent - 1}) for condition in guard.conditions)
     return If(last, replace(body, body=guard.then), body)
+
+
+def _all_or_none(loop: For, condition: Index) -> bool:
+    """Whether it holds for all of a vector's elements where it holds for the first."""
+    first = condition.substitute({loop.variable: 0})
+    apart = gcd(*(times for _, times in first.terms))
+    return apart > 0 and first.constant % apart >= -(condition.step(loop.variable) or 0) * (loop.extent - 1)
 
 
 def pads(body: Stmt, around: Around) -> Stmt:
