@@ -69,8 +69,12 @@ print(study.folder)
 
 
 def write(folder: Path, version: int = 1, comment: str = "") -> Path:
+    return write_text(folder, comment + TEXT.replace("VERSION", str(version)))
+
+
+def write_text(folder: Path, text: str) -> Path:
     path = folder / "own.py"
-    path.write_text(comment + TEXT.replace("VERSION", str(version)))
+    path.write_text(text)
     # To Python, a file of the same size that was written within the same second is the one that it has compiled.
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
     return path

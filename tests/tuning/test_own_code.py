@@ -156,13 +156,13 @@ def test_another_reference_begins_a_new_study_and_says_so(tmp_path: Path) -> Non
     folder = tuned(tmp_path)
     path = tmp_path / "own.py"
     mended = path.read_text().replace("Answer(2.0 *", "Answer(2.5 *")
-    path.write_text(mended)
+    own_code.write_text(tmp_path, mended)
     after = tuned(tmp_path)
     assert after != folder and after.name.startswith(folder.name)
     notes = " ".join(text for _, text in Study.open(after).notes())
     assert f"reference of twice f32 n=1000 changed since {folder.name} was judged" in notes
     assert "earlier studies" not in notes, "what another reference called wrong may be right"
-    path.write_text("# a comment\n" + mended)
+    own_code.write_text(tmp_path, "# a comment\n" + mended)
     assert tuned(tmp_path, trials=26) == after, "a comment is no other reference"
     own_code.write(tmp_path)
     assert tuned(tmp_path, trials=26) == folder
