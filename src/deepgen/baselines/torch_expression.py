@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deepgen.operators.expr.index import Index, Iter
 from deepgen.operators.expr.nodes import (
     Binary,
     Cast,
@@ -52,8 +51,8 @@ def unfit(expression: Expression) -> str | None:
 
 
 def _unfit(stage: Stage) -> str | None:
-    places = [tuple(map(_plain, read.indices)) for read in reads(stage.value)]
-    places += [(_plain(one.index),) for one in walk(stage.value) if isinstance(one, Place)]
+    places = [tuple(index.plain for index in read.indices) for read in reads(stage.value)]
+    places += [(one.index.plain,) for one in walk(stage.value) if isinstance(one, Place)]
     if any(None in at or len({*at}) < len(at) for at in places):
         return f"torch has no few calls for the places that {stage.name} is of"
     axes = {axis.name for axis in (*stage.axes, *stage.reduced)}
@@ -62,11 +61,6 @@ def _unfit(stage: Stage) -> str | None:
     if stage.reduce == "prod" and len(stage.reduced) > 1:
         return f"torch multiplies along one axis at a time, not as {stage.name} does"
     return None
-
-
-def _plain(index: Index) -> str | None:
-    atom = index.terms[0][0] if len(index.terms) == 1 and not index.constant and index.terms[0][1] == 1 else None
-    return atom.name if isinstance(atom, Iter) else None
 
 
 def call_of(torch: Any, expression: Expression, tensors: Mapping[str, Any]) -> Callable[[], None]:
@@ -124,9 +118,9 @@ class _Evaluated:
         if isinstance(value, Const):
             return value.value
         if isinstance(value, Read):
-            return self._spread(self._values[value.tensor], [_plain(index) for index in value.indices])
+            return self._spread(self._values[value.tensor], [index.plain for index in value.indices])
         if isinstance(value, Place):
-            name = _plain(value.index)
+            name = value.index.plain
             device = next(iter(self._values.values())).device
             return self._spread(torch.arange(self._extents[name or ""], device=device), [name])
         if isinstance(value, Cast):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deepgen.operators.expr.index import Index, Iter
+from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Binary, Compare, Expression, Read, Select, Stage, Unary, Value, reads, walk
 
 _COSTLY = ("exp", "log", "tanh", "erf", "sigmoid", "sin", "cos")  # what is not computed twice without need
@@ -35,11 +35,7 @@ def stride(expression: Expression, read: Read, axis: str) -> int | None:
 
 def plain(index: Index) -> str | None:
     """The iterator that an index is, if it is nothing else."""
-    if len(index.terms) == 1 and not index.constant:
-        (atom, count) = index.terms[0]
-        if isinstance(atom, Iter) and count == 1:
-            return atom.name
-    return None
+    return index.plain
 
 
 def same_places(consumer: Stage, producer: Stage) -> tuple[str, ...] | None:

@@ -142,6 +142,12 @@ class Index:
         return head + "".join(f" {'-' if sign < 0 else '+'} {text}" for sign, text in others)
 
     @property
+    def plain(self) -> str | None:
+        """The iterator that it is, if it is nothing else."""
+        atom, times = self.terms[0] if len(self.terms) == 1 and not self.constant else (None, 0)
+        return atom.name if isinstance(atom, Iter) and times == 1 else None
+
+    @property
     def iterators(self) -> frozenset[str]:
         kept = self.__dict__
         if "iterators" not in kept:
