@@ -1,6 +1,6 @@
-"""Families of kernels, and in which order they are tried for an operator on a target: the first is the default.
+"""Kernel families, and their order for an operator on a target: the first is the default.
 
-Where several serve, they compete in one study: its space is the union of theirs, and the knob FAMILY comes first.
+If several support it, they compete in one study: its space is the union of theirs, and the knob FAMILY comes first.
 """
 
 from __future__ import annotations
@@ -40,9 +40,17 @@ FAMILIES: Registry[Callable[[], Generator]] = Registry(
         "simt_gemm": f"{_KERNELS}.gemm.simt_gemm:SimtGemm",
         "c_softmax": f"{_KERNELS}.softmax.c_softmax:CSoftmax",
         "simt_softmax": f"{_KERNELS}.softmax.simt_softmax:SimtSoftmax",
-        "c_conv2d": f"{_KERNELS}.conv2d.c_conv2d:CConv2d",
+        "c_attention": f"{_KERNELS}.attention.c_attention:CAttention",
+        "c_decode": f"{_KERNELS}.attention.c_attention:CDecode",
+        "mma_decode": f"{_KERNELS}.attention.mma_decode:MmaDecode",
+        "sm90_attention": f"{_KERNELS}.attention.sm90_attention:Sm90Attention",
+        "sm90_conv": f"{_KERNELS}.conv2d.sm90_conv:Sm90Conv",
+        "sm90_conv_copied": f"{_KERNELS}.conv2d.sm90_conv_copied:Sm90ConvCopied",
+        "mma_conv_few": f"{_KERNELS}.conv2d.mma_conv_few:MmaConvFew",
+        "simt_conv": f"{_KERNELS}.conv2d.simt_conv:SimtConv",
         "simt_conv2d": f"{_KERNELS}.conv2d.simt_conv2d:SimtConv2d",
         "rules": "deepgen.compiler.family:Rules",
+        "c_conv2d": f"{_KERNELS}.conv2d.c_conv2d:CConv2d",
         "rules_constant_weights": "deepgen.compiler.family:RulesConstantWeights",
         "sim_tiles": "deepgen.kernels.sim:SimTiles",
     },
@@ -52,6 +60,8 @@ RECIPES: Registry[Callable[[Mapping[str, Any]], Generator]] = Registry(
     "deepgen.recipes", "generator", {"own kernel": f"{_KERNELS}.own.triton_family:from_recipe"}
 )
 
+_OF_CPUS, _OF_GPUS = ("x86_", "rvv_", "c_"), ("sm90_", "skinny_", "mma_", "simt_")  # what names begin with
+_NEVER = {"cpu": _OF_GPUS, "riscv": _OF_GPUS, "gpu": _OF_CPUS}  # by how a target's kernels are run
 
 RULED = ("rules", "rules_constant_weights")  # families whose kernels schedule rules make
 RULE = "schedule rule "  # prefix of its name in a study's record of code
@@ -153,9 +163,10 @@ def best_guesses(generator: Generator, operator: Operator, target: Target) -> It
     return islice(generator.ranked(operator, target), defaults + _GUESSES)
 
 
-def families() -> tuple[Generator, ...]:
-    """All generators, deepgen's own first."""
-    return tuple(make() for make in FAMILIES.working())
+def families(target: Target | None = None) -> tuple[Generator, ...]:
+    """All generators, deepgen's own first. For a target, without those of other devices, which are not imported."""
+    never = () if target is None else _NEVER.get(target.runner, ())
+    return tuple(make() for make in FAMILIES.working(without=never))
 
 
 def find(operator: Operator, target: Target, family: str | None = None) -> Generator:
@@ -167,7 +178,7 @@ def serves(family: Generator, operator: Operator, target: Target) -> Generator:
     """The family itself. Raises BadInput where it does not serve the operator there."""
     base.check_addressable(operator)
     if (reason := family.refuses(operator, target)) is not None:
-        what = f"generator {family.name} does not serve {operator.describe()} on {target.name}"
+        what = f"generator {family.name} does not support {operator.describe()} on {target.name}"
         raise BadInput(what, allowed=reason)
     return family
 
@@ -187,12 +198,12 @@ def serving(operator: Operator, target: Target) -> list[Generator]:
     """All generators for this operator on this target, the best choice first; says why when there is none."""
     if isinstance(operator, BringsFamily):
         return [serves(operator.family, operator, target)]
-    candidates = families()
+    candidates = families(target)
     base.check_addressable(operator)
     matches = [family for family in candidates if family.refuses(operator, target) is None]
     if not matches:
         instead = base.served_instead(operator, target, candidates)
-        raise BadInput(f"no generator serves {operator.describe()} on {target.name}", allowed=instead)
+        raise BadInput(f"no generator supports {operator.describe()} on {target.name}", allowed=instead)
     times = _expected(matches, operator, target)
     return sorted(matches, key=lambda family: (rank_of(family, operator, target), times.get(family.name, inf)))
 
@@ -214,9 +225,10 @@ def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -
 
     One that is surpassed here does not take part, nor one that is only taken by name.
     """
-    able = [one for one in serving(operator, target) if rank_of(one, operator, target) < Rank.SURPASSED]
+    every = serving(operator, target)
+    able = [one for one in every if rank_of(one, operator, target) < Rank.SURPASSED]
     if len(able) < 2:
-        return find(operator, target)
+        return every[0]
     united = Families(able)
     spaces = united.spaces(operator, target)
     fitting = [one for one in able if one.name in spaces and {*knobs} <= {k.name for k in spaces[one.name].knobs}]
@@ -228,7 +240,7 @@ def competing(operator: Operator, target: Target, knobs: Collection[str] = ()) -
 def by_name(name: str, recipe: Mapping[str, Any] | None = None, rules: Sequence[Any] = ()) -> Generator:
     """The generator that a study was made with; `recipe` is what the study kept of one that is made from data.
 
-    `rules` are schedule rules of the user's own, for a family that asks some.
+    `rules` are users' own schedule rules, for a family that asks some.
     """
     if recipe is not None and name in RECIPES:
         return RECIPES.get(name)(recipe)
@@ -248,7 +260,7 @@ def ruled(name: str, classes: Sequence[Callable[[], Any]], recorded: Sequence[An
     with suppress(TypeError):  # of a rule that is made with arguments
         family = by_name(name, rules=[make() for make in classes])
     if family is None or getattr(family, "asks", None) != recorded:
-        what = f"{where} was tuned with schedule rules that cannot be made again from here"
+        what = f"{where} was tuned with schedule rules that cannot be recreated from here"
         raise BadInput(what, allowed="from Python: dg.Study.open(folder, generator=deepgen.extend.Rules([...]))")
     return family
 

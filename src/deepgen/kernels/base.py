@@ -1,4 +1,4 @@
-"""What every generator does: for an operator and a target it gives a space, and for each config a kernel."""
+"""The interface of generators: a space for an operator and a target, and a kernel for each config."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OWN_KERNELS = "own kernel"  # the name of the family of kernels that users bring
 
 
 class Generator(Protocol):
-    """One family of kernels."""
+    """One kernel family."""
 
     @property
     def name(self) -> str: ...
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        """None when this family serves the operator on the target, otherwise the reason why it cannot, in words."""
+        """None if this family supports the operator on the target, otherwise the reason why not, in words."""
         ...
 
     def space(self, operator: Operator, target: Target) -> Space: ...
@@ -40,7 +40,7 @@ class Generator(Protocol):
 
 
 class Rank(IntEnum):
-    """Where a family comes among those that serve an operator on a target: families of a lower rank come first.
+    """The position of a family among those that support an operator on a target: lower ranks come first.
 
     Within a rank those that are `Compared` come in the order of their times, and then the others in the order of
     `families()`. A family without a rank is specialised. In a study those before `SURPASSED` compete.
@@ -55,19 +55,19 @@ class Rank(IntEnum):
 
 @runtime_checkable
 class HasRank(Protocol):
-    """What a family has beside, if it is not the best choice for all that it serves."""
+    """Optional interface: a family that is not the best choice for everything it supports."""
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """Asked only of what it serves; always the same answer."""
+        """Called only for supported operators; must be deterministic."""
         ...
 
 
 @runtime_checkable
 class Modelled(Protocol):
-    """What a family has beside, if it knows how the time of a kernel changes with the shape."""
+    """Optional interface: a family with a model of how a kernel's time changes with the shape."""
 
     def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
-        """Roughly what a run takes; only its ratios between shapes and configs count. None: there is no telling."""
+        """The approximate time of a run; only ratios between shapes and configs matter. None: unknown."""
         ...
 
 
@@ -82,13 +82,13 @@ class CostPart:
 
 
 def overlapped(times: Sequence[float]) -> float:
-    """Of what is done at the same time: the longest hides most of the others."""
+    """The time of overlapping work: the longest part hides most of the others."""
     return max(times, default=0.0) + _SHOWN * sum(times)
 
 
 @dataclass(frozen=True)
 class CostPhase:
-    """What a kernel does at a time, as a launch of a GPU: `beside` each other, and `fixed`, which nothing hides."""
+    """A phase of a kernel, such as a GPU launch: concurrent work (`beside`), and `fixed` costs that nothing hides."""
 
     name: str
     beside: tuple[CostPart, ...]
@@ -101,7 +101,7 @@ class CostPhase:
 
 @dataclass(frozen=True)
 class Cost:
-    """Roughly what a run takes, by what it does; only ratios between configs and shapes count."""
+    """The approximate time of a run, by phases; only ratios between configs and shapes matter."""
 
     phases: tuple[CostPhase, ...]
 
@@ -112,13 +112,13 @@ class Cost:
 
 @runtime_checkable
 class Costed(Protocol):
-    """What a family has beside, if it knows what the time of a kernel comes from."""
+    """Optional interface: a family with a cost breakdown of its kernels."""
 
     def cost(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost: ...
 
 
 def cost_of(family: Generator, operator: Operator, target: Target, config: Mapping[str, Any]) -> Cost | None:
-    """What a family expects of a config; None where it expects nothing."""
+    """The predicted cost of a config; None if unknown."""
     if isinstance(family, Costed):
         return family.cost(operator, target, config)
     seconds = family.modelled_seconds(operator, target, config) if isinstance(family, Modelled) else None
@@ -127,16 +127,16 @@ def cost_of(family: Generator, operator: Operator, target: Target, config: Mappi
 
 @runtime_checkable
 class Compared(Modelled, Protocol):
-    """What a family has beside, if its model tells seconds: the family whose default takes the least serves."""
+    """Optional interface: a family whose model predicts seconds; the one with the fastest default is chosen."""
 
     def least_seconds(self, operator: Operator, target: Target) -> float:
-        """What its model never stays below: a family that another's default is faster than need not choose one."""
+        """A lower bound of its model: a family need not choose a default if another's is already faster than this."""
         ...
 
 
 @runtime_checkable
 class Ranked(Protocol):
-    """What a family has beside, if it knows more than one config that may be the best without any search."""
+    """Optional interface: a family that can rank several promising configs without any search."""
 
     def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
         """Valid configs, the most promising first, the default among them."""
@@ -145,7 +145,7 @@ class Ranked(Protocol):
 
 @runtime_checkable
 class Scheduled(Protocol):
-    """What a family has beside, if its kernels are made by schedules: how one comes about, as text for people."""
+    """Optional interface: a family whose kernels are made by schedules, and can show them as text."""
 
     def schedule_text(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> str:
         """The steps of a config, and the loops that they make."""
@@ -158,36 +158,36 @@ class Scheduled(Protocol):
 
 @runtime_checkable
 class AsksRules(Protocol):
-    """What a family has beside, if rules make its schedules."""
+    """Optional interface: a family whose schedules are made by rules."""
 
     def answers(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> list[JsonObject]:
         """What each rule answered about each stage: `stage`, `rule`, `asked`, `sketches`, `chosen` and `why`."""
         ...
 
     def checked_passes(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> JsonObject:
-        """Whether passes keep what they lower, on small `sizes`: `passes`, and `wrong`, which of them does not, how."""
+        """Check passes on small `sizes`: `passes`, and `wrong`, the one that changes a result, and how."""
         ...
 
 
 @runtime_checkable
 class BringsFamily(Protocol):
-    """What an operator has beside, if it comes with its only family, as a kernel of the user's own does."""
+    """Optional interface: an operator that comes with its only family, such as a user's own kernel."""
 
     @property
     def family(self) -> Generator: ...
 
 
 def rank_of(family: Generator, operator: Operator, target: Target) -> Rank:
-    """The rank of a family that serves the operator there."""
+    """The rank of a family that supports the operator on the target."""
     return family.rank(operator, target) if isinstance(family, HasRank) else Rank.SPECIALISED
 
 
 _OF_EXPRESSIONS = "rules"  # the family that serves any of them
-_LARGEST = 2**63 - 1  # bytes: what addresses and 64-bit indices can tell apart
+_LARGEST = 2**63 - 1  # bytes: what addresses and 64-bit indices can distinguish
 
 
 def served_instead(operator: Operator, target: Target, families: Sequence[Generator]) -> str:
-    """In words: other values of single words of the operator with which the target serves it."""
+    """In words: changes of single parameters with which the target would support the operator."""
     if isinstance(operator, ExpressionOperator):  # it has no words
         return "; ".join(f"{f.name}: {f.refuses(operator, target)}" for f in families if f.name == _OF_EXPRESSIONS)
     offers = []
@@ -196,8 +196,8 @@ def served_instead(operator: Operator, target: Target, families: Sequence[Genera
         if choices:
             offers.append(f"{word.name} {', '.join(choices)}")
     if not offers:
-        return f"{target.name} serves no {operator.name} like this; see why: {_ask(operator, target)}"
-    return f"served there: {'; or '.join(offers)}; see why: {_ask(operator, target)}"
+        return f"{target.name} does not support this {operator.name}; see why: {_ask(operator, target)}"
+    return f"supported there: {'; or '.join(offers)}; see why: {_ask(operator, target)}"
 
 
 def check_addressable(operator: Operator) -> None:
@@ -205,7 +205,7 @@ def check_addressable(operator: Operator) -> None:
     for tensor, size in _sizes(operator):
         if size > _LARGEST:
             what = f"{operator.describe()}: {tensor} takes {size:.3g} bytes"
-            raise BadInput(what, allowed=f"at most {_LARGEST:.3g} bytes a tensor: no index reaches further")
+            raise BadInput(what, allowed=f"at most {_LARGEST:.3g} bytes a tensor: the limit of its indices")
 
 
 def least_bytes(operator: Operator) -> int:

@@ -1,4 +1,4 @@
-"""Kernels for the simulated device: a tiling space like a GPU's, and kernels that are only their config."""
+"""Kernels for the simulated device: a tiling space like a GPU's, and kernels that consist of their config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SimTiles:
     name = "sim_tiles"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Sim) else "it serves sim targets only"
+        return None if isinstance(target, Sim) else "it supports sim targets only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.operators.attention import Attention, attention
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.conv2d import Conv2d, conv2d
 from deepgen.operators.gemm import Gemm, gemm
@@ -22,13 +23,14 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "gemm": "deepgen.operators.gemm:Gemm",
         "softmax": "deepgen.operators.softmax:Softmax",
         "conv2d": "deepgen.operators.conv2d:Conv2d",
+        "attention": "deepgen.operators.attention:Attention",
         "bmm": "deepgen.operators.named.products:Bmm",
         "gemv": "deepgen.operators.named.products:Gemv",
         "conv1d": "deepgen.operators.named.convolutions:Conv1d",
         "conv3d": "deepgen.operators.named.convolutions:Conv3d",
         "dilated_conv2d": "deepgen.operators.named.convolutions:DilatedConv2d",
         "depthwise_conv2d": "deepgen.operators.named.convolutions:DepthwiseConv2d",
-        "conv_transpose2d": "deepgen.operators.named.convolutions:TransposedConv2d",
+        **{f"conv_transpose{n}d": f"deepgen.operators.named.convolutions:TransposedConv{n}d" for n in (1, 2, 3)},
         "scan": "deepgen.operators.named.rows:Scan",
         "mean": "deepgen.operators.named.rows:Mean",
         "var": "deepgen.operators.named.rows:Variance",
@@ -37,6 +39,12 @@ OPERATORS: Registry[type[Operator]] = Registry(
         "elementwise": "deepgen.operators.named.rows:Elementwise",
         "expression": "deepgen.operators.expr.operator:ExpressionOperator",
     },
+    also={
+        "matmul": "deepgen.operators.gemm:Gemm",
+        "mm": "deepgen.operators.gemm:Gemm",
+        "layernorm": "deepgen.operators.named.rows:LayerNorm",
+        "rmsnorm": "deepgen.operators.named.rows:RmsNorm",
+    },
 )
 
 
@@ -44,7 +52,7 @@ def from_json(data: Mapping[str, Any]) -> Operator:
     """The operator that `to_json` described: a built-in one, or one of an installed package."""
     name = data.get("name")
     if not isinstance(name, str):
-        raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
+        raise BadInput("no operator was given", allowed="one of " + ", ".join(OPERATORS.names()))
     if name == RECORDED:
         return Recorded.from_json(data)
     return OPERATORS.get(name).from_json(data)
@@ -59,6 +67,7 @@ __all__ = [
     "OPERATORS",
     "Answer",
     "Array",
+    "Attention",
     "Conv2d",
     "Gemm",
     "Operator",
@@ -71,6 +80,7 @@ __all__ = [
     "Tolerance",
     "Word",
     "Work",
+    "attention",
     "conv2d",
     "from_json",
     "gemm",

@@ -1,4 +1,4 @@
-"""What every operator provides: its signature, its work, its inputs, its reference and its tolerance.
+"""The interface of operators: signature, work, inputs, reference and tolerance.
 
 numpy is imported where it is used, here and in the built-in operators: commands that only read studies do not wait for
 it.
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A result x is right when |x - want| <= absolute * scale + relative * |want| + floor, element by element.
+    """A result x is correct when |x - want| <= absolute * scale + relative * |want| + floor, element by element.
 
     The scale belongs to the reference: see Answer. The floor allows tiny numbers to be flushed to zero. None:
     the smallest normal number of the format; in f16 and 8-bit formats, whose denormals all hardware supports, the step
@@ -132,7 +132,7 @@ class Operator(ABC):
         return None
 
     def judge(self) -> str | None:
-        """Where there is no reference: a description of the kernel whose results others are compared with.
+        """Without a reference: a description of the kernel whose results the others are compared with.
 
         `judge_kernel` gives it. It runs in the worker, on the same inputs.
         """
@@ -232,8 +232,8 @@ class Operator(ABC):
         return filling.probes(self.signature(), self.tensors())
 
     def float_probes(self) -> tuple[str, ...]:
-        """Those that tell what a kernel does with NaN, infinities and denormal numbers. It need not keep them, unless
-        that is asked for. None where inputs are the operator's own."""
+        """Probes that show how a kernel handles NaN, infinities and denormals. It need not preserve them, unless
+        requested. None if inputs are the operator's own."""
         usual = type(self).inputs is Operator.inputs
         return filling.float_probes(self.signature(), self.tensors()) if usual else ()
 
@@ -244,11 +244,11 @@ class Operator(ABC):
         return frozenset(t.name for t in self.tensors() if t.role == INPUT and (ours or not t.dtype.integer))
 
     def neighbours(self: O) -> tuple[O, ...]:
-        """Other shapes at which a kernel for this one is tried, if it says that it serves them."""
+        """Other shapes at which a kernel for this one is tested, if it claims to support them."""
         return neighbours(self)
 
     def variants(self: O) -> tuple[O, ...]:
-        """The same shape with other values of the run-time scalars: a kernel must be right at them too."""
+        """The same shape with other values of the run-time scalars: a kernel must be correct at them too."""
         return variants(self)
 
     def inputs(self, seed: int, probe: str = "normal") -> dict[str, Array]:
@@ -279,7 +279,7 @@ class Operator(ABC):
         return Tolerance(usual.absolute, max(usual.relative, 0.5), 2.0 * tiny_step(of, kept=True))
 
     def judged_by(self) -> Mapping[str, Any]:
-        """Functions and values that decide what is right: a study of an operator from outside deepgen begins anew where
+        """Functions and values that decide what is correct: a study of a user's own operator begins again where
         one of them has changed."""
         return {name: vars(kind)[name] for name in _JUDGING for kind in [_holder(type(self), name)] if kind is not None}
 
@@ -308,7 +308,7 @@ class Operator(ABC):
         return {name: getattr(self, name) for name in words_of(type(self))}
 
 
-# What may decide whether a result is right; an expression gives the others where it is all there is.
+# What may decide whether a result is correct; an expression gives the others where it is all there is.
 _JUDGING = ("signature", "reference", "expression", "inputs", "probes", "tolerance", "answer_of", "neighbours")
 
 
@@ -335,7 +335,7 @@ def typical(values: Array) -> Array:
 
 
 def strictly(answer: Answer, of: DType) -> Answer:
-    """The answer where denormal numbers count: its scale has nothing that allows for flushing them."""
+    """The answer where denormals count: its scale has nothing that allows for flushing them."""
     import numpy as np
 
     from deepgen.operators.products import tiny_step

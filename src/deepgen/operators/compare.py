@@ -30,7 +30,7 @@ class Comparison:
 
 def compare(got: Array, want: Answer, dtype: DType, tolerance: Tolerance) -> Comparison:
     """NaN is required where the reference has NaN, and Inf where it has Inf or overflows the format. Where as much is
-    allowed as the format holds, nothing is known of the result: anything is right.
+    allowed as the format holds, nothing is known of the result: anything is correct.
 
     Denormal numbers may be rounded to zero: see `floor`.
     """
@@ -98,7 +98,7 @@ def _shares(got: Array, want: Array, scale: Array, dtype: DType, tolerance: Tole
         shares[unknown] = 0.0
     odd = ~np.isfinite(shares)
     if odd.any():
-        # With zero tolerance only equality is right; an Inf is right for the same Inf or for a sum that overflows.
+        # With zero tolerance only equality is correct; an Inf is correct for the same Inf or for a sum that overflows.
         same = (x == want) | (np.isnan(x) & np.isnan(want))
         overflow = np.isinf(x) & (np.sign(x) == np.sign(want)) & (np.abs(want) + allowed >= largest(dtype))
         shares[odd] = np.where((same | overflow)[odd], 0.0, np.inf)

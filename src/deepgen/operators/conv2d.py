@@ -1,8 +1,9 @@
 """2-D convolution: y[n, p, q, co] = sum of x[n, p * stride - pad + r, q * stride - pad + s, ci] * weight[r, s, ci, co].
 
-The filter is k x k; terms outside the image are left out. In layout `nhwc` x is N x H x W x CI and weight
+The filter is k x k; terms outside the image are zero. In layout `nhwc` x is N x H x W x CI and weight
 k x k x CI x CO; in `nchw` x is N x CI x H x W and weight CO x CI x k x k. y is laid out like x. k, stride and pad are
-one number for both dimensions, or a pair. The weight may be packed, as OIhw4i16o4i.
+one number for both dimensions, or a pair. The weight may be packed, as OIhw4i16o4i. With dilation, groups or an
+epilogue the operator is `dilated_conv2d`, which has them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from deepgen.operators.base import Answer, Array, Operator, Tolerance, Work
 from deepgen.operators.expr.layouts import WEIGHT_LAYOUT, filter_layout
@@ -30,6 +31,7 @@ FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), 
 LAYOUTS = ("nhwc", "nchw")
 _EACH = ("k", "stride", "pad")  # may differ by dimension
 _SIDES = ("h", "w")
+_ELSE = {"dilation": 1, "groups": 1, "epilogue": NONE}  # words of `dilated_conv2d`: what they are here
 
 
 def _out(side: str, k: str, stride: str, pad: str) -> str:
@@ -54,12 +56,15 @@ class Conv2d(Operator):
         Word("W", "image width", needed=True),
         Word("CI", "input channels", needed=True),
         Word("CO", "output channels", needed=True),
-        Word("k", "filter height and width: 3, or 1x7", needed=True, sides=_SIDES),
+        Word("k", "filter height and width: 3, or 1x7", needed=True, sides=_SIDES, aliases=("kernel",)),
         Word("stride", "stride in pixels", default=1, sides=_SIDES),
         Word("pad", "zero padding on each side, in pixels", default=0, least=0, sides=_SIDES),
-        Word("dtype", "data type of x and weight; i8 gives i32", "choice", "f32", choices=(*FORMATS,)),
+        Word("dtype", "data type of x and weight; the result of i8 is i32", "choice", "f32", choices=(*FORMATS,)),
         Word("layout", "order of the dimensions", "choice", "nhwc", choices=LAYOUTS),
         WEIGHT_LAYOUT,
+        Word("dilation", "distance between the filter's elements", default=1, sides=_SIDES),
+        Word("groups", "groups of channels", default=1),
+        Word("epilogue", "what is done with the result, such as bias,relu", "choice", NONE),
     )
 
     n: int
@@ -75,7 +80,7 @@ class Conv2d(Operator):
     weight_layout: str = NONE
 
     def __post_init__(self) -> None:
-        for word in self.words:
+        for word in self._own():
             if word.kind == "size":
                 try:
                     size = word.check(getattr(self, word.name.lower()))
@@ -88,6 +93,11 @@ class Conv2d(Operator):
         packed = filter_layout(WEIGHT_LAYOUT.check(self.weight_layout), 2)
         object.__setattr__(self, "weight_layout", NONE if packed is None else packed.text)
         self._check_filter(self.sizes())
+
+    @classmethod
+    def _own(cls) -> tuple[Word, ...]:
+        """The words that are fields."""
+        return tuple(word for word in cls.words if word.name not in _ELSE)
 
     @property
     def dtypes(self) -> tuple[DType, DType, DType]:
@@ -142,7 +152,7 @@ class Conv2d(Operator):
 
     def _shapes(self) -> tuple[tuple[Size, ...], ...]:
         """Of x, weight and y."""
-        k, stride, pad = ((*of_sides(word, getattr(self, word.name)),) for word in self.words if word.sides)
+        k, stride, pad = ((*of_sides(word, getattr(self, word.name)),) for word in self._own() if word.sides)
         k, stride, pad = ((one * 2)[:2] for one in (k, stride, pad))
         outs = tuple(_out(*names) for names in zip("HW", k, stride, pad, strict=True))
         packed = filter_layout(self.weight_layout, 2)
@@ -164,7 +174,7 @@ class Conv2d(Operator):
         )
 
     def sizes(self) -> Mapping[str, int]:
-        words = (word for word in self.words if word.kind == "size")
+        words = (word for word in self._own() if word.kind == "size")
         each = (of_sides(word, getattr(self, word.name.lower())) for word in words)
         return {name: size for sizes in each for name, size in sizes.items()}
 
@@ -185,7 +195,7 @@ class Conv2d(Operator):
 
     def resized(self, sizes: Mapping[str, int], dtypes: Mapping[str, str], values: Mapping[str, int | float]) -> Conv2d:
         new: dict[str, Any] = {}
-        for word in self.words:
+        for word in self._own():
             names = [*of_sides(word, getattr(self, word.name.lower()))] if word.kind == "size" else []
             if any(name in sizes for name in names):
                 own = [sizes[name] for name in names]
@@ -193,7 +203,7 @@ class Conv2d(Operator):
         other = replace(self, **new)
         if not sizes.keys() <= other.sizes().keys():  # kernels name the sizes that they were made with
             what = f"conv2d: k={shown(other.k)} stride={shown(other.stride)} pad={shown(other.pad)}"
-            raise BadInput(what, allowed="one number for both dimensions where that was so, and two where not")
+            raise BadInput(what, allowed="the same form as before: one number for both dimensions, or two")
         return other
 
     def work(self) -> Work:
@@ -203,7 +213,8 @@ class Conv2d(Operator):
         of, _, out = self.dtypes
         rows, columns = self._taps(0, self.h, self.out_h), self._taps(1, self.w, self.out_w)
         products = self.n * self.ci * self.co * rows.size * columns.size
-        pixels = self.n * self.ci * np.unique(rows).size * np.unique(columns).size
+        met = [int(np.count_nonzero(np.bincount(places))) for places in (rows, columns)]
+        pixels = self.n * self.ci * met[0] * met[1]
         return Work(
             {self.dtype: 2 * products},
             read=(pixels + self.reduced * self.co) * of.bytes,
@@ -291,11 +302,12 @@ class Conv2d(Operator):
         return gemm(1, 1, self.reduced, dtype=self.dtype).tolerance(probe=probe)
 
     @classmethod
-    def make(cls, parameters: Mapping[str, Any]) -> Conv2d:
+    def make(cls, parameters: Mapping[str, Any]) -> Any:
+        """This operator, or `dilated_conv2d` where the words need it."""
         return conv2d(**{word.lower(): value for word, value in parameters.items()})
 
     def parameters(self) -> Mapping[str, Any]:
-        return {word.name: getattr(self, word.name.lower()) for word in self.words}
+        return {word.name: getattr(self, word.name.lower()) for word in self._own()}
 
     def to_json(self) -> JsonObject:
         """As before there were pairs and packed weights, where there are none."""
@@ -309,24 +321,78 @@ def both(size: int | tuple[int, ...]) -> tuple[int, int]:
     return height, width
 
 
+@overload
 def conv2d(
     n: int,
     h: int,
     w: int,
     ci: int,
     co: int,
-    k: int | tuple[int, int],
+    k: int | tuple[int, int] = ...,
     *,
+    kernel: int | tuple[int, int] = ...,
+    stride: int | tuple[int, int] = ...,
+    pad: int | tuple[int, int] = ...,
+    dtype: str = ...,
+    layout: str = ...,
+    weight_layout: str = ...,
+) -> Conv2d: ...
+
+
+@overload
+def conv2d(
+    n: int,
+    h: int,
+    w: int,
+    ci: int,
+    co: int,
+    k: int | tuple[int, int] = ...,
+    *,
+    kernel: int | tuple[int, int] = ...,
+    stride: int | tuple[int, int] = ...,
+    pad: int | tuple[int, int] = ...,
+    dilation: int | tuple[int, int] = ...,
+    groups: int = ...,
+    dtype: str = ...,
+    layout: str = ...,
+    weight_layout: str = ...,
+    epilogue: str = ...,
+) -> Operator: ...
+
+
+def conv2d(
+    n: int,
+    h: int,
+    w: int,
+    ci: int,
+    co: int,
+    k: Any = None,
+    *,
+    kernel: Any = None,
     stride: int | tuple[int, int] = 1,
     pad: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
     dtype: str = "f32",
     layout: str = "nhwc",
     weight_layout: str = NONE,
-) -> Conv2d:
-    """A convolution of N images of H x W x CI by CO filters of k x k; i8 gives i32, other formats give themselves.
+    epilogue: str = NONE,
+) -> Operator:
+    """A convolution of N images of H x W x CI by CO filters of k x k; y has x's dtype, or i32 for i8.
 
-    k, stride and pad may be pairs: for rows and for columns. `weight_layout`: how the weight is packed, OIhw4i16o4i.
+    `k` (also `kernel`), `stride`, `pad` and `dilation` may be pairs: for rows and for columns. `groups`: of channels.
+    `weight_layout`: how the weight is packed, OIhw4i16o4i. `epilogue`: what is done with the result, as "bias,relu".
     """
-    layout = layout.lower() if isinstance(layout, str) else layout
-    n, h, w, ci, co = map(plain, (n, h, w, ci, co))
-    return Conv2d(n, h, w, ci, co, k, stride, pad, layout, our_name(dtype), weight_layout)
+    if (k is None) == (kernel is None):
+        raise BadInput(f"conv2d: k is given {'twice' if k is not None else 'nowhere'}", allowed="k=3, or k=(1, 7)")
+    layout, of = layout.lower() if isinstance(layout, str) else layout, our_name(dtype)
+    n, h, w, ci, co, groups = map(plain, (n, h, w, ci, co, groups))
+    k = kernel if k is None else k
+    more = {word.name: word for word in Conv2d.words if word.name in _ELSE}
+    others = {name: more[name].check(value) for name, value in zip(more, (dilation, groups, epilogue), strict=True)}
+    if others == _ELSE:
+        return Conv2d(n, h, w, ci, co, k, stride, pad, layout, of, weight_layout)
+    from deepgen.operators.named.convolutions import DilatedConv2d
+
+    sizes = {"N": n, "H": h, "W": w, "CI": ci, "CO": co, "k": k, "stride": stride, "pad": pad}
+    return DilatedConv2d.make({**sizes, **others, "dtype": of, "layout": layout, "weight_layout": weight_layout})

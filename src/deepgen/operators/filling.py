@@ -1,27 +1,30 @@
-"""What inputs hold: usual numbers, and the probes that every operator has.
+"""Input data: ordinary numbers, and the probes that every operator has.
 
 Floats of probes are within a declared range, too; only those without one are special or of all magnitudes.
+Random numbers of large tensors are drawn in chunks by all threads, each chunk from a seed of its own: so they are the
+same however many threads there are. Up to one chunk there is one stream.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from math import inf, nan
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import inf, nan, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from deepgen.operators import drawing
 from deepgen.operators.signature import OUTPUT, Param, Signature, Tensor
 from deepgen.operators.signature import number as size_number
 from deepgen.vocabulary.dtypes import DType, narrow, widen
 from deepgen.vocabulary.errors import BadInput
+from deepgen.vocabulary.parallel import in_parts, usual_threads
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-Array: TypeAlias = "npt.NDArray[Any]"
 
+Array: TypeAlias = "npt.NDArray[Any]"
 # Probes of integers: all at one end of their range, or alternating between both ends.
 EXTREMES = ("minimum", "maximum", "alternating")
 WIDE = "wide"  # floats of all magnitudes
@@ -33,7 +36,7 @@ _WITHOUT_INF = ("f8e4m3",)
 
 
 def probes(signature: Signature, tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """The kinds of input that every kernel must be right on.
+    """The kinds of input that every kernel must be correct on.
 
     Floats of all magnitudes are for operators that know how far off each element may be.
     """
@@ -72,7 +75,7 @@ def special(arrays: dict[str, Array], signature: Signature, tensors: Sequence[Te
         elif probe == INF:
             values = {4 * number: inf, 4 * number + 2: -inf}
         for place, value in values.items():
-            flat[place % period :: period] = narrow(np.array([value], drawing.wide(of)), of)[0]
+            flat[place % period :: period] = narrow(np.array([value], wide(of)), of)[0]
         if probe == DENORMALS:
             some = slice(2 * number % period, None, period)
             flat[some] = narrow(widen(flat[some], of) * TINY[of.name], of)
@@ -100,14 +103,14 @@ def drawn(tensor: Tensor, param: Param, sizes: Mapping[str, int], seed: int, pro
         even, odd = narrow(np.array(ends, np.int64), of)
         stored: Array = np.where(_odd_places(tensor.shape), odd, even)
         return stored
-    wide = drawing.wide(of)
+    kind = wide(of)
     if probe == "zeros":
-        return np.full(tensor.shape, narrow(np.array([min(max(0.0, low), high)], wide), of)[0])
+        return np.full(tensor.shape, narrow(np.array([min(max(0.0, low), high)], kind), of)[0])
     if param.range is None:
-        return _wide(tensor, key) if probe == WIDE else drawing.normal(tensor.shape, of, key)
-    if not drawing.is_large(tensor.shape):
-        return narrow(low + (high - low) * np.random.default_rng(list(key)).random(tensor.shape, dtype=wide), of)
-    drawn = drawing.filled(tensor.shape, wide, key, lambda rng, out: rng.random(out.size, dtype=wide, out=out))
+        return _wide(tensor, key) if probe == WIDE else normal(tensor.shape, of, key)
+    if not is_large(tensor.shape):
+        return narrow(low + (high - low) * np.random.default_rng(list(key)).random(tensor.shape, dtype=kind), of)
+    drawn = filled(tensor.shape, kind, key, lambda rng, out: rng.random(out.size, dtype=kind, out=out))
     return narrow(low + (high - low) * drawn, of)
 
 
@@ -115,14 +118,14 @@ def _wide(tensor: Tensor, key: tuple[int, int]) -> Array:
     """Numbers of all magnitudes alike, of either sign."""
     import numpy as np
 
-    of, kind = tensor.dtype, drawing.wide(tensor.dtype)
+    of, kind = tensor.dtype, wide(tensor.dtype)
     low, high = _MAGNITUDES.get(of.name, (-40, 40))
 
     def fill(rng: np.random.Generator, out: Array) -> None:
         drawn = 2.0 * rng.random(out.size)
         out[:] = np.exp2(low + (high - low) * (drawn % 1.0)) * np.where(drawn < 1.0, 1.0, -1.0)
 
-    return narrow(drawing.filled(tensor.shape, kind, key, fill), of)
+    return narrow(filled(tensor.shape, kind, key, fill), of)
 
 
 def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
@@ -130,14 +133,14 @@ def _whole(tensor: Tensor, low: int, high: int, key: tuple[int, int]) -> Array:
     import numpy as np
 
     of = tensor.dtype
-    if not drawing.is_large(tensor.shape):
+    if not is_large(tensor.shape):
         rng = np.random.default_rng(list(key))
         return narrow(rng.integers(low, high, tensor.shape, dtype=np.int64, endpoint=True), of)
 
     def fill(rng: np.random.Generator, out: Array) -> None:
         out[:] = rng.integers(low, high, out.size, dtype=out.dtype.type, endpoint=True)
 
-    return drawing.filled(tensor.shape, of.numpy(), key, fill)
+    return filled(tensor.shape, of.numpy(), key, fill)
 
 
 def _odd_places(shape: tuple[int, ...]) -> Array:
@@ -156,3 +159,73 @@ def bounds(param: Param, of: DType, sizes: Mapping[str, int]) -> tuple[float, fl
         low, high = (size_number(v, sizes) if isinstance(v, str) else v for v in param.range)
         return low, high
     return of.whole if of.integer else (-inf, inf)
+
+
+CHUNK = 1 << 20
+_POOL = 1 << 16  # normal numbers, among which those of narrow formats are drawn: by 16 bits each instead of a sample
+
+
+def normal(shape: tuple[int, ...], of: DType, key: tuple[int, ...], size: float = 1.0) -> npt.NDArray[Any]:
+    """Numbers of a normal distribution in the storage of a format, from a seed."""
+    import numpy as np
+
+    if is_large(shape) and of.bits <= 16:
+        pool = _pool(of, size)
+
+        def pick(seeds: Any, out: npt.NDArray[Any]) -> None:
+            which = np.random.SFC64(seeds).random_raw(-(-out.size // 4)).view(np.uint16)
+            np.take(pool, which[: out.size], out=out, mode="clip")
+
+        return _in_chunks(shape, of.numpy(), key, pick)
+    return narrow(normal_floats(shape, wide(of), key) * wide(of)(size), of)
+
+
+def normal_floats(shape: tuple[int, ...], kind: Any, key: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The same in f32 or f64."""
+    import numpy as np
+
+    if not is_large(shape):
+        return np.random.default_rng(list(key)).standard_normal(shape, dtype=kind)
+    return filled(shape, kind, key, lambda rng, out: rng.standard_normal(out.size, dtype=kind, out=out))
+
+
+def filled(
+    shape: tuple[int, ...], kind: Any, key: tuple[int, ...], fill: Callable[[np.random.Generator, Any], object]
+) -> npt.NDArray[Any]:
+    """An array whose chunks are each filled by a generator of their own."""
+    import numpy as np
+
+    return _in_chunks(shape, np.dtype(kind), key, lambda seeds, out: fill(np.random.default_rng(seeds), out))
+
+
+def is_large(shape: tuple[int, ...]) -> bool:
+    return prod(shape) > CHUNK
+
+
+def wide(of: DType) -> Any:
+    """The format that numbers are drawn in."""
+    import numpy as np
+
+    return np.float64 if of.name == "f64" else np.float32
+
+
+def _in_chunks(
+    shape: tuple[int, ...], kind: np.dtype[Any], key: tuple[int, ...], fill: Callable[[Any, Any], object]
+) -> npt.NDArray[Any]:
+    import numpy as np
+
+    out = np.empty(prod(shape), kind)
+
+    def some(first: int, last: int) -> None:
+        for chunk in range(first, last):
+            fill(np.random.SeedSequence([*key, chunk]), out[chunk * CHUNK : (chunk + 1) * CHUNK])
+
+    in_parts(-(-out.size // CHUNK), usual_threads(), some)
+    return out.reshape(shape)
+
+
+@lru_cache(maxsize=8)
+def _pool(of: DType, size: float) -> npt.NDArray[Any]:
+    import numpy as np
+
+    return narrow(np.random.default_rng(_POOL).standard_normal(_POOL, dtype=np.float32) * np.float32(size), of)

@@ -44,10 +44,10 @@ class Gemm(Operator):
         Word("N", "columns of B and C", needed=True),
         Word("K", "columns of A and rows of B", needed=True),
         Word("B", "batch size", aliases=("batch",)),
-        Word("dtype", "data type of A and B; 8-bit types give wider results", "choice", "f32", choices=(*DTYPES,)),
+        Word("dtype", "data type of A and B; results of 8-bit types are wider", "choice", "f32", choices=(*DTYPES,)),
         Word("layout", "which of A and B is transposed", "choice", "nn", choices=LAYOUTS),
-        Word("epilogue", "what follows: bias, and then relu, gelu or silu, such as bias,relu", "choice", "none"),
-        Word("fast_sums", "allow 8-bit floats to accumulate in fewer bits than f32", "flag", False),
+        Word("epilogue", "epilogue: bias, then relu, gelu or silu, such as bias,relu", "choice", "none"),
+        Word("fast_sums", "allow 8-bit floats to accumulate below f32 precision", "flag", False),
     )
 
     m: int
@@ -213,7 +213,7 @@ class Gemm(Operator):
         truncated, a quarter of one on average.
 
         For 16-bit results a single lost product is often within the rounding of the result: the probe `exact` has
-        inputs on which it is not. Denormals must be right for the formats in `products.DENORMALS`.
+        inputs on which it is not. Denormals must be correct for the formats in `products.DENORMALS`.
         """
         a, b, c, acc = self.dtypes
         if c.integer:
@@ -280,16 +280,16 @@ def gemm(
 ) -> Gemm:
     """C = activation(alpha * op(A) op(B) * scale + beta * C + bias), of M x N, with sums over K products.
 
-    dtype: the number format of A, B and C; but 8-bit integers give i32 and 8-bit floats bf16, as in vendors' libraries.
-    a, b, c, acc: the formats of A, B, C and the sums, where they differ from what `dtype` implies. Sums are in f32, in
-        f64 for f64, in i32 for integers.
-    batch: how many independent products.
-    layout: nn, nt, tn or tt: A is M x K (n) or K x M (t), B is K x N (n) or N x K (t), row by row.
-    alpha, beta: factors of the product and of C as it was before. With a beta C is read, and passed to calls as `out=`.
-    bias: whether a vector of N numbers in C's format is added to every row.
+    dtype: the dtype of A, B and C; but C is i32 for 8-bit integers and bf16 for 8-bit floats, as in vendor libraries.
+    a, b, c, acc: the dtypes of A, B, C and the accumulator, if they differ from what `dtype` implies. Accumulation is
+        in f32, in f64 for f64, in i32 for integers.
+    batch: the number of independent products.
+    layout: nn, nt, tn or tt: A is M x K (n) or K x M (t), B is K x N (n) or N x K (t), row-major.
+    alpha, beta: factors of the product and of the previous C. With beta C is read, and passed to calls as `out=`.
+    bias: whether a vector of N elements in C's dtype is added to every row.
     activation: none, relu, gelu (by tanh) or silu.
-    scales: none, tensor, row or column: one factor in f32 for all of C, for each row or for each column.
-    fast_sums: whether 8-bit floats may be added up in fewer bits than f32 has, as tensor cores do.
+    scales: none, tensor, row or column: an f32 scale for all of C, for each row or for each column.
+    fast_sums: whether 8-bit floats may be accumulated below f32 precision, as tensor cores do.
     """
     m, n, k, batch = map(plain, (m, n, k, batch))
     dtype = our_name(dtype)

@@ -1,4 +1,4 @@
-"""Inputs of a GEMM: normal numbers, and the probes of the finals, each for one way in which kernels go wrong."""
+"""Inputs of a GEMM: normal numbers, and the probes of the finals, each for one kind of kernel bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import zlib
 from math import inf, nan
 from typing import TYPE_CHECKING
 
-from deepgen.operators import drawing
+from deepgen.operators import filling
 from deepgen.operators.base import Array
 from deepgen.operators.filling import EXTREMES, drawn
 from deepgen.operators.products import TINY, cancelling, integer_range, largest_factor, signs
@@ -87,7 +87,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
     if size == 0.0:
         return np.zeros(tensor.shape, tensor.dtype.numpy())  # all formats write zero so
     key = seed, zlib.crc32(tensor.name.encode())
-    stored = drawing.normal(tensor.shape, tensor.dtype, key, size)
+    stored = filling.normal(tensor.shape, tensor.dtype, key, size)
     if probe == "special" and tensor.name in ("A", "B"):
         flat, rng = stored.reshape(-1), np.random.default_rng([*key, zlib.crc32(b"special")])
         special = narrow(np.array(_SPECIAL.get(tensor.dtype.name, (nan, inf, -inf))), tensor.dtype)
@@ -99,7 +99,7 @@ def _fill(tensor: Tensor, seed: int, probe: str, size: float) -> Array:
 def _with_a_tiny_row(gemm: Gemm, drawn_inputs: dict[str, Array]) -> dict[str, Array]:
     """The last row of A, and of C with it, is tiny.
 
-    Only one: processors take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
+    Only one: CPUs take hundreds of cycles for each denormal number, and a whole GEMM of them would look like a
     kernel that hangs. The other rows equal each other, which makes the reference cheap.
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""Shapes near an operator's own, and odd ones: a kernel that is right at one shape may be wrong beside it."""
+"""Shapes near an operator's own, and odd ones: a kernel that is correct at one shape may be wrong at the next."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def neighbours(operator: O) -> tuple[O, ...]:
 
 
 def _far(operator: O, own: Mapping[str, int]) -> Iterator[O]:
-    """Where tensors end that were tuned for, others go on: with the largest size that can be, beside small ones."""
+    """Where tensors end that were tuned for, others continue: with the largest size that can be, beside small ones."""
     *_, small = _candidates(own, whole=False)
     for others in (small, {name: _cut(size) for name, size in own.items()}):
         for name in sorted(own, key=lambda name: -own[name]):

@@ -1,4 +1,4 @@
-"""Inputs for operators that add up products: they reveal a lost product, narrow sums, and denormals flushed to zero."""
+"""Inputs for sums of products: they reveal a lost product, narrow accumulators, and flushed denormals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deepgen.vocabulary.dtypes import DType, narrow
 if TYPE_CHECKING:
     import numpy as np
 
-# Formats whose denormal numbers must not be flushed to zero, in inputs and in results. Not bf16: the instructions of
+# Formats whose denormals must not be flushed to zero, in inputs and in results. Not bf16: the instructions of
 # x86 and Arm that multiply it flush them. Not tf32: vendors do not document it.
 DENORMALS = ("f64", "f32", "f16", "f8e4m3", "f8e5m2")
 # Numbers of this size are denormal, and so are their products with numbers of size 1. 8-bit floats have wider results:
@@ -101,7 +101,7 @@ def tiny_floor(products: int, gain: float, inputs: tuple[DType, DType], sums: DT
 
 
 def tiny_step(dtype: DType, *, kept: bool) -> float:
-    """The step between denormal numbers where they must be `kept`, or all hardware keeps them; otherwise the smallest
+    """The step between denormals where they must be `kept`, or all hardware keeps them; otherwise the smallest
     normal number, because they may be flushed to zero."""
     normal = _SMALLEST_NORMAL.get(dtype.name, 2.0**-126)
     return normal * dtype.epsilon if kept or dtype.name in _ALWAYS_KEPT else normal

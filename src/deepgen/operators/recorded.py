@@ -1,4 +1,4 @@
-"""An operator as data: what a worker, a bundle or a report knows when its code is not available."""
+"""An operator as plain data, for workers, bundles and reports that do not have its code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recorded(Operator):
         work = self.work()
         numbers = [*work.operations.values(), work.read, work.written, *self.sizes().values()]
         if not all(type(number) in (int, float) and number >= 0 for number in numbers):
-            raise ValueError("its work is not told in numbers")
+            raise ValueError("its work is not recorded")
         self.describe()
         if not glance:
             self.signature(), self.values(), self.scalars(), self.probes(), self.slug()

@@ -125,7 +125,7 @@ class Signature(Serializable):
         names = [p.name for p in self.params]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise BadInput(f"two parameters are named {twice!r}", allowed="a name each")
+            raise BadInput(f"two parameters are named {twice!r}", allowed="give each its own name")
         for param in self.params:
             dtype(self.dtype_of(param))
 
@@ -213,7 +213,7 @@ def number(size: Size | float, sizes: Mapping[str, int | float]) -> int:
         return int(sizes[size])
     value = _parsed(size).evaluate(sizes)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadInput(f"the size {size!r} is {value!r}", allowed="a whole number")
+        raise BadInput(f"the size {size!r} is {value!r}", allowed="an integer")
     return value
 
 
@@ -221,7 +221,7 @@ def _numbers(param: Param, sizes: Mapping[str, int | float]) -> tuple[int, ...]:
     shape = tuple(number(size, sizes) for size in param.shape)
     for size, value in zip(param.shape, shape, strict=True):
         if value < 0:
-            raise BadInput(f"{param.name} would have the size {value} ({size})", allowed="sizes from 0 up")
+            raise BadInput(f"{param.name} would have the size {value} ({size})", allowed="sizes of at least 0")
     return shape
 
 

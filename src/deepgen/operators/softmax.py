@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar
 
-from deepgen.operators import drawing
+from deepgen.operators import filling
 from deepgen.operators.base import REFERENCE_ROWS, Answer, Array, Operator, Tolerance, Work, least_work
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.signature import ROWS, Param, Signature
@@ -88,11 +88,11 @@ class Softmax(Operator):
 
         key, shape, of = (seed, zlib.crc32(b"x")), (self.rows, self.cols), dtype_named(self.dtype)
         if probe == "normal":
-            return {"x": drawing.normal(shape, of, key)}
+            return {"x": filling.normal(shape, of, key)}
         if probe == "zeros":
             return {"x": np.zeros(shape, of.numpy())}
-        rng, wide = np.random.default_rng([*key, zlib.crc32(probe.encode())]), drawing.wide(of)
-        x = drawing.normal_floats(shape, wide, key)
+        rng, wide = np.random.default_rng([*key, zlib.crc32(probe.encode())]), filling.wide(of)
+        x = filling.normal_floats(shape, wide, key)
         every, some = np.arange(self.rows), rng.integers(self.cols, size=self.rows)  # a column in each row
         if probe == "large":
             x *= np.resize(np.array(_LARGE, wide), self.rows)[:, None]
@@ -101,7 +101,7 @@ class Softmax(Operator):
         elif probe == "masked":
             kept = x[every, some]
             x[
-                drawing.filled(shape, np.float32, key, lambda one, out: one.random(out.size, np.float32, out)) < 0.5
+                filling.filled(shape, np.float32, key, lambda one, out: one.random(out.size, np.float32, out)) < 0.5
             ] = -np.inf
             x[every, some] = kept
         elif probe == "peak":

@@ -19,8 +19,8 @@ _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 class Word:
     """A parameter of an operator on the command line: `rows=4096`, `layout=nchw`.
 
-    `kind` is size (a whole number from `least` up), number, flag or choice (one of `choices`, or any text if there are
-    none; capitals and other libraries' names of number formats are understood). A word that is not `needed` may be
+    `kind` is size (an integer from `least` up), number, flag or choice (one of `choices`, or any text if there are
+    none; capitals and other libraries' names of dtypes are understood). A word that is not `needed` may be
     left out; `default` describes in the help what happens then. Sizes whose names are
     single capital letters may share a value: `MN=1024`. A size with `sides` may have a number for each of these
     dimensions, `k=1x7` or k=(1, 7); equal ones are one number. A word that is `later` came after studies were kept:
@@ -69,7 +69,7 @@ class Word:
         return sizes[0] if len(sizes) == len(self.sides) and len(set(sizes)) == 1 else sizes
 
     def _choice(self, value: Any) -> Any:
-        """The choice that a text or a whole number stands for: `NT` for nt, `float32` for f32, 1 for "1"."""
+        """The choice that a text or an integer stands for: `NT` for nt, `float32` for f32, 1 for "1"."""
         value = str(value) if type(value) is int else value
         spellings = (value, value.lower(), our_name(value)) if isinstance(value, str) else ()
         return next((one for one in spellings if one in self.choices), value)

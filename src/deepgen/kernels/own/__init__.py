@@ -1,4 +1,4 @@
-"""Kernels of the user's own: C, C++, CUDA and HIP sources with knobs, tuned like deepgen's own families."""
+"""Users' own kernels: C, C++, CUDA and HIP sources with knobs, tuned like deepgen's own families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel of the user's own is given: tensors, numbers and scratch memory, in the order of its parameters."""
+"""The arguments of a user's own kernel: tensors, numbers and scratch memory, in the order of its parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A buffer. With a `symbol` it is not passed: it is copied to that global variable before each run."""
+    """A buffer. With a `symbol` it is not passed but copied to that global variable before each run."""
 
     name: str
     role: str
@@ -88,12 +88,12 @@ def input(
 ) -> TensorArgument:
     """A tensor that the kernel reads.
 
-    `fill` says what it holds while tuning: "normal", ("uniform", low, high), ("integers", low, high), "permutation",
+    `fill` is its content while tuning: "normal", ("uniform", low, high), ("integers", low, high), "permutation",
     "zeros", "ones", an array, or a function of a numpy random generator and the shape. Without it, floats are drawn
-    from a normal distribution and integers from all that their type holds. Bounds may be expressions over sizes.
+    from a normal distribution and integers from the whole range of their type. Bounds may be expressions over sizes.
 
-    `align`: bytes that its address must be a multiple of, such as 64. Without it the kernel must be right wherever an
-    element may lie; with it, calls with other arrays are refused.
+    `align`: required alignment in bytes, such as 64. Without it the kernel must work at any element-aligned address;
+    with it, calls with less aligned arrays are refused.
     """
     return _tensor(name, INPUT, shape, dtype, fill, align=align)
 
@@ -101,7 +101,7 @@ def input(
 def output(
     name: str, shape: Sequence[Size] | Size, dtype: str, *, checked: bool = True, align: int = 0
 ) -> TensorArgument:
-    """A tensor that the kernel writes. `checked=False`: what it holds afterwards is not compared."""
+    """A tensor that the kernel writes. `checked=False`: its content is not compared."""
     return _tensor(name, OUTPUT, shape, dtype, None, checked=checked, align=align)
 
 
@@ -114,7 +114,7 @@ def inout(
     checked: bool = True,
     align: int = 0,
 ) -> TensorArgument:
-    """A tensor that the kernel reads and writes. It is filled anew before every run."""
+    """A tensor that the kernel reads and writes. It is refilled before every run."""
     return _tensor(name, INOUT, shape, dtype, fill, checked=checked, align=align)
 
 
@@ -132,16 +132,16 @@ def scalar(
     *,
     range: tuple[float, float] | None = None,
 ) -> ScalarArgument:
-    """A number that is passed by value: a size, an expression such as "n * 4", or a number of its own.
+    """A number passed by value: a size, an expression such as "n * 4", or an independent number.
 
-    The winner must be right at two other values of such a number. They are drawn from its `range`, or near it.
+    The winner must be correct for two other values of an independent number, drawn from its `range`, or near it.
     """
     ctype = dtype_of(dtype).name if dtype not in CTYPES else dtype
     if ctype not in CTYPES:
         raise BadInput(f"scalar {name} is {dtype}", allowed="one of " + ", ".join(CTYPES))
     _check_name(name)
     if range is not None and (not isinstance(value, (int, float)) or len(range) != 2 or range[0] > range[1]):
-        raise BadInput(f"the range of scalar {name} is {range!r}", allowed="two numbers, for a number of its own")
+        raise BadInput(f"the range of scalar {name} is {range!r}", allowed="two numbers")
     return ScalarArgument(name, ctype, value, None if range is None else (range[0], range[1]))
 
 
@@ -152,7 +152,8 @@ def workspace(name: str, bytes: Size, *, zeroed: bool = False) -> ScratchArgumen
 
 
 def texture(name: str, *_: object, **__: object) -> TensorArgument:
-    raise BadInput(f"argument {name} is a texture", allowed="tensors in memory: deepgen does not serve textures")
+    """Refused: deepgen does not support textures."""
+    raise BadInput(f"argument {name} is a texture", allowed="pass tensors in memory: deepgen does not support textures")
 
 
 def _tensor(
@@ -206,7 +207,7 @@ KINDS = {
     "normal": "a standard normal distribution",
     "uniform": '("uniform", low, high)',
     "integers": '("integers", low, high), both included',
-    "permutation": "the numbers from 0 up, in an order by chance",
+    "permutation": "a random permutation of 0, 1, 2, ...",
     "zeros": "all zero",
     "ones": "all one",
 }
@@ -266,6 +267,6 @@ def stored(values: Array, of: DType) -> Array:
 
 def _called(argument: TensorArgument, rng: np.random.Generator, tensor: Tensor) -> Array:
     if not callable(argument.fill):
-        what = f"what {argument.name} was filled with is not here: a study keeps functions and arrays by name only"
+        what = f"the fill of {argument.name} is not available: a study stores functions and arrays by name only"
         raise BadInput(what, allowed="the file that the kernel was described in")
     return np.asarray(argument.fill(rng, tensor.shape))

@@ -1,9 +1,8 @@
-"""How far off right kernels may be from a reference in numpy: its own operations, with the errors that each may add.
+"""Error bounds from a numpy reference: its own operations, with the error that each may add.
 
 The reference is called with arrays that carry an error for each element (`operators/expr/rounding.py`), to first order.
-Elementwise operations are rounded in the output's format, sums are added up in f32 or f64 in any order. What numpy does
-with plain arrays inside of it, such as a reference that fills an array element by element, cannot be followed:
-`Untraced`.
+Elementwise operations are rounded in the output's format, sums are added up in f32 or f64 in any order. Operations
+on plain arrays inside the reference, such as filling an array element by element, cannot be traced: `Untraced`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ import numpy as np
 
 from deepgen.operators.base import Array
 from deepgen.operators.expr import rounding
-from deepgen.operators.expr.reductions import REDUCTIONS, scanned
-from deepgen.operators.expr.rounding import NONE, Numbers
+from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, scanned
 from deepgen.vocabulary.dtypes import DType, dtype
 
 _BINARY = {
@@ -44,7 +42,7 @@ class Untraced(Exception):
 
 @dataclass(frozen=True)
 class OwnArithmetic:
-    """What a right kernel may compute in."""
+    """What a correct kernel may compute in."""
 
     elements: str  # the format of elementwise operations
     sums: str

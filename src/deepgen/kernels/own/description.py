@@ -1,4 +1,4 @@
-"""A kernel of the user's own with everything that tuning it takes: data, but for its reference and its inputs."""
+"""The description of a user's own kernel: everything needed to tune it, as data except its reference and inputs."""
 
 from __future__ import annotations
 
@@ -155,10 +155,10 @@ def checked(description: Description) -> Description:
     names = [a.name for a in description.arguments]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise BadInput(f"two arguments are named {twice!r}", allowed="a name each")
+        raise BadInput(f"two arguments are named {twice!r}", allowed="give each its own name")
     both = sorted(set(description.knobs) & set(description.sizes))
     if both:
-        raise BadInput(f"{both[0]!r} is a knob and a size", allowed="another name for one of them")
+        raise BadInput(f"{both[0]!r} is a knob and a size", allowed="rename one of them")
     for name, number in description.sizes.items():
         if type(number) is not int or number < 1:
             raise BadInput(f"size {name} is {number!r}", allowed="an integer of at least 1")

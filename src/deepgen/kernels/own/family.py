@@ -54,7 +54,7 @@ class KernelFamily:
             return f"it is the kernel {described.name}"
         if _WRITTEN_IN[described.language] not in target.languages:
             return (
-                f"{described.file} is in {described.language}, and {target.name} runs {' or '.join(target.languages)}"
+                f"{described.file} is in {described.language}, but {target.name} runs {' or '.join(target.languages)}"
             )
         return None
 
@@ -193,7 +193,7 @@ def _size(size: Size, knobs: Mapping[str, Any]) -> Size:
     if isinstance(value, float) and value == int(value):
         value = int(value)
     if type(value) is not int:
-        raise BadInput(f"'{size}' gives {value!r}", allowed="a whole number")
+        raise BadInput(f"'{size}' gives {value!r}", allowed="an integer")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The operator that a user's own kernel computes: as its arguments, its sizes and its reference say."""
+"""The operator that a user's own kernel computes, defined by its arguments, sizes and reference."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ class KernelOperator(Operator):
             raise BadInput(f"the reference of {self.described.name} gave no {name}", allowed="an array for each output")
         values = np.asarray(results[name])
         if values.shape != shape:
-            what = f"the reference of {self.described.name} gave {name} the shape {_shape(values.shape)}"
-            raise BadInput(what, allowed=f"{_shape(shape)}, that of the output")
+            what = f"the reference of {self.described.name} returned {name} with shape {_shape(values.shape)}"
+            raise BadInput(what, allowed=f"{_shape(shape)}, the shape of the output")
         if values.dtype != of.numpy() or of.name in ("f16", "f32"):
             values = values.astype(np.int64 if of.integer else np.float64, copy=False)
         else:
@@ -225,19 +225,26 @@ class KernelOperator(Operator):
 
 
 def class_of(
-    described: Description, reference: Reference, family: Callable[[], KernelFamily], module: str, attribute: str
+    described: Description,
+    reference: Reference,
+    family: Callable[[], KernelFamily],
+    module: str,
+    attribute: str,
+    *,
+    baseline: Callable[..., Any] | None = None,
 ) -> type[KernelOperator]:
     """The operators of a description, found again as `attribute` of `module`."""
-    words = [Word(name, f"a size, {value} unless given", default=value) for name, value in described.sizes.items()]
+    words = [Word(name, f"a size; default: {value}", default=value) for name, value in described.sizes.items()]
     for scalar in described.scalars:
         kind = "number" if scalar.ctype.startswith("f") else "size"
-        words.append(Word(scalar.name, f"a number, {scalar.value} unless given", kind, scalar.value, least=0))
+        words.append(Word(scalar.name, f"a number; default: {scalar.value}", kind, scalar.value, least=0))
     body = {
         "name": described.name,
         "words": tuple(words),
         "described": described,
         "compared_with": staticmethod(reference) if callable(reference) else reference,
         "find_family": staticmethod(family),
+        "baseline": None if baseline is None else staticmethod(baseline),
         "__module__": module,
         "__qualname__": attribute,
         "__doc__": f"What the kernel {described.name} computes.",

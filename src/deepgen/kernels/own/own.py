@@ -35,9 +35,14 @@ class OwnKernel:
     """A kernel of the user's own, as `dg.tune` and the command line take it: an operator, and its one family."""
 
     def __init__(
-        self, description: Description, reference: Reference, module: str, read: Callable[[], tuple[Source, ...]]
+        self,
+        description: Description,
+        reference: Reference,
+        module: str,
+        read: Callable[[], tuple[Source, ...]],
+        baseline: Callable[..., Any] | None = None,
     ) -> None:
-        self.description, self.reference = description, reference
+        self.description, self.reference, self.baseline = description, reference, baseline
         self._module, self._read = module, read
 
     @cached_property
@@ -55,7 +60,8 @@ class OwnKernel:
         """The class of its operators. Asked for when tuning begins: by then the kernel has a name in its module."""
         held = vars(sys.modules[self._module]) if self._module in sys.modules else {}
         attribute = next((name for name, value in held.items() if value is self), _NOWHERE)
-        return class_of(self.description, self.reference, lambda: self.family, self._module, attribute)
+        place = self._module, attribute
+        return class_of(self.description, self.reference, lambda: self.family, *place, baseline=self.baseline)
 
     def operator(self, **words: int | float) -> KernelOperator:
         """What it computes, with some sizes and scalars other than the kernel's own."""
@@ -96,6 +102,7 @@ def kernel(
     libraries: Sequence[str] = (),
     default: Mapping[str, Any] | None = None,
     reference: Reference = None,
+    baseline: Callable[..., Any] | None = None,
     tolerance: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
     flops: Size | Mapping[str, Size] | None = None,
     bytes: Size | None = None,
@@ -105,24 +112,25 @@ def kernel(
 
     `source` is a path or the text itself, in C, C++, CUDA or HIP, or a `@triton.jit` function; `entry` names its
     function, which may be a template ("k<float, BLOCK>"). `arguments` are its parameters in their order: `dg.input`,
-    `dg.output`, `dg.inout`, `dg.scalar`, `dg.workspace`, `dg.constant`. `sizes` gives the symbols of their shapes
-    numbers; a loaded kernel takes them from the arrays of a call.
+    `dg.output`, `dg.inout`, `dg.scalar`, `dg.workspace`, `dg.constant`. `sizes` maps the symbols of their shapes
+    to numbers; a loaded kernel takes them from the arrays of a call.
 
     `knobs` reach the source as macros, or as the `tl.constexpr` parameters of a Triton kernel, with num_warps,
     num_stages, num_ctas and other options of its compiler beside them. `requires`, `grid`, `block`, `shared` and
     `defines` are expressions over knobs and sizes. Several launches are given as `launches`, a list of
-    `dg.launch(...)`. `default` is the config to start from: the first that the requirements allow, unless given.
+    `dg.launch(...)`. `default` is the config to start from; by default the first that the requirements allow.
 
     `reference` is a function that gets arrays in higher precision by the arguments' names and returns the outputs, or
-    the expected arrays themselves. `tolerance` is (absolute, relative), or that for each output by name. `probes` are
-    more inputs to be right on: names, each with fills for some arguments. `flops` and `bytes` count the work, so that
-    speeds can be shown. Files named in the source are looked for beside it and in the `include` folders.
+    the expected arrays themselves. `baseline` is a function of the same form that gets the arrays as they are: it is
+    verified and timed beside the winner. `tolerance` is (absolute, relative), or that for each output by name. `probes`
+    are more inputs to be correct on: names, each with fills for some arguments. `flops` and `bytes` count the work, so
+    that speeds can be shown. Files included by the source are searched for beside it and in the `include` folders.
     """
     caller = sys._getframe(1).f_globals
     folder = _folder_of(caller)
     function = triton_text.function_of(source, language, entry, folder)
     if function is None and not isinstance(source, (str, Path)):
-        raise BadInput(f"source is {source!r}", allowed="a path, the text of a program, or a @triton.jit function")
+        raise BadInput(f"source is {source!r}", allowed="a path, source text, or a @triton.jit function")
     written_in = reading.language_of(source, language) if function is None else "triton"
     first = entry or (launches[0].entry if launches else None) or (function and function.fn.__name__)
     if first is None:
@@ -154,7 +162,9 @@ def kernel(
         options=options,
     )
     _check(description, reference)
-    return OwnKernel(checked(description), reference, caller.get("__name__", "__main__"), read)
+    if not callable(baseline) and baseline is not None:
+        raise BadInput(f"baseline is {baseline!r}", allowed="a function of the kernel's arguments and sizes")
+    return OwnKernel(checked(description), reference, caller.get("__name__", "__main__"), read, baseline)
 
 
 def from_recipe(recipe: Mapping[str, Any]) -> OwnKernel:
@@ -172,7 +182,7 @@ def _check(described: Description, reference: Reference) -> None:
     expected = not callable(reference) and reference is not None and not isinstance(reference, OwnKernel)
     loose = next((t.name for t in described.tensors if t.role != "output" and arguments.free(t)), None)
     if expected and loose is not None:
-        what = f"the reference is made of arrays, and {loose} is drawn by chance"
+        what = f"the reference consists of arrays, but {loose} is filled at random"
         raise BadInput(what, allowed=f"fill={loose}'s array, or a function as the reference")
 
 
@@ -192,7 +202,7 @@ def _check_sources(described: Description, *, spare_fixed: bool) -> None:
         spared = spare_fixed and len(values) == 1
         if not spared and not names & mentioned and knob not in reading.names([used]):
             raise BadInput(
-                f"knob {knob} is a macro that {described.file} never uses", allowed="a name that occurs there"
+                f"knob {knob} is a macro that {described.file} never uses", allowed="use a name that occurs in it"
             )
 
 

@@ -1,4 +1,4 @@
-"""How far off each element of a user's own kernel may be: by what its reference computes it of, never by the others."""
+"""The tolerance of each element of a user's own kernel, from what its reference computes it from."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def language_of(source: str | Path, language: str | None) -> str:
         return names[language.lower()]
     suffix = Path(source).suffix if isinstance(source, Path) or is_path(source) else ""
     if suffix not in LANGUAGES:
-        raise BadInput("the source does not say its language", allowed="language=" + ", ".join(SUFFIXES))
+        raise BadInput("the source's language is unknown", allowed="language=" + ", ".join(SUFFIXES))
     return LANGUAGES[suffix]
 
 
@@ -77,7 +77,7 @@ def _follow(texts: Iterable[str], places: Sequence[Path], included: dict[str, st
             waiting.append(included[name])
             if len(included) > MOST_FILES or size > MOST_BYTES:
                 what = f"the kernel includes more than {MOST_FILES} files or {MOST_BYTES >> 20} MB"
-                raise BadInput(what, allowed="a smaller part of the library, or a precompiled one")
+                raise BadInput(what, allowed="include less of the library, or use a precompiled one")
 
 
 def _existing(source: str | Path, folder: Path) -> Path:
@@ -158,11 +158,11 @@ def check(entry: str, where: str, text: str, arguments: Sequence[Argument]) -> N
     listed = parameters(text, entry)
     if listed is None:
         if re.search(rf"\b{re.escape(re.split(r'[<:]', entry.strip(':'))[0])}\b", plain(text)) is None:
-            raise BadInput(f"{where} has no function {entry}", allowed="the name of the kernel as entry=")
+            raise BadInput(f"{where} has no function {entry}", allowed="pass the kernel's name as entry=")
         return
     if len(listed) != len(arguments):
         passed = ", ".join(a.name for a in arguments) or "none"
-        what = f"{entry} takes {len(listed)} parameters in {where}, and {len(arguments)} arguments are given: {passed}"
+        what = f"{entry} takes {len(listed)} parameters in {where}, but {len(arguments)} arguments are given: {passed}"
         raise BadInput(what, allowed="one for each of: " + (", ".join(listed) or "none"))
     for place, (declared, argument) in enumerate(zip(listed, arguments, strict=True)):
         wrong = _mismatch(declared, argument)

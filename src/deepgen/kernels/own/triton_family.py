@@ -1,9 +1,8 @@
 """The generator of a user's own Triton kernel: its `tl.constexpr` parameters and Triton's options are the knobs.
 
-Triton compiles other code where it knows that a number is 1 or a multiple of 16. So does deepgen, for sizes and strides
-as they are when tuning; the launch plan then requires it of every shape. Numbers of their own, which are keywords of a
-call, may be any. Addresses are multiples of 16 bytes: calls on a GPU see to that. On processors only numbers that are 1
-are known.
+Triton specializes code for arguments that are 1 or a multiple of 16. So does deepgen, for sizes and strides at tuning
+time; the launch plan then requires it of every shape. Scalars that are keywords of a call may have any value. Addresses
+are multiples of 16 bytes: calls on a GPU ensure that. On CPUs only the value 1 is specialized.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ class TritonFamily(KernelFamily):
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if isinstance(target, Cpu):
             if "triton" not in LOWERINGS:
-                return "no plug-in is here that makes C of Triton's IR"
+                return "no plug-in is installed that lowers Triton's IR to C"
             served, release = LOWERINGS.get("triton")().RELEASE, self.description.options["triton"]
             if not release.startswith(f"{served}."):
-                return f"it is for Triton {release}, and processors are served with {served}"
+                return f"it is for Triton {release}, but CPUs are supported with {served}"
         foreign = [n for n in self.description.knobs if n in ALL_OPTIONS and n not in _options(target)]
         if foreign and isinstance(target, Gpu):
-            return f"knob {foreign[0]} is not an option of Triton's for {target.kind} targets"
+            return f"knob {foreign[0]} is not a Triton option for {target.kind} targets"
         return super().refuses(operator, target)
 
     def space(self, operator: Operator, target: Target) -> Space:
@@ -91,7 +90,7 @@ def _options(target: Target) -> tuple[str, ...]:
 
 
 def _described_for(described: Description, target: Target) -> Description:
-    """On a processor without the options that shape code for GPUs, nor requirements that name them."""
+    """On a CPU without the options that shape code for GPUs, nor requirements that name them."""
     if not isinstance(target, Cpu):
         return described
     dropped = ALL_OPTIONS - set(OPTIONS["cpu"]) - {"enable_fp_fusion"}
@@ -139,7 +138,7 @@ def _specialised(
 ) -> tuple[dict[str, list[str]], dict[str, int], dict[str, str]]:
     """The parameters with what is known of their values, those that are 1, and what of it a shape must satisfy."""
     numbers = operator.scalars()
-    divisible = isinstance(target, Gpu)  # on a processor it changes no code
+    divisible = isinstance(target, Gpu)  # on a CPU it changes no code
     parameters: dict[str, list[str]] = {}
     ones: dict[str, int] = {}
     requires: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The text of a Triton kernel: the function, with all that it names, as a file that stands on its own.
+"""The text of a Triton kernel: the function and everything it refers to, as a self-contained file.
 
-What else the user's file holds (imports of torch, the description of the kernel, other kernels) is no part of it: it
-would run in every build, and changing it would make other kernels.
+The rest of the user's file (imports of torch, the description, other kernels) is not included: it would run in every
+build, and changing it would change the kernel's identity.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def key_of(text: str, entry: str) -> str:
             spec.loader.exec_module(module)
             key = getattr(getattr(module, entry), "cache_key", None)
         except Exception as error:
-            raise BadInput(f"Triton refuses {entry}: {error}", allowed="a kernel that Triton compiles") from error
+            raise BadInput(f"Triton rejects {entry}: {error}", allowed="a kernel that Triton compiles") from error
     if key is None:
-        raise BadInput("TRITON_INTERPRET is set, so kernels are not compiled", allowed="tune without it")
+        raise BadInput("TRITON_INTERPRET is set, so kernels are not compiled", allowed="unset it to tune")
     return str(key)
 
 
@@ -65,7 +65,7 @@ class _Writer:
         source, tree = _source(function.fn)
         if tree.name != name:
             what = f"the kernel calls {tree.name} by the name {name}"
-            raise BadInput(what, allowed="the function's own name")
+            raise BadInput(what, allowed="use the function's own name")
         scope = _scope(function.fn)
         for used in _names(tree):
             if used in scope:
@@ -77,7 +77,9 @@ class _Writer:
     def _add(self, name: str, value: Any, user: str) -> None:
         if name in self._written:
             if self._written[name] is not value and self._written[name] != value:
-                raise BadInput(f"{user} and what it calls mean two things by {name!r}", allowed="a name for each")
+                raise BadInput(
+                    f"{user} and what it calls mean two things by {name!r}", allowed="give each its own name"
+                )
             return
         self._written[name] = value
         if isinstance(value, ModuleType):
@@ -92,7 +94,7 @@ class _Writer:
     def _import_module(self, name: str, module: ModuleType, user: str) -> None:
         path = module.__name__
         if path.partition(".")[0] not in _MODULES:
-            what = f"{user} names the module {path}, which a kernel cannot take along"
+            what = f"{user} names the module {path}, which cannot be stored with a kernel"
             raise BadInput(what, allowed="its @triton.jit functions, imported by their names")
         self.imports.add(_imported(f"import {path}", path, name))
 
@@ -135,7 +137,7 @@ def _literal(value: Any, name: str, user: str) -> str:
     if isinstance(value, _PLAIN):
         return repr(value)
     what = f"{user} names {name}, which holds a {type(value).__name__}"
-    raise BadInput(what, allowed="numbers, texts, types of Triton's, and tuples of them")
+    raise BadInput(what, allowed="numbers, strings, Triton types, and tuples of them")
 
 
 def _source(function: Any) -> tuple[str, ast.FunctionDef]:
@@ -145,7 +147,7 @@ def _source(function: Any) -> tuple[str, ast.FunctionDef]:
         (tree,) = ast.parse(text).body
     except (OSError, SyntaxError, ValueError) as error:
         raise BadInput(
-            f"the source of {function.__name__} is not to be had: {error}", allowed="one in a file"
+            f"the source of {function.__name__} is not available: {error}", allowed="define it in a file"
         ) from error
     assert isinstance(tree, ast.FunctionDef)
     return "\n".join(text.splitlines()[tree.lineno - 1 : tree.end_lineno]), tree
@@ -176,16 +178,16 @@ def function_of(source: Any, language: str | None, entry: str | None, folder: Pa
         if language not in (None, "triton") or not (named or language == "triton"):
             return None
         if not named:
-            raise BadInput("a Triton kernel is given as text", allowed="the @triton.jit function, or its file's path")
+            raise BadInput("a Triton kernel was given as text", allowed="the @triton.jit function, or its file's path")
         source = getattr(module_at(folder / Path(source).expanduser()), str(entry), None)
         if source is None:
-            raise BadInput(f"the file has no function {entry}", allowed="the name of the kernel as entry=")
+            raise BadInput(f"the file has no function {entry}", allowed="pass the kernel's name as entry=")
     kind = type(source).__name__
     if not type(source).__module__.startswith("triton."):
         return None
     if kind not in _FUNCTIONS:
         what = f"the source is a {kind} of Triton's"
-        raise BadInput(what, allowed="the @triton.jit function itself, with what varies in it as knobs=")
+        raise BadInput(what, allowed="pass the @triton.jit function itself, with its variants as knobs=")
     return source
 
 
@@ -214,7 +216,7 @@ def options(function: Any, arguments: Sequence[Argument], valued: Sequence[str])
     _check_arguments(name, passed, arguments)
     strange = next((word for word in valued if word not in {*constants, *ALL_OPTIONS}), None)
     if strange is not None:
-        what = f"{strange} is neither a tl.constexpr parameter of {name} nor an option of Triton's"
+        what = f"{strange} is neither a tl.constexpr parameter of {name} nor a Triton option"
         raise BadInput(what, allowed=", ".join([*constants, *sorted(ALL_OPTIONS)]))
     defaults = {word: parameters[word].default for word in constants if word not in valued}
     missing = next((word for word, value in defaults.items() if value is inspect.Parameter.empty), None)
@@ -235,14 +237,14 @@ def options(function: Any, arguments: Sequence[Argument], valued: Sequence[str])
 
 def _check_arguments(name: str, passed: Sequence[str], arguments: Sequence[Argument]) -> None:
     if len(arguments) != len(passed):
-        what = f"{name} takes {len(passed)} parameters beside tl.constexpr, and {len(arguments)} arguments are given"
+        what = f"{name} takes {len(passed)} parameters besides tl.constexpr, but {len(arguments)} arguments are given"
         raise BadInput(what, allowed="one for each of: " + ", ".join(passed))
     for place, (word, argument) in enumerate(zip(passed, arguments, strict=True)):
         if argument.name != word and argument.name in passed:
-            what = f"argument {place} of {name} is {argument.name}, and the function has {word} there"
-            raise BadInput(what, allowed="arguments in the order of the parameters")
+            what = f"argument {place} of {name} is {argument.name}, but the function has {word} there"
+            raise BadInput(what, allowed="pass arguments in the order of the parameters")
         if isinstance(argument, TensorArgument) and argument.symbol is not None:
-            what = f"{argument.name} is to lie in a global variable, which Triton kernels do not have"
+            what = f"{argument.name} would be a global variable, which Triton kernels do not have"
             raise BadInput(what, allowed="dg.input")
 
 

@@ -1,4 +1,4 @@
-"""What families of kernels share: their files of source, values that knobs may have, and kernels made of macros."""
+"""Shared by kernel families: source files, common knob values, and kernels parameterized by macros."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def thread_counts(cores: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Kinds:
-    """How configs are told apart, and how far a model is trusted: it is less sure of the order between kinds."""
+    """How configs are distinguished, and how far a model is trusted: it is less sure of the order between kinds."""
 
     kind: Callable[[Config], Hashable]
     tile: Callable[[Config], Hashable]

@@ -1,7 +1,7 @@
-"""What the GEMM families on x86 share: a model of their time, operands and results of narrow numbers, tasks.
+"""Shared by the x86 GEMM families: a model of their time, narrow operands and results, tasks.
 
-The model says how the time of a kernel changes with the shape: tiles that are not full, and threads that wait. It is
-for choosing among kernels that were timed at other shapes: only ratios count.
+The model says how a kernel's time changes with the shape: partial tiles, and threads that wait. It is for choosing
+among kernels that were timed at other shapes: only ratios matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deepgen.space import Expr, Space, implies
 from deepgen.targets import X86
 
 HUGE_PAGE = 2 << 20  # bytes, as in x86_pages.h
-_CLOCK = 2.5e9  # of a usual processor under vectors
+_CLOCK = 2.5e9  # of a usual CPU under vectors
 _WAKING_CLOCKS = 2e4  # of a call that wakes other threads
 _PACKING_CLOCKS = 0.25  # of each number that is packed
 _BYTES_PER_CLOCK = 4.0  # that a core gets from memory
@@ -67,11 +67,11 @@ def unfit_result(gemm: Gemm) -> str | None:
     """Why these sums or this result cannot be had from such operands; None where they can."""
     integer = gemm.a in ("i8", "u8")
     if gemm.acc != ("i32" if integer else "f32"):
-        return f"it adds {gemm.a} up in {'i32' if integer else 'f32'} only"
+        return f"it accumulates {gemm.a} in {'i32' if integer else 'f32'} only"
     if gemm.c not in C_TYPES or (gemm.c == "i32" and not integer) or (gemm.c == "f16") > (gemm.a == "f16"):
-        return f"it gives no {gemm.c} from {gemm.a}"
+        return f"it cannot produce {gemm.c} from {gemm.a}"
     if gemm.c == "i32" and (gemm.alpha != int(gemm.alpha) or gemm.beta != int(gemm.beta)):
-        return "with a result in i32, alpha and beta must be whole numbers"
+        return "with an i32 result, alpha and beta must be integers"
     if gemm.c == "i32" and (gemm.scales != "none" or gemm.activation not in ("none", "relu")):
         return "scales, gelu and silu need a floating result"
     return None

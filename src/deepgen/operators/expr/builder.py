@@ -1,4 +1,4 @@
-"""How expressions are written in Python: tensors, axes, elements, and stages that are computed from them.
+"""The Python API for expressions: tensors, axes, elements, and the stages computed from them.
 
     A, B = dg.tensor("A", (M, K), "i8"), dg.tensor("B", (N, K), "i8")
     k = dg.reduce_axis("k", K)
@@ -16,11 +16,25 @@ from itertools import count
 from typing import Any
 
 from deepgen.operators.expr import check
-from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis, whole
+from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis, binary, combined, pair, unary, whole
+from deepgen.operators.expr.facts import Facts
 from deepgen.operators.expr.index import iterator
 from deepgen.operators.expr.layouts import packed_layout
-from deepgen.operators.expr.lift import stages_of
-from deepgen.operators.expr.nodes import REDUCE, Axis, Expression, Stage, TensorSpec, Value, reads
+from deepgen.operators.expr.lift import LiftedReduction, stages_of
+from deepgen.operators.expr.nodes import (
+    BOOL,
+    REDUCE,
+    Axis,
+    Expression,
+    Place,
+    Read,
+    Select,
+    Stage,
+    TensorSpec,
+    Value,
+    children,
+    reads,
+)
 from deepgen.vocabulary.dtypes import our_name
 from deepgen.vocabulary.errors import BadInput
 
@@ -28,10 +42,10 @@ _serial = count()  # iterators of different stages never have one name, so that 
 
 
 def tensor(name: str, shape: Sequence[int], dtype: str = "f32", layout: str | None = None) -> Operand:
-    """A tensor that a call gives: dense, row by row, or packed: `layout="OIhw4i16o4i"`.
+    """An input tensor: dense and row-major, or packed: `layout="OIhw4i16o4i"`.
 
-    A packed one is read by the indices of `shape`, and the call gives an array of more dimensions. A stage of its own
-    unpacks it, `name` with `_plain`.
+    A packed one is indexed as `shape`, but calls pass an array with more dimensions. A separate stage unpacks it:
+    `name` with `_plain`.
     """
     if layout is not None:
         return _unpacked(name, _shape(name, shape), dtype, layout)
@@ -58,13 +72,13 @@ def reduce_axis(name: str, extent: int) -> ReduceAxis:
 
 
 def compute(name: str, shape: Sequence[int], value: Callable[..., Any]) -> Operand:
-    """A stage: `value` is called once, with one index for each dimension, and tells what the element there is."""
+    """A stage: `value` is called once, with one index for each dimension, and returns the element there."""
     axes, element = _called(name, shape, value)
     return _stage(name, axes, element.value, element.sources)
 
 
 def scan(name: str, shape: Sequence[int], value: Callable[..., Any], *, axis: int, op: str = "sum") -> Operand:
-    """A stage whose elements are the running sum (prod, max, min) along one dimension, each with its own value."""
+    """A stage with the inclusive running sum (prod, max, min) along one dimension."""
     axes, element = _called(name, shape, value)
     if isinstance(axis, bool) or not isinstance(axis, int) or not -len(axes) <= axis < len(axes):
         raise BadInput(f"{name}: a scan along dimension {axis!r}", allowed=f"0 to {len(axes) - 1}")
@@ -74,10 +88,10 @@ def scan(name: str, shape: Sequence[int], value: Callable[..., Any], *, axis: in
 
 
 def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Operand] | None = None) -> Expression:
-    """The expression whose results these are. Tensors are in the order in which they are read first, or as told."""
+    """The expression with these results. Tensors are in the order in which they are first read, or as in `inputs`."""
     for one in (*outputs, *(inputs or ())):
         if not isinstance(one, Operand):
-            raise BadInput(f"{one!r} is not a tensor", allowed="what dg.compute, dg.scan and dg.tensor give")
+            raise BadInput(f"{one!r} is not a tensor", allowed="pass what dg.compute, dg.scan or dg.tensor returned")
     tensors: dict[str, TensorSpec] = {}
     stages: dict[str, Stage] = {}
     seen: dict[str, Operand] = {}
@@ -88,7 +102,7 @@ def expression(*outputs: Operand, name: str | None = None, inputs: Sequence[Oper
         listed = [one.stored.definition if one.stored else one.definition for one in inputs]
         if sorted(one.name for one in listed) != sorted(tensors) or any(tensors[one.name] != one for one in listed):
             raise BadInput(
-                f"the inputs are told as {', '.join(one.name for one in listed)}", allowed=", ".join(tensors)
+                f"the inputs are given as {', '.join(one.name for one in listed)}", allowed=", ".join(tensors)
             )
         order = [tensors[one.name] for one in listed]
     results = tuple(one.name for one in outputs)
@@ -118,7 +132,7 @@ def _stage(
     defined = {one.name: one.definition for one in sources.values()}
     for stage in stages:
         if stage.name in defined:
-            raise BadInput(f"{name} reads a tensor or stage of the same name", allowed="a name each")
+            raise BadInput(f"{name} reads a tensor or stage of the same name", allowed="give each its own name")
         check.check_stage(stage, defined)
         defined[stage.name] = stage
     read = [one.tensor for stage in stages for one in reads(stage.value)]
@@ -128,7 +142,7 @@ def _stage(
 def _collect(one: Operand, seen: dict[str, Operand], tensors: dict[str, TensorSpec], stages: dict[str, Stage]) -> None:
     """What an operand is made of, in the order in which it is read first."""
     if seen.setdefault(one.name, one) is not one:
-        raise BadInput(f"two tensors or stages are named {one.name}", allowed="a name each")
+        raise BadInput(f"two tensors or stages are named {one.name}", allowed="give each its own name")
     if one.name in tensors or one.name in stages:
         return
     for before in one.before.values():
@@ -138,11 +152,127 @@ def _collect(one: Operand, seen: dict[str, Operand], tensors: dict[str, TensorSp
         return
     for stage in (*one.lifted, one.definition):
         if stage.name in stages or stage.name in tensors:
-            raise BadInput(f"two tensors or stages are named {stage.name}", allowed="a name each")
+            raise BadInput(f"two tensors or stages are named {stage.name}", allowed="give each its own name")
         stages[stage.name] = stage
 
 
 def _shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
-        raise BadInput(f"{name} has the shape {shape!r}", allowed="a tuple of whole numbers")
+        raise BadInput(f"{name} has the shape {shape!r}", allowed="a tuple of integers")
     return tuple(whole(size) for size in shape)
+
+
+def where(condition: Element, then: Any, otherwise: Any) -> Element:
+    """Select one of two values. The other is not read: use it to guard out-of-bounds reads, as for padding."""
+    if not isinstance(condition, Element) or condition.dtype != BOOL:
+        raise BadInput("dg.where: its first argument is not a condition", allowed="a comparison, such as i >= 1")
+    left, right = pair(then, otherwise, "dg.where")
+    if BOOL in (left.dtype, right.dtype):
+        raise BadInput("dg.where chooses between conditions", allowed="numbers")
+    decided = Facts({}).decided(condition.value) if not _depends(condition.value) else None
+    if decided is not None:
+        return left if decided else right
+    return combined(Select(condition.value, left.value, right.value), condition, left, right)
+
+
+def sum(value: Element, *axes: ReduceAxis) -> Element:
+    """The sum over axes."""
+    return _reduction("sum", value, axes)
+
+
+def prod(value: Element, *axes: ReduceAxis) -> Element:
+    """The product over axes."""
+    return _reduction("prod", value, axes)
+
+
+def max(value: Element, *axes: ReduceAxis) -> Element:
+    """The greatest value over axes; of two numbers: dg.maximum."""
+    return _reduction("max", value, axes)
+
+
+def min(value: Element, *axes: ReduceAxis) -> Element:
+    """The least value over axes; of two numbers: dg.minimum."""
+    return _reduction("min", value, axes)
+
+
+def maximum(left: Any, right: Any) -> Element:
+    """The larger of two numbers."""
+    return binary("max", left, right)
+
+
+def minimum(left: Any, right: Any) -> Element:
+    """The smaller of two numbers."""
+    return binary("min", left, right)
+
+
+def abs(value: Element) -> Element:
+    """The absolute value."""
+    return unary("abs", value)
+
+
+def exp(value: Element) -> Element:
+    """e to the power of a float."""
+    return unary("exp", value)
+
+
+def log(value: Element) -> Element:
+    """The natural logarithm of a float."""
+    return unary("log", value)
+
+
+def sqrt(value: Element) -> Element:
+    """The square root of a float."""
+    return unary("sqrt", value)
+
+
+def rsqrt(value: Element) -> Element:
+    """One over the square root of a float."""
+    return unary("rsqrt", value)
+
+
+def tanh(value: Element) -> Element:
+    """The hyperbolic tangent of a float."""
+    return unary("tanh", value)
+
+
+def erf(value: Element) -> Element:
+    """The error function of a float."""
+    return unary("erf", value)
+
+
+def sigmoid(value: Element) -> Element:
+    """1 / (1 + exp(-x)) of a float."""
+    return unary("sigmoid", value)
+
+
+def sin(value: Element) -> Element:
+    """The sine of a float, in radians."""
+    return unary("sin", value)
+
+
+def cos(value: Element) -> Element:
+    """The cosine of a float, in radians."""
+    return unary("cos", value)
+
+
+def floor(value: Element) -> Element:
+    """The largest whole number not above a float, as a float."""
+    return unary("floor", value)
+
+
+def _reduction(op: str, value: Any, axes: tuple[Any, ...]) -> Element:
+    if not isinstance(value, Element) or value.dtype == BOOL:
+        raise BadInput(f"dg.{op} of {value!r}", allowed="an element; for two numbers use dg.maximum or dg.minimum")
+    if not axes or not all(isinstance(axis, ReduceAxis) for axis in axes):
+        raise BadInput(f"dg.{op} over {', '.join(map(repr, axes)) or 'nothing'}", allowed="axes made by dg.reduce_axis")
+    over = tuple(axis.axis for axis in axes)
+    if len({axis.name for axis in over}) < len(over):
+        raise BadInput(f"dg.{op} over one axis twice", allowed="each once")
+    return combined(LiftedReduction(op, value.value, over), value)
+
+
+def _depends(condition: Any) -> bool:
+    """Whether a condition depends on anything: an axis, an element, a reduction."""
+    if isinstance(condition, Place):
+        return bool(condition.index.terms)
+    return isinstance(condition, (Read, LiftedReduction)) or any(map(_depends, children(condition)))

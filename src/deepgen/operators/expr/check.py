@@ -1,4 +1,4 @@
-"""Is an expression sound? Names, ranks, number formats, and indices that stay inside their tensors."""
+"""Validates expressions: names, ranks, dtypes, and indices that stay inside their tensors."""
 
 from __future__ import annotations
 
@@ -69,10 +69,12 @@ def check(expression: Expression) -> Expression:
     stages = [stage.name for stage in expression.stages]
     for place, output in enumerate(expression.outputs):
         if output not in stages or output in expression.outputs[:place]:
-            raise BadInput(f"{expression.name}: {output} cannot be an output", allowed="each a stage of its own")
+            raise BadInput(
+                f"{expression.name}: {output} cannot be an output", allowed="each output must be a separate stage"
+            )
     for one in defined:
         if one not in read and one not in expression.outputs:
-            raise BadInput(f"{expression.name}: nothing reads {one}", allowed="leave it out")
+            raise BadInput(f"{expression.name}: nothing reads {one}", allowed="omit it")
     return expression
 
 
@@ -89,7 +91,7 @@ def check_stage(stage: Stage, defined: Defined) -> None:
     axes = (*stage.axes, *stage.reduced)
     names = [axis.name for axis in axes]
     if len(set(names)) < len(names) or not all(map(_NAME.fullmatch, names)):
-        raise BadInput(f"{stage.name}: its axes are {', '.join(names)}", allowed="a name each")
+        raise BadInput(f"{stage.name}: its axes are {', '.join(names)}", allowed="give each its own name")
     _check_shape(stage.name, [axis.extent for axis in axes], most=2 * MOST_DIMENSIONS)
     _check_reduction(stage)
     if depth(stage.value) > MOST_DEPTH or size(stage.value) > MOST_NODES:
@@ -112,7 +114,9 @@ def check_format(name: object, where: str) -> DType:
 
 
 def too_long(where: str) -> BadInput:
-    return BadInput(f"{where}: one element takes too many operations", allowed="several stages, by dg.compute")
+    return BadInput(
+        f"{where}: one element takes too many operations", allowed="split it into several stages with dg.compute"
+    )
 
 
 def size(value: Value) -> int:
@@ -157,20 +161,22 @@ def check_cast(of: str, to: str, where: str) -> None:
         raise BadInput(f"{where}: a condition as {to}", allowed="dg.where(condition, 1, 0) of that dtype")
     if dtype(to).integer and not dtype(of).integer:
         what = f"{where}: a cast from {of} to {to}"
-        raise BadInput(what, allowed="no float becomes an integer: where it lies between two, either would be right")
+        raise BadInput(
+            what, allowed="floats cannot be cast to integers: near a boundary either neighbour would be correct"
+        )
 
 
 def check_constant(value: object, of: str, where: str) -> None:
     integer = check_format(of, where).integer
     if integer and not (type(value) is int and dtype(of).whole[0] <= value <= dtype(of).whole[1]):
-        raise BadInput(f"{where}: {value!r} as {of}", allowed="a whole number within that dtype")
+        raise BadInput(f"{where}: {value!r} as {of}", allowed="an integer that the dtype can represent")
     if not integer and (type(value) is not float or isnan(value)):
         raise BadInput(f"{where}: {value!r} as {of}", allowed="a number")
 
 
 def _new(name: str, defined: Defined) -> str:
     if name in defined:
-        raise BadInput(f"two tensors or stages are named {name}", allowed="a name each")
+        raise BadInput(f"two tensors or stages are named {name}", allowed="give each its own name")
     return name
 
 
@@ -180,7 +186,7 @@ def _check_shape(of: str, shape: Sequence[object], most: int = MOST_DIMENSIONS) 
         raise BadInput(f"{of} has {len(shape)} dimensions", allowed=f"1 to {most}")
     sizes = [one for one in shape if type(one) is int and one >= 1]
     if len(sizes) < len(shape) or prod(sizes) > MOST_ELEMENTS:
-        raise BadInput(f"{of} has the shape {text}", allowed="whole numbers from 1 up, whose product is at most 2**48")
+        raise BadInput(f"{of} has the shape {text}", allowed="positive integers whose product is at most 2**48")
 
 
 def _check_reduction(stage: Stage) -> None:
@@ -188,9 +194,14 @@ def _check_reduction(stage: Stage) -> None:
         raise BadInput(f"{stage.name}: unknown reduction {stage.reduce!r}", allowed="one of " + ", ".join(REDUCE))
     axes = [axis.name for axis in stage.axes]
     if stage.scan is not None and (stage.reduced or stage.scan not in axes):
-        raise BadInput(f"{stage.name}: a scan along {stage.scan}", allowed="along one of its own axes, and no other")
+        raise BadInput(
+            f"{stage.name}: a scan along {stage.scan}", allowed="a scan runs along exactly one of the stage's own axes"
+        )
     if (stage.reduce is not None) != (bool(stage.reduced) or stage.scan is not None):
-        raise BadInput(f"{stage.name}: a reduction over nothing, or axes without one", allowed="both, or neither")
+        raise BadInput(
+            f"{stage.name}: a reduction without axes, or reduction axes without a reduction",
+            allowed="give both, or neither",
+        )
 
 
 def _check_value(value: Value, where: str, facts: Facts, defined: Defined) -> None:
@@ -244,7 +255,7 @@ def _check_read(read: Read, where: str, facts: Facts, defined: Defined) -> None:
         low, high = facts.bounds(index)
         if low <= high and not facts.never and (low < 0 or high >= extent):
             words = f"{where}: index {place} of {read.tensor}, {index}, is from {low} to {high}"
-            raise BadInput(words, allowed=f"from 0 to {extent - 1}; dg.where can keep it there")
+            raise BadInput(words, allowed=f"0 to {extent - 1}; dg.where can guard it")
 
 
 def check_rank(of: str, shape: Sequence[int], indices: int, where: str) -> None:
@@ -259,11 +270,11 @@ def _check_iterators(names: frozenset[str], where: str, facts: Facts) -> None:
     for one in sorted(names):
         if one not in facts.ranges:
             what = f"{where}: axis {shown(one)} is unknown here"
-            raise BadInput(what, allowed="its own axes, and within a reduction the axes that it runs over")
+            raise BadInput(what, allowed="only its own axes, and inside a reduction the reduced ones")
 
 
 def axis(name: str, extent: object, where: str) -> Axis:
     """An axis whose extent is checked."""
     if isinstance(extent, bool) or not hasattr(extent, "__index__") or extent.__index__() < 1:
-        raise BadInput(f"{where}: the axis {shown(name)} has the extent {extent!r}", allowed="a whole number from 1 up")
+        raise BadInput(f"{where}: the axis {shown(name)} has the extent {extent!r}", allowed="an integer of at least 1")
     return Axis(name, extent.__index__())

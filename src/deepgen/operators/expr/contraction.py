@@ -1,4 +1,4 @@
-"""Sums of products of two tensors, found in an expression: what GEMM, convolutions and their like have in common."""
+"""Finds contractions in an expression: sums of products of two tensors, as in GEMM and convolutions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deepgen.vocabulary.dtypes import dtype
 
 @dataclass(frozen=True)
 class Factor:
-    """An element of a tensor as a factor of a sum of products, and what stands for it outside of the tensor: zero.
+    """An element of a tensor as a factor of a sum of products, and what stands for it outside the tensor: zero.
 
     `padded`: whether a guard keeps the read inside, and holds wherever that is needed and nowhere else.
     """

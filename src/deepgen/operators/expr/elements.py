@@ -1,4 +1,4 @@
-"""What expressions are written with: tensors that can be indexed, indices, and elements with Python's operators.
+"""The building blocks of expressions: indexable tensors, indices, and elements with Python's operators.
 
 Elements of one operation have one dtype; a plain number takes that of the other operand.
 """
@@ -32,7 +32,7 @@ from deepgen.vocabulary.errors import BadInput
 
 
 class Operand:
-    """A tensor that is given, or the result of a stage: `A[i, k]` is an element of it."""
+    """An input tensor, or the result of a stage: `A[i, k]` is an element of it."""
 
     def __init__(
         self, definition: TensorSpec | Stage, before: Mapping[str, Operand], lifted: Sequence[Stage] = ()
@@ -65,7 +65,7 @@ class Operand:
 
 
 class Position:
-    """An index in an expression: an axis, or sums of axes times whole numbers, with // and % by whole numbers."""
+    """An index in an expression: an axis, or sums of axes times integers, with // and % by integers."""
 
     __array_ufunc__ = None  # a number of numpy's leaves the operation to us
     __hash__ = None  # type: ignore[assignment]  # == makes a condition
@@ -235,13 +235,13 @@ def combined(value: Any, *of: Element) -> Element:
         size += element.size
         for name, operand in element.sources.items():
             if sources.setdefault(name, operand) is not operand:
-                raise BadInput(f"two tensors or stages are named {name}", allowed="a name each")
+                raise BadInput(f"two tensors or stages are named {name}", allowed="give each its own name")
     return Element(value, sources, size)
 
 
 def unary(op: str, value: Any) -> Element:
     if not isinstance(value, Element):
-        raise BadInput(f"dg.{op} of {value!r}", allowed="an element; Python's math is for numbers")
+        raise BadInput(f"dg.{op} of {value!r}", allowed="an element; use Python's math for numbers")
     check.check_unary(op, value.dtype, f"dg.{op}")
     return combined(Unary(op, value.value), value)
 
@@ -262,7 +262,9 @@ def _compare(op: str, left: Any, right: Any) -> Element:
 
 def _logic(op: str, left: Any, right: Any) -> Element:
     if not (isinstance(left, Element) and isinstance(right, Element) and left.dtype == right.dtype == BOOL):
-        raise BadInput(f"{op} of what is not a condition", allowed="comparisons, each in brackets: (i >= 1) & (i < 9)")
+        raise BadInput(
+            f"{op} of something that is not a condition", allowed="comparisons, each in parentheses: (i >= 1) & (i < 9)"
+        )
     return combined(Logic(op, left.value, right.value), left, right)
 
 
@@ -274,20 +276,21 @@ def pair(left: Any, right: Any, what: str) -> tuple[Element, Element]:
                 f"{what}: the index {one} is used as a number", allowed="a cast of it, such as i.cast('f32')"
             )
     if isinstance(left, Element):
-        right = right if isinstance(right, Element) else _number(right, left.dtype, what)
+        right = right if isinstance(right, Element) else number(right, left.dtype, what)
     elif isinstance(right, Element):
-        left = _number(left, right.dtype, what)
+        left = number(left, right.dtype, what)
     else:
         raise BadInput(f"{what} of {left!r} and {right!r}", allowed="at least one element, whose dtype the other takes")
     check.check_same(left.dtype, right.dtype, what, "elements")
     return left, right
 
 
-def _number(value: Any, dtype: str, what: str) -> Element:
+def number(value: Any, dtype: str, what: str = "a number") -> Element:
+    """A plain number as an element."""
     if isinstance(value, bool) or not isinstance(value, Real) or isnan(value):
         raise BadInput(f"{what} with {value!r}", allowed="an element or a number")
     if dtype == BOOL or (check.check_format(dtype, what).integer and not isinstance(value, Integral)):
-        raise BadInput(f"{what}: {value!r} with an element of {dtype}", allowed="whole numbers with integers")
+        raise BadInput(f"{what}: {value!r} with an element of {dtype}", allowed="combine integers with integers")
     integer = check.check_format(dtype, what).integer
     plain = int(value) if integer and isinstance(value, Integral) else float(value) + 0.0  # -0.0 is written as 0.0
     check.check_constant(plain, dtype, what)
@@ -313,7 +316,9 @@ def _index(value: Any) -> Index:
     if isinstance(value, Position):
         return value.index
     if isinstance(value, Element):
-        raise BadInput("an element is used as an index", allowed="axes and whole numbers: no index depends on data")
+        raise BadInput(
+            "an element is used as an index", allowed="only axes and integers: indices cannot depend on data"
+        )
     return index(value)
 
 
@@ -322,4 +327,7 @@ def whole(value: Any) -> Any:
 
 
 def _undecided(what: str) -> BadInput:
-    return BadInput(f"{what} is asked whether it is true", allowed="dg.where chooses; conditions are joined by & and |")
+    return BadInput(
+        f"{what} cannot be used as a Python condition",
+        allowed="use dg.where to choose, and & and | to combine conditions",
+    )

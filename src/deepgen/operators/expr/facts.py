@@ -1,7 +1,7 @@
-"""What is known of indices and integers without computing them.
+"""Static facts about indices and integers.
 
 Of indices: the values of iterators, and conditions that hold where an element is read. Of integers: which of them an
-expression can be computed of without overflow, as nothing says what becomes of one that overflows.
+expression can take without overflow, because the result of an overflow is not defined.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def integer_ranges(expression: Expression) -> dict[str, tuple[int, int]]:
     if not whole or _fits(expression, _cut(whole, high)):
         return {}
     if not _fits(expression, _cut(whole, 1)):
-        what = f"{expression.name}: its integers overflow, whatever the inputs are"
-        raise BadInput(what, allowed="casts to a wider dtype before the arithmetic")
+        what = f"{expression.name}: its integers overflow for any inputs"
+        raise BadInput(what, allowed="cast to a wider dtype before the arithmetic")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _fits(expression, _cut(whole, middle)) else (low, middle)

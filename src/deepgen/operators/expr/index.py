@@ -1,4 +1,4 @@
-"""Indices of tensor elements: sums of loop iterators times whole numbers, with quotients and remainders by constants.
+"""Indices of tensor elements: sums of loop iterators times integers, with quotients and remainders by constants.
 
 The form is canonical: terms are sorted and merged, so that equal indices compare equal.
 """
@@ -98,9 +98,7 @@ class Index:
 
     def __mul__(self, times: int) -> Index:
         if isinstance(times, bool) or not isinstance(times, int):
-            raise BadInput(
-                f"index {shown(self)} times {times!r}", allowed="indices are multiplied by whole numbers only"
-            )
+            raise BadInput(f"index {shown(self)} times {times!r}", allowed="indices can only be multiplied by integers")
         if not times:
             return Index()
         if times == 1:
@@ -191,16 +189,16 @@ def iterator(name: str) -> Index:
 
 
 def shown(of: Index | str) -> str:
-    """As users know its axes: without the serial number by which equal names are told apart."""
+    """As users know its axes: without the serial number by which equal names are distinguished."""
     return re.sub(r"#\d+", "", str(of))
 
 
 def index(value: Index | int) -> Index:
-    """A whole number as an index; an index as it is."""
+    """An integer as an index; an index as it is."""
     if isinstance(value, Index):
         return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise BadInput(f"{value!r} cannot be an index", allowed="an axis, a whole number, or sums and products of them")
+        raise BadInput(f"{value!r} cannot be an index", allowed="an axis, an integer, or sums and products of them")
     return Index((), value.__index__())
 
 
@@ -231,7 +229,7 @@ def _name(term: tuple[Atom, int]) -> str:
 
 def _divisor(of: Index, by: int) -> None:
     if isinstance(by, bool) or not isinstance(by, int) or by < 1:
-        raise BadInput(f"index {shown(of)} divided by {by!r}", allowed="a positive whole number")
+        raise BadInput(f"index {shown(of)} divided by {by!r}", allowed="a positive integer")
 
 
 def _iterators(atom: Atom) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The reference of an expression: its results and how far off each may be.
+"""The numpy reference of an expression: its results, and the allowed error of each.
 
 numpy computes every stage in float64 or int64, some of its elements at a time.
 """
@@ -34,8 +34,7 @@ from deepgen.operators.expr.nodes import (
     Value,
     reads,
 )
-from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, multiplied, norms, scanned
-from deepgen.operators.expr.rounding import NONE, Numbers
+from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, Reducer, multiplied, norms, scanned
 from deepgen.vocabulary.dtypes import dtype
 from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
@@ -282,7 +281,7 @@ def evaluate(value: Value, points: Points, done: Computed) -> Numbers:
 
 
 def _read(read: Read, points: ElementBlock, done: Computed) -> Numbers:
-    """A view where the indices allow it. Places outside of the tensor are read elsewhere: a guard drops them."""
+    """A view where the indices allow it. Places outside the tensor are read elsewhere: a guard drops them."""
     source = done.held[read.tensor]
     shape = done.expression.shape_of(read.tensor)
     facts = Facts(points.ranges)
@@ -351,7 +350,7 @@ def answers(expression: Expression, inputs: Mapping[str, Array]) -> dict[str, An
 
 
 def finite_scale(scale: Array, values: Array, *, wide: bool) -> Array:
-    """Finite, and in f32, or f64 for f64. What cannot be told within any error is right whatever it is."""
+    """Finite, and in f32, or f64 for f64. A value without an error bound is always accepted."""
     kind = np.float64 if wide else np.float32
     limits = np.finfo(kind)
     of, each = np.asarray(values).reshape(-1), np.broadcast_to(scale, np.shape(values)).reshape(-1)

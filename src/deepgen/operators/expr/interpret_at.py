@@ -1,4 +1,4 @@
-"""The reference of an expression at some elements of an output: only what these are made of is computed, by numpy."""
+"""The reference of an expression at selected output elements: numpy computes only what they depend on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from deepgen.operators.expr.contraction import Contraction, contraction, plain_c
 from deepgen.operators.expr.index import Index, Iter, Quotient
 from deepgen.operators.expr.interpret import Computed, blocks, evaluate, finite_scale
 from deepgen.operators.expr.nodes import Axis, Expression, Read, Stage
-from deepgen.operators.expr.reductions import REDUCTIONS, Reducer, scanned
-from deepgen.operators.expr.rounding import NONE, Numbers
+from deepgen.operators.expr.rounding import NONE, REDUCTIONS, Numbers, Reducer, scanned
 from deepgen.vocabulary.dtypes import dtype, widen
 
 _POINTS = 1 << 20  # that are computed at once

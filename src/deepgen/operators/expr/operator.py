@@ -121,10 +121,15 @@ class ExpressionOperator(Expressed):
 
     @classmethod
     def make(cls, parameters: Mapping[str, Any]) -> ExpressionOperator:
-        raise BadInput("an expression has no words", allowed="deepgen tune FILE.py:NAME, or dg.tune(...) in Python")
+        raise BadInput(
+            "an expression has no command-line parameters",
+            allowed="use deepgen tune FILE.py:NAME, or dg.tune(...) in Python",
+        )
 
     def parameters(self) -> Mapping[str, Any]:
-        raise BadInput(f"{self.describe()} has no words", allowed="it is written in Python, by dg.compute")
+        raise BadInput(
+            f"{self.describe()} has no command-line parameters", allowed="it is written in Python, by dg.compute"
+        )
 
 
 def is_expression(value: Any) -> bool:

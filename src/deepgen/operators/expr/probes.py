@@ -1,4 +1,4 @@
-"""What kernels of an expression are tried on: usual numbers, and for sums of products the probes that GEMM has."""
+"""Test inputs for kernels of an expression: ordinary numbers, and for sums of products GEMM's probes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _product(expression: Expression) -> Contraction | None:
 def _tiny(expression: Expression, product: Contraction) -> tuple[str, int] | None:
     """A tensor and one of its dimensions whose last slice makes some results tiny.
 
-    Not all: processors take hundreds of cycles for each denormal number.
+    Not all: CPUs take hundreds of cycles for each denormal number.
     """
     own = [iterator(axis.name) for axis in product.stage.axes]
     for factor in (product.right, product.left):

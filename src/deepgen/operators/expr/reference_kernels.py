@@ -1,6 +1,6 @@
 """The reference of an expression as a kernel: plain loops in f64 and i64, a function for each stage.
 
-It shares no code with what makes kernels of expressions. Results are those of `interpret.py`: numbers, and how far off
+It shares no code with the compiler for expressions. Results match `interpret.py`: numbers, and how far off
 each may be. On GPUs a thread, or a few of them, compute an element; in C a function computes a range of its units, so
 that threads can share them.
 """
@@ -317,7 +317,7 @@ class _ReferenceWriter:
         sums = self._joined(function, stage, function.term(stage.value))
         names = [f"s{n}" for n in range(len(sums))]
         function.lines += [f"{name} = {one.join(name, one.term)};" for one, name in zip(sums, names, strict=True)]
-        # Running numbers change: what is read of them below is read anew for each element.
+        # Running numbers change: what is read of them below is read again for each element.
         result = self._result(function, stage, names, stage.axes[along].extent, f"(f64)(i{along} + 1)")
         at = "0"
         for n, extent in enumerate(extents):

@@ -72,7 +72,7 @@ class StageFunction:
         return name
 
     def real(self, value: float) -> str:
-        """As its bits: infinity is no number of JSON."""
+        """As its bits: infinity is not a number of JSON."""
         (bits,) = struct.unpack("<q", struct.pack("<d", value))
         name = f"c{len(self.args)}"
         self._reals.append(f"const f64 {name} = real({self.number(bits)});")
@@ -144,7 +144,7 @@ class StageFunction:
         return Term(value, self.let(f"read_f64({self.pointer(errors)}, {at})"))
 
     def _flat(self, read: Read) -> str:
-        """Where an element lies. Places outside of the tensor are read elsewhere: a guard drops them."""
+        """Where an element lies. Places outside the tensor are read elsewhere: a guard drops them."""
         shape = self.expression.shape_of(read.tensor)
         if read.tensor not in self._extents:
             self._extents[read.tensor] = [self.number(extent) for extent in shape]

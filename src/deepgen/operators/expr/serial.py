@@ -1,6 +1,6 @@
 """Expressions as JSON, and as text for people: one line for the tensors, one for each stage.
 
-In JSON the nodes of a value stand in one list and name their operands by place: nothing nests deep.
+In JSON the nodes of a value form one flat list and refer to their operands by index.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _node(row: Sequence[Any], nodes: Sequence[Value]) -> tuple[Value, list[int]]
     named = kind in _WITH_OP or kind == "cast"
     places = [_whole(place) for place in row[1 + named :]]
     if not all(0 <= place < len(nodes) for place in places):
-        raise BadInput(f"a node names the operands {places}", allowed="places of nodes before it")
+        raise BadInput(f"a node names the operands {places}", allowed="must be indices of earlier nodes")
     operands = [nodes[place] for place in places]
     if kind == "cast":
         (value,) = operands
@@ -187,13 +187,13 @@ def _read_atom(data: Any, depth: int) -> Index:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise BadInput(f"{value!r} stands where a text belongs")
+        raise BadInput(f"{value!r} must be a string")
     return value
 
 
 def _whole(value: Any) -> int:
     if type(value) is not int or abs(value) >= 1 << 62:
-        raise BadInput(f"{value!r} stands where a whole number belongs")
+        raise BadInput(f"{value!r} must be an integer")
     return value
 
 
@@ -206,6 +206,7 @@ _SUM, _ALONE = 5, 9
 
 
 def text(expression: Expression) -> str:
+    """An expression in a readable form: its tensors, and a line for each stage."""
     tensors = ", ".join(map(_tensor, expression.tensors))
     head = f"{expression.name}({tensors}) -> {', '.join(expression.outputs)}"
     return "\n".join([head, *(f"    {stage_text(stage)}" for stage in expression.stages)])

@@ -1,1 +1,1 @@
-"""Operators with words of their own, each told by an expression."""
+"""Built-in operators defined by expressions, each with its own parameters."""

@@ -1,6 +1,6 @@
-"""What named operators share: an operator is a table of words and a function that writes its expression.
+"""The base of named operators: a table of parameters and a function that builds the expression.
 
-An epilogue is what is done with a result before it is written: a bias, an activation, something added to it.
+An epilogue is applied to a result before it is written: a bias, an activation, a residual.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from math import pi, sqrt
 from typing import Any, TypeVar
 
 from deepgen.operators.base import Operator
-from deepgen.operators.expr.builder import expression, tensor
+from deepgen.operators.expr.builder import erf, expression, maximum, sigmoid, tanh, tensor
 from deepgen.operators.expr.elements import Element, Operand, Position
-from deepgen.operators.expr.functions import erf, maximum, sigmoid, tanh
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import Expressed
 from deepgen.operators.words import NONE, Word, of_sides, plain, shown
@@ -51,7 +50,7 @@ ACTIVATIONS: dict[str, Callable[[Element], Element]] = {
     "tanh": tanh,
     "sigmoid": sigmoid,
 }
-_TENSORS = ("bias", "residual")
+_TENSORS = ("scale", "bias", "residual")  # the first two have a number a channel: a normalisation that is folded
 STEPS = (*_TENSORS, *ACTIVATIONS)
 
 
@@ -63,9 +62,12 @@ def applied(value: Element, text: str, result: Result) -> Element:
             raise BadInput(f"epilogue={text}: unknown step {step!r}", allowed="one of " + ", ".join(STEPS))
         if step in steps[:place] and step in _TENSORS:
             raise BadInput(f"epilogue={text}: {step} is given twice", allowed="once")
-        if step == "bias":
-            bias = tensor("bias", (result.shape[result.channel],), result.dtype)
-            value = value + bias[result.places[result.channel]].cast(value.dtype)
+        if step in ("scale", "bias"):
+            if step == "scale" and result.dtype == "i32":
+                raise BadInput(f"epilogue={text} of integers", allowed="a scale of floats")
+            along = tensor(step, (result.shape[result.channel],), result.dtype)
+            one = along[result.places[result.channel]].cast(value.dtype)
+            value = value + one if step == "bias" else value * one
         elif step == "residual":
             value = value + tensor("residual", result.shape, result.dtype)[result.places].cast(value.dtype)
         else:
@@ -77,9 +79,9 @@ def applied(value: Element, text: str, result: Result) -> Element:
 FORMATS = {"f32": ("f32", "f32"), "f64": ("f64", "f64"), "f16": ("f32", "f16"), "bf16": ("f32", "bf16"),
            "i8": ("i32", "i32")}  # fmt: skip
 FLOATS = tuple(name for name in FORMATS if name != "i8")
-DTYPE = Word("dtype", "data type of the tensors; i8 gives i32", "choice", "f32", choices=(*FORMATS,))
+DTYPE = Word("dtype", "data type of the tensors; the result of i8 is i32", "choice", "f32", choices=(*FORMATS,))
 FLOAT = Word("dtype", "data type of the tensors", "choice", "f32", choices=FLOATS)
-EPILOGUE = Word("epilogue", f"what is done with the result, such as bias,relu: {', '.join(STEPS)}", "choice",
+EPILOGUE = Word("epilogue", f"operations on the result, such as bias,relu: {', '.join(STEPS)}", "choice",
                 NONE)  # fmt: skip
 
 
@@ -148,6 +150,8 @@ class Named(Expressed):
     @classmethod
     def make(cls: type[Own], parameters: Mapping[str, Any]) -> Own:
         words = {word.name: word for word in cls.words}
+        meant = {alias: name for name, word in words.items() for alias in word.aliases if name not in parameters}
+        parameters = {meant.get(name, name): value for name, value in parameters.items()}
         unknown = next((name for name in parameters if name not in words), None)
         if unknown is not None:
             raise BadInput(f"{cls.name} has no parameter {unknown!r}", allowed=", ".join(words))

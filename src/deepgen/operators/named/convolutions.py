@@ -2,9 +2,9 @@
 
 With channels last, x is N x space x CI and weight k x ... x CI x CO; with channels first, x is N x CI x space and
 weight CO x CI x k x .... y is laid out like x. A weight of `groups` has CI / groups input channels. The weight of a
-transposed convolution with channels first is CI x CO x k x k, as in torch. k, stride, pad and dilation are one number
-for all dimensions, or one for each. A packed weight is unpacked by a stage of its own, which a kernel makes part of
-its own packing.
+transposed convolution with channels first is CI x CO x k x ..., as in torch, and one of `groups` has CO / groups
+output channels. k, stride, pad and dilation are one number for all dimensions, or one for each. A packed weight is
+unpacked by a stage of its own, which a kernel makes part of its own packing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
-from deepgen.operators.expr.builder import compute, reduce_axis, tensor
+from deepgen.operators.expr.builder import compute, reduce_axis, sum, tensor, where
 from deepgen.operators.expr.elements import Element, Operand, Position, ReduceAxis
-from deepgen.operators.expr.functions import sum, where
 from deepgen.operators.expr.layouts import WEIGHT_LAYOUT, filter_layout, packed_layout
 from deepgen.operators.named.base import DTYPE, EPILOGUE, Named, Own, Result
 from deepgen.operators.words import NONE, Word, shown
@@ -38,7 +37,7 @@ def _words(dimensions: int, *, channels: tuple[Word, ...] = (), more: tuple[Word
         Word(IMAGES, "batch size", needed=True),
         *(Word(side, f"{_SIDES[side]} of the input", needed=True) for side in space),
         *(channels or both),
-        Word("k", "size of the filter, in all dimensions or in each", needed=True, sides=sides),
+        Word("k", "size of the filter, in all dimensions or in each", needed=True, sides=sides, aliases=("kernel",)),
         Word("stride", "stride", default=1, sides=sides),
         Word("pad", "zero padding on each side", default=0, least=0, sides=sides),
         Word("dilation", "distance between the filter's elements", default=dilation, sides=sides),
@@ -48,6 +47,9 @@ def _words(dimensions: int, *, channels: tuple[Word, ...] = (), more: tuple[Word
         EPILOGUE,
         *(() if channels else (WEIGHT_LAYOUT,)),
     )
+
+
+_GROUPS = Word("groups", "groups of channels", default=1, later=True)
 
 
 class _Convolution(Named):
@@ -136,16 +138,20 @@ class _Convolution(Named):
     def padded(
         self, x: Operand, batch: Any, channel: Any, places: tuple[Position, ...], hits: Sequence[Element] = ()
     ) -> Element:
-        """An element of the input, zero outside of it and where not all of `hits` hold."""
+        """An element of the input, zero outside it and where not all of `hits` hold."""
         inside = [one for at, size in zip(places, self.space, strict=True) for one in (at >= 0, at < size)]
         return where(reduce(lambda a, b: a & b, (*hits, *inside)), x[self.laid(batch, channel, places)], 0)
 
-    def build(self) -> Operand:
-        (of, wide, _), ci, co = self.formats, self["CI"], self["CO"]
-        groups = self["groups"] if "groups" in dict(self.arguments) else 1
+    @property
+    def groups(self) -> int:
+        groups, ci, co = (self[word] for word in ("groups", "CI", "CO"))
         if ci % groups or co % groups:
             what = f"{self.name}: groups={groups} with CI={ci} and CO={co}"
             raise BadInput(what, allowed="a divisor of both")
+        return int(groups)
+
+    def build(self) -> Operand:
+        (of, wide, _), ci, co, groups = self.formats, self["CI"], self["CO"], self.groups
         own = ci // groups
         taps, over = self.taps(), reduce_axis("c", own)
         x = tensor("x", self.laid(self[IMAGES], ci, self.space), of)
@@ -162,18 +168,18 @@ class _Convolution(Named):
 
 class Conv1d(_Convolution):
     name: ClassVar[str] = "conv1d"
-    words: ClassVar[tuple[Word, ...]] = _words(1)
+    words: ClassVar[tuple[Word, ...]] = _words(1, more=(_GROUPS,))
     dimensions: ClassVar[int] = 1
 
 
 class Conv3d(_Convolution):
     name: ClassVar[str] = "conv3d"
-    words: ClassVar[tuple[Word, ...]] = _words(3)
+    words: ClassVar[tuple[Word, ...]] = _words(3, more=(_GROUPS,))
     dimensions: ClassVar[int] = 3
 
 
 class DilatedConv2d(_Convolution):
-    """Two dimensions with what `conv2d` does not have: dilation, groups, an epilogue."""
+    """Two dimensions with dilation, groups, an epilogue: what `conv2d` is with one of them."""
 
     name: ClassVar[str] = "dilated_conv2d"
     words: ClassVar[tuple[Word, ...]] = _words(2, more=(Word("groups", "groups of channels", default=1),), dilation=2)
@@ -199,13 +205,14 @@ class DepthwiseConv2d(_Convolution):
         return self.result(channels, element)
 
 
-class TransposedConv2d(_Convolution):
-    """The gradient of a convolution by its input: each pixel adds its filter to the result, `stride` apart."""
+def _transposed_words(dimensions: int) -> Any:
+    sides = _sides(dimensions)
+    out_pad = Word("out_pad", "extra size at the end of the result", default=0, least=0, sides=sides)
+    return _words(dimensions, more=(out_pad, _GROUPS))
 
-    name: ClassVar[str] = "conv_transpose2d"
-    words: ClassVar[tuple[Word, ...]] = _words(
-        2, more=(Word("out_pad", "how much larger the result is at its end", default=0, least=0, sides=_sides(2)),)
-    )
+
+class TransposedConvolution(_Convolution):
+    """The gradient of a convolution by its input: each pixel adds its filter to the result, `stride` apart."""
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -215,22 +222,41 @@ class TransposedConv2d(_Convolution):
         room = zip(self.each("out_pad"), self.each("stride"), self.each("dilation"), strict=True)
         if min(sizes) < 1 or any(more >= max(stride, apart) for more, stride, apart in room):
             what = f"{self.name}: a result of {shown(sizes)} with out_pad={shown(self['out_pad'])}"
-            raise BadInput(what, allowed="sizes from 1 up, and out_pad below stride or dilation")
+            raise BadInput(what, allowed="sizes of at least 1, and out_pad below stride or dilation")
         return sizes
 
     def build(self) -> Operand:
-        (of, wide, _), ci, co, strides = self.formats, self["CI"], self["CO"], self.each("stride")
-        taps, over = self.taps(), reduce_axis("c", ci)
-        x = tensor("x", self.laid(self[IMAGES], ci, self.space), of)
-        weight = self.filters(ci, co, of, swapped=True)
+        (of, wide, _), strides, groups = self.formats, self.each("stride"), self.groups
+        own, filters = self["CI"] // groups, self["CO"] // groups
+        taps, over = self.taps(), reduce_axis("c", own)
+        x = tensor("x", self.laid(self[IMAGES], self["CI"], self.space), of)
+        weight = self.filters(self["CI"], filters, of, swapped=True)
 
         def element(batch: Position, channel: Position, space: tuple[Position, ...]) -> Element:
             every = zip(space, taps, self.each("pad"), self.each("dilation"), strict=True)
             starts = [*zip((at + pad - tap * apart for at, tap, pad, apart in every), strides, strict=True)]
             # Pixels lie `stride` apart in the result: between them there is nothing.
             hits = [at % stride == 0 for at, stride in starts if stride > 1]
-            image = self.padded(x, batch, over, tuple(at // stride for at, stride in starts), hits)
-            filters = weight[(*taps, over, channel) if self.last else (over, channel, *taps)]
-            return sum(image.cast(wide) * filters.cast(wide), *taps, over)
+            source, filtered = (over, channel) if groups == 1 else (channel // filters * own + over, channel % filters)
+            image = self.padded(x, batch, source, tuple(at // stride for at, stride in starts), hits)
+            factor = weight[(*taps, source, filtered) if self.last else (source, filtered, *taps)]
+            return sum(image.cast(wide) * factor.cast(wide), *taps, over)
 
-        return self.result(co, element)
+        return self.result(self["CO"], element)
+
+
+class TransposedConv1d(TransposedConvolution):
+    name: ClassVar[str] = "conv_transpose1d"
+    words: ClassVar[tuple[Word, ...]] = _transposed_words(1)
+    dimensions: ClassVar[int] = 1
+
+
+class TransposedConv2d(TransposedConvolution):
+    name: ClassVar[str] = "conv_transpose2d"
+    words: ClassVar[tuple[Word, ...]] = _transposed_words(2)
+
+
+class TransposedConv3d(TransposedConvolution):
+    name: ClassVar[str] = "conv_transpose3d"
+    words: ClassVar[tuple[Word, ...]] = _transposed_words(3)
+    dimensions: ClassVar[int] = 3

@@ -1,19 +1,23 @@
-"""Products of matrices and vectors by expressions; also of a GEMM, with all that comes after the product."""
+"""Matrix and vector products as expressions, including GEMM with its epilogue."""
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, ClassVar
 
-from deepgen.operators.expr.builder import compute, expression, reduce_axis, tensor
+from deepgen.operators.expr.builder import compute, exp, expression, log, max, reduce_axis, sum, tanh, tensor, where
 from deepgen.operators.expr.elements import Element, Operand, Position
-from deepgen.operators.expr.functions import sum
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import ACTIVATIONS, DTYPE, EPILOGUE, Named, Result
 from deepgen.operators.words import Word
 from deepgen.vocabulary.errors import BadInput
 
 if TYPE_CHECKING:
+    from deepgen.operators.attention import Attention
     from deepgen.operators.gemm import Gemm
+
+_LOW = -(2.0**100)  # below all scores
 
 
 class Bmm(Named):
@@ -22,7 +26,7 @@ class Bmm(Named):
     name: ClassVar[str] = "bmm"
     weights: ClassVar[tuple[str, ...]] = ("B",)
     words: ClassVar[tuple[Word, ...]] = (
-        Word("B", "how many products", needed=True),
+        Word("B", "number of products", needed=True),
         Word("M", "rows of A and C", needed=True),
         Word("N", "columns of C", needed=True),
         Word("K", "columns of A", needed=True),
@@ -95,3 +99,64 @@ def gemm_expression(gemm: Gemm) -> Expression:
         return value.cast(gemm.c)
 
     return expression(compute("C", shapes["C"], element), name="gemm", inputs=list(tensors.values()))
+
+
+def attention_expression(attention: Attention) -> Expression:
+    """Of operators/attention.py: scores, their maximum, weights and their sum are stages."""
+    of, shapes = attention.dtype, {one.name: one.shape for one in attention.tensors()}
+    q, k, v = (tensor(name, shapes[name], of) for name in "qkv")
+    more = {n: tensor(n, shapes[n], of if n == "bias" else "f32") for n in ("bias", "slopes", "sinks") if n in shapes}
+    first, per = attention.layout == "bhsd", attention.heads // attention.kv_heads
+    rows = (attention.batch, attention.heads, attention.queries)
+    width, keys = reduce_axis("d", attention.width), reduce_axis("j", attention.keys)
+
+    def laid(batch: Position, head: Position, place: Position, column: Position) -> tuple[Position, ...]:
+        return (batch, head, place, column) if first else (batch, place, head, column)
+
+    def seen(query: Position, key: Position, value: Element, otherwise: float) -> Element:
+        conditions = attention.sees(query, key)
+        return where(reduce(and_, conditions), value, otherwise) if conditions else value
+
+    def score(b: Position, h: Position, i: Position, j: Position) -> Element:
+        total = sum(q[laid(b, h, i, width)].cast("f32") * k[laid(b, h // per, j, width)].cast("f32"), width)
+        total = total * attention.factor
+        total = tanh(total * (1.0 / attention.softcap)) * attention.softcap if attention.softcap else total
+        if attention.alibi:
+            apart = i + (attention.keys - attention.queries) - j
+            total = total - more["slopes"][h] * where(apart < 0, (0 - apart).cast("f32"), apart.cast("f32"))
+        return total + more["bias"][b, h, i, j].cast("f32") if attention.bias else total
+
+    scores = compute("scores", (*rows, attention.keys), score)
+    seen_most = compute(
+        "seen_most" if attention.sinks else "most",
+        rows,
+        lambda b, h, i: max(seen(i, keys, scores[b, h, i, keys], _LOW), keys),
+    )
+    most = seen_most
+
+    def with_sink(b: Position, h: Position, i: Position) -> Element:
+        return where(seen_most[b, h, i] > more["sinks"][h], seen_most[b, h, i], more["sinks"][h])
+
+    if attention.sinks:
+        most = compute("most", rows, with_sink)
+
+    def weight(b: Position, h: Position, i: Position, j: Position) -> Element:
+        return seen(i, j, exp(scores[b, h, i, j] - most[b, h, i]), 0.0)
+
+    weights = compute("weights", (*rows, attention.keys), weight)
+
+    def add_up(b: Position, h: Position, i: Position) -> Element:
+        all_keys = sum(weights[b, h, i, keys], keys)
+        return all_keys + exp(more["sinks"][h] - most[b, h, i]) if attention.sinks else all_keys
+
+    total = compute("total", rows, add_up)
+
+    def element(*at: Position) -> Element:
+        b, h, i, column = laid(*at)
+        product = sum(weights[b, h, i, keys] * v[laid(b, h // per, keys, column)].cast("f32"), keys)
+        return (product * (1 / where(total[b, h, i] > 0.0, total[b, h, i], 1.0))).cast(of)
+
+    results = [compute("o", shapes["o"], element)]
+    if attention.lse:
+        results.append(compute("lse", rows, lambda b, h, i: log(total[b, h, i]) + most[b, h, i]))
+    return expression(*results, name="attention", inputs=[q, k, v, *more.values()])

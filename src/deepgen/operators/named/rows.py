@@ -1,22 +1,21 @@
 """Operators on rows: running sums, means, variances, normalisations, and chains without any reduction.
 
-Sums are in f32, in f64 they are in f64.
+Sums are in f32, or in f64 for f64.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from deepgen.operators.expr.builder import compute, expression, reduce_axis, tensor
+from deepgen.operators.expr.builder import compute, exp, expression, max, reduce_axis, rsqrt, sum, tensor, where
 from deepgen.operators.expr.builder import scan as running
 from deepgen.operators.expr.elements import Element, Operand, Position
-from deepgen.operators.expr.functions import exp, max, rsqrt, sum, where
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.named.base import DTYPE, EPILOGUE, FLOAT, Named, Result
 from deepgen.operators.words import Word
 
 _ROWS = (Word("rows", "independent rows", needed=True), Word("cols", "length of a row", needed=True))
-_EPS = Word("eps", "what is added to the variance", "number", 1e-5)
+_EPS = Word("eps", "constant added to the variance", "number", 1e-5)
 
 
 class Scan(Named):
@@ -27,7 +26,7 @@ class Scan(Named):
         Word("M", "first dimension of x and y", needed=True),
         Word("N", "second dimension", needed=True),
         Word("K", "third dimension", needed=True),
-        Word("axis", "along which dimension, 0 to 2", "choice", "2", choices=("0", "1", "2")),
+        Word("axis", "the dimension to reduce, 0 to 2", "choice", "2", choices=("0", "1", "2")),
         DTYPE,
         EPILOGUE,
     )

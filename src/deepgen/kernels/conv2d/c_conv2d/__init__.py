@@ -1,15 +1,16 @@
-"""2-D convolution in portable C, for any processor."""
+"""2-D convolution in portable C, for any CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import c_kernel, covering, served, thread_counts
 from deepgen.operators import Conv2d, Operator
 from deepgen.operators.conv2d import OUT_H, OUT_W
 from deepgen.space import Space
-from deepgen.targets import Cpu, Target
+from deepgen.targets import Cpu, Riscv, Target
 from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
 
 _SOURCES = ("conv2d.c", "numbers.h", "cpu_pool.h", "x86_pool.h")
@@ -28,12 +29,19 @@ class CConv2d:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves CPUs only"
+            return "it supports CPUs only"
         if not isinstance(operator, Conv2d):
-            return "it serves conv2d only"
+            return "it supports conv2d only"
         if not operator.is_plain:
-            return "it serves filters with one k, stride and pad for both dimensions, and weights that are not packed"
+            return "it supports filters with one k, stride and pad for both dimensions, and weights that are not packed"
         return None
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """Kernels by rules come first: of 22 drawn shapes in f32 theirs were faster in 18 on x86, of 14 on Arm in all;
+        of bytes they use dot products. On RISC-V they were not compared."""
+        if isinstance(target, Riscv):
+            return Rank.SPECIALISED
+        return Rank.SURPASSED if served(operator, target, Conv2d, Cpu)[0].dtype == "i8" else Rank.GENERAL
 
     def space(self, operator: Operator, target: Target) -> Space:
         conv, cpu = served(operator, target, Conv2d, Cpu)

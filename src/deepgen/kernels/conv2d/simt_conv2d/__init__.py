@@ -78,11 +78,11 @@ class SimtConv2d:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Gpu):
-            return "it serves GPUs only"
+            return "it supports GPUs only"
         if not isinstance(operator, Conv2d):
-            return "it serves conv2d only"
+            return "it supports conv2d only"
         if not operator.is_plain:
-            return "it serves filters with one k, stride and pad for both dimensions, and weights that are not packed"
+            return "it supports filters with one k, stride and pad for both dimensions, and weights that are not packed"
         if max(operator.n * operator.out_h * operator.out_w, operator.reduced) > _MOST:
             return f"it has 32-bit indices: at most {_MOST} output pixels, and products for one output"
         return None

@@ -1,4 +1,4 @@
-"""GEMM in plain C, for any processor."""
+"""GEMM in plain C, for any CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEW = 32  # rows of C up to which packing B would cost more than reading it whe
 _THIN, _AT_ONCE = 16, 8  # rows of C up to which B is read but once; and those of A that pass over it together
 _LONG = 4096  # columns whose sums wait in memory
 _WORTH_A_THREAD = 4_000_000  # flops; waking another thread takes as long as computing some of these
-_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual processor; of a call that wakes other threads
+_CLOCK, _WAKING_CLOCKS = 2.5e9, 2e4  # of a usual CPU; of a call that wakes other threads
 _BYTES_A_CLOCK = 8  # that a core reads from memory
 _KIND, _ENOUGH = "KIND", "every thread has enough to do"
 _SIZES = ("M", "N", "K", "batch", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
@@ -37,15 +37,15 @@ class CGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves CPUs only"
+            return "it supports CPUs only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if operator.a not in _TYPES or len({operator.a, operator.b, operator.c, operator.acc}) > 1:
             return "it computes in f32 or f64 only"
         return None if operator.scales == "none" else "it has no scales: f32 and f64 need none"
 
     def rank(self, operator: Operator, target: Target) -> Rank:
-        """What is written in a processor's own instructions is faster."""
+        """What is written in a CPU's own instructions is faster."""
         gemm, cpu = served(operator, target, Gemm, Cpu)
         return Rank.SURPASSED if isinstance(cpu, X86) and gemm.a == "f32" else Rank.SPECIALISED
 

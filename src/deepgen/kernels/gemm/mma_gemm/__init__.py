@@ -7,8 +7,7 @@ from typing import Any
 
 from deepgen.kernels.gemm.mma_gemm import formats
 from deepgen.kernels.gemm.mma_gemm.defaults import LAUNCH, choose, seconds
-from deepgen.kernels.gemm.mma_gemm.lower import lower, plan
-from deepgen.kernels.gemm.mma_gemm.space import mma_space
+from deepgen.kernels.gemm.mma_gemm.space import lower, mma_space, plan
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space

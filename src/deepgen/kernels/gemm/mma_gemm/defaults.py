@@ -8,8 +8,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from deepgen.kernels.gemm.mma_gemm.formats import STEP_BYTES, WIDEST, aligned_bytes, widened
-from deepgen.kernels.gemm.mma_gemm.lower import along_k, spread
-from deepgen.kernels.gemm.mma_gemm.space import RESERVED, fixups, mma_space
+from deepgen.kernels.gemm.mma_gemm.space import RESERVED, along_k, fixups, mma_space, spread
 from deepgen.operators import Gemm
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
@@ -200,5 +199,5 @@ def parts_of(row: Any) -> Any:
 
 
 def _beyond(length: Any, whole: int) -> Any:
-    """1 where it is no multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
+    """1 where it is not a multiple, or 0: as arithmetic, since each condition doubles the calls that symbols take."""
     return ceil(length % whole / whole)

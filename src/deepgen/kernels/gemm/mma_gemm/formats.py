@@ -1,4 +1,4 @@
-"""What kernels on warp-wide products have in common: formats, alignment, edges, and the arguments they take."""
+"""Shared by kernels on warp-wide products: formats, alignment, edges, and the arguments they take."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ NOTHING = ScalarArg("i64", 0)  # in place of an address that the kernel does not
 def refused(operator: Operator, target: Target) -> str | None:
     """Why warp-wide products cannot do this, in words."""
     if not isinstance(target, Cuda) or not target.has("ldmatrix", "cp_async"):
-        return "it serves NVIDIA GPUs from sm_80 on"
+        return "it supports NVIDIA GPUs from sm_80 on"
     if not isinstance(operator, Gemm):
-        return "it serves gemm only"
+        return "it supports gemm only"
     both_eight = operator.a.startswith("f8") and operator.b.startswith("f8")
     if operator.a not in _PTX or (operator.a != operator.b and not both_eight):
         return "it multiplies f16, bf16, tf32, i8 and 8-bit floats"
     if operator.acc != ("i32" if operator.a == "i8" else "f32") or operator.c not in _RESULTS[operator.a]:
-        return f"{operator.a} is added up in {'i32' if operator.a == 'i8' else 'f32'} and gives " + ", ".join(
+        return f"{operator.a} is accumulated in {'i32' if operator.a == 'i8' else 'f32'} and produces " + ", ".join(
             _RESULTS[operator.a]
         )
     if not target.has(_NEEDS[operator.a]):
-        return f"{target.arch} has no products of {operator.a}"
+        return f"{target.arch} has no matrix instructions for {operator.a}"
     if both_eight and not (operator.fast_sums or widened(operator, target)):
-        return f"{target.arch} adds up 8-bit floats in fewer bits than f32, which fast_sums=True allows"
+        return f"{target.arch} accumulates 8-bit floats below f32 precision, which fast_sums=True allows"
     return refused_result(operator)
 
 
@@ -62,9 +62,9 @@ def widened(gemm: Gemm, gpu: Gpu) -> bool:
 def refused_result(gemm: Gemm) -> str | None:
     if gemm.c == "i32":
         if not (gemm.alpha.is_integer() and gemm.beta.is_integer()):
-            return "alpha and beta of integers must be whole"
+            return "for integer types alpha and beta must be integers"
         if gemm.bias or gemm.activation != "none" or gemm.scales != "none":
-            return "it has no bias, activation or scales of integers"
+            return "it has no bias, activation or scales for integer types"
     return None
 
 

@@ -30,16 +30,16 @@ class RvvGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Riscv):
-            return "it serves riscv targets only"
+            return "it supports riscv targets only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if operator.a != operator.b or (operator.a, operator.c, operator.acc) not in _FORMATS:
             return "it computes in f32, in f16 with sums in f32, or in i8 with sums in i32"
         if operator.a == "f16" and not target.has("zvfh"):
             return "f16 needs a target with zvfh"
         plain = (operator.alpha, operator.beta) == (1.0, 0.0) and operator.activation in _ACTIVATION[:2]
         if operator.a == "i8" and not plain:
-            return "in i8 it has no factors, and of the activations only relu"
+            return "in i8 it has no alpha or beta, and relu is the only activation"
         return None if operator.scales == "none" else "it has no scales"
 
     def space(self, operator: Operator, target: Target) -> Space:

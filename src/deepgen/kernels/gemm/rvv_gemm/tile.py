@@ -1,7 +1,7 @@
 """The tile functions of the RVV GEMM: one variable for each group of registers, all loops over them written out.
 
-The loop over K is in assembly. Compilers keep no 28 of 32 vector registers in place over a loop that is unrolled: they
-move loads ahead of their turn and spill sums.
+The loop over K is in assembly. Compilers cannot keep 28 of 32 vector registers in place over an unrolled loop: they
+hoist loads and spill accumulators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SMALLER = (8, 4, 2, 1)  # rows of the tiles for what is left over
 
 @dataclass(frozen=True)
 class Format:
-    """The instructions of a number format. Sums have 32 bits."""
+    """The instructions of a dtype. Sums have 32 bits."""
 
     bytes: int  # of a number of A or B
     load: tuple[str, ...]  # a group of B, {y}, from address {b}; {z} is a group half as large
@@ -121,7 +121,7 @@ def _loops(tiles: Tiles, rows: int, groups: int, sums: list[str], pointers: list
 def _step(tiles: Tiles, rows: int, groups: int, step: int) -> Iterator[str]:
     """One step of K."""
     form = tiles.format
-    if tiles.prefetch:  # the hint prefetch.r of Zicbop, which does nothing on processors without it
+    if tiles.prefetch:  # the hint prefetch.r of Zicbop, which does nothing on CPUs without it
         yield "add %[ahead], %[b], %[distance]"
         yield ".insn s 0x13, 6, x1, 0(%[ahead])"
     for j in range(groups):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deepgen.kernels.gemm.simt_gemm.defaults import choose, least_seconds, seconds, various
+from deepgen.kernels.gemm.simt_gemm.defaults import choose, various
 from deepgen.kernels.gemm.simt_gemm.lower import implied, lower, plan
+from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
 from deepgen.kernels.gemm.simt_gemm.space import simt_space
 from deepgen.kernels.shared import gpu_kernel, language_of, served, sources
 from deepgen.operators import Gemm, Operator
@@ -14,7 +15,8 @@ from deepgen.space import Space
 from deepgen.targets import Gpu, Target
 from deepgen.vocabulary import Kernel
 
-_SOURCES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
+SHARED = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
+_OWN = ("operands.h", "entry.h")
 _SERVED = {  # (A and B, sums): C
     ("f32", "f32"): ("f32",),
     ("f64", "f64"): ("f64",),
@@ -32,13 +34,13 @@ class SimtGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Gpu):
-            return "it serves GPUs only"
+            return "it supports GPUs only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if operator.a != operator.b or operator.c not in _SERVED.get((operator.a, operator.acc), ()):
             return "it computes f32, tf32 and f64, and f16, bf16 and i8 with wider sums"
         if operator.c == "i32" and not (operator.alpha.is_integer() and operator.beta.is_integer()):
-            return "alpha and beta of integers must be whole"
+            return "for integer types alpha and beta must be integers"
         if operator.bias or operator.activation != "none" or operator.scales != "none":
             return "it has no bias, activation or scales yet"
         return None
@@ -49,7 +51,7 @@ class SimtGemm:
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         gemm, gpu = served(operator, target, Gemm, Gpu)
         lowered = lower(gemm, config, gpu.warp, dots(gpu))
-        files = sources(__name__, _SOURCES)
+        files = sources(__name__, (*SHARED, *_OWN))
         implications = implied(gemm, config, lowered.macros)
         return gpu_kernel(self.name, language_of(gpu), files, lowered.macros, plan(gemm, config, lowered), implications)
 

@@ -1,26 +1,6 @@
 // From a thread's sums to memory.
 #pragma once
 
-// alpha * sums + beta * C, for COUNT neighbours of a row.
-template <int COUNT>
-DG_DEVICE void finish(const Problem& p, TYPE_C* to, const TYPE_ACC* sums) {
-    TYPE_SCALE scaled[COUNT];
-    DG_UNROLL for (int e = 0; e < COUNT; ++e) scaled[e] = p.alpha * (TYPE_SCALE)sums[e];
-#if BETA
-    if (p.beta != 0) {
-        Vec<TYPE_C, COUNT> old = load_fresh<Vec<TYPE_C, COUNT>>(to);
-        DG_UNROLL for (int e = 0; e < COUNT; ++e) {
-            TYPE_ACC wide;
-            widen(old.v[e], wide);
-            scaled[e] += p.beta * (TYPE_SCALE)wide;
-        }
-    }
-#endif
-    Vec<TYPE_C, COUNT> out;
-    DG_UNROLL for (int e = 0; e < COUNT; ++e) narrow((TYPE_ACC)scaled[e], out.v[e]);
-    store_global(to, out);
-}
-
 constexpr int WIDEST = 16 / sizeof(TYPE_ACC);  // sums of one load or store
 // Sums of one store: neighbours of a row of C, or of a tile's part that its last block adds up.
 constexpr int OUT = FIXUP != 2 ? STORE : STAGE_ROWS || THREAD_SCATTER_B > WIDEST ? WIDEST : THREAD_SCATTER_B;
@@ -48,7 +28,7 @@ DG_DEVICE void store_run(const Problem& p, const Work& w, int row, int column, c
     DG_UNROLL for (int e = 0; e < OUT; ++e) out.v[e] = sums[e];
     store_global(to, out);
 #else
-    finish<STORE>(p, p.c + w.batch * p.stride_c + m * (i64)p.ldc + n, sums);
+    finish_at<STORE>(p, w.batch, m, n, sums);
 #endif
 }
 

@@ -1,24 +1,11 @@
 // C = alpha * op(A) op(B) + beta * C on plain arithmetic units, batched, any sizes: CUDA, HIP and CPU emulation.
 //
 // A block computes BM x BN of C. It moves BK steps of K at a time through STAGES buffers of shared memory; each of its
-// threads holds TM x TN sums in registers. The knobs are macros; `simt_gemm.py` gives them all.
+// threads holds TM x TN sums in registers. operands.h says what A, B and C are, and entry.h how the kernel is called.
+// The knobs are macros; `lower.py` gives them all.
 #include "dialect.h"
 #include "tiles.h"
-
-// The run-time arguments, as they are passed.
-struct Problem {
-    const TYPE_A* a;
-    const TYPE_B* b;
-    TYPE_C* c;
-    TYPE_ACC* partial;  // sums that another block, or the next step, adds up
-    u32* arrived;       // counters that are zero before and after every run
-    int m, n, k, batch;
-    int lda, ldb, ldc;
-    i64 stride_a, stride_b, stride_c;
-    TYPE_SCALE alpha, beta;
-    int splits;  // of K over the grid
-};
-
+#include "operands.h"
 #include "work.h"
 
 // Where a block's tile begins. One that would end outside of a matrix that is large enough (EDGE 2) is moved back: loads
@@ -28,8 +15,8 @@ DG_DEVICE int first_column(const Problem& p, const Work& w) { return EDGE_N == 2
 
 // The fragments of A and B that BK_GROUP steps of K need.
 struct Fragments {
-    typename TileA::Fragment a;
-    typename TileB::Fragment b;
+    TileA::Fragment a;
+    TileB::Fragment b;
 };
 
 // Where a thread's fragments begin in a stage.
@@ -73,8 +60,8 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
     DG_UNROLL for (int i = 0; i < TM; ++i)
         DG_UNROLL for (int j = 0; j < TN; ++j) sums[i][j] = 0;
 
-    typename TileA::Loader load_a(p.a + w.batch * p.stride_a, p.lda, p.m, p.k, first_row(p, w), w.k);
-    typename TileB::Loader load_b(p.b + w.batch * p.stride_b, p.ldb, p.n, p.k, first_column(p, w), w.k);
+    TileA::Loader load_a = loader_a(p, w.batch, first_row(p, w), w.k);
+    TileB::Loader load_b = loader_b(p, w.batch, first_column(p, w), w.k);
     constexpr u32 STAGE = TileA::BYTES + TileB::BYTES;
     const u32 first = shared_begin(), end = first + STAGE * STAGES;
 
@@ -168,3 +155,4 @@ DG_DEVICE void accumulate(Sums& sums, const Problem& p, const Work& w, const Lan
 
 #include "epilogue.h"
 #include "schedule.h"
+#include "entry.h"

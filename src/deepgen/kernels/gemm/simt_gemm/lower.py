@@ -73,7 +73,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any], warp: int, dots: Mapping[str, i
         "REG_PREFETCH": int(c["REG_PREFETCH"]),
         "UNROLL": gcd(c["UNROLL"], groups),
         "STAGE_ROWS": c["STAGE_ROWS"],
-        # Lanes on different banks; lines stay whole numbers of stores.
+        # Lanes on different banks; lines stay whole multiples of stores.
         "PAD_C": max(lanes_n, _WIDEST // acc.bytes if c["FIXUP"] == "last" else c["STORE"])
         if c["THREAD_SCATTER_B"] == 1
         else 0,
@@ -100,7 +100,7 @@ def _spread(config: Mapping[str, Any], side: str, tile: int) -> int:
 
 
 def scale_type(gemm: Gemm) -> str:
-    """What alpha and beta are passed as; whole numbers stay exact in f64."""
+    """What alpha and beta are passed as; integers stay exact in f64."""
     return "f32" if gemm.acc == "f32" else "f64"
 
 

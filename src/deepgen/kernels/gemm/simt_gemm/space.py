@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -11,11 +12,18 @@ from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 WIDEST = 16  # bytes of one load or store
-_RESERVED = 40  # registers for addresses, counters and loads under way
+_RESERVED = 40  # registers for addresses, counters and loads in progress
 _LEAST_RESERVED = 16  # about what the leanest of the measured winners does with
 _MOST_UNROLLED = 2048  # multiply-adds of 16 bytes: longer loops take seconds to build and have never been the fastest
 _MOST_LOADS = 16  # of a thread, for one tile: they are unrolled, once for each stage
 _LEAST_SLICE = 32  # steps of K; below it adding parts up costs more than it gains
+
+
+@dataclass(frozen=True)
+class GatheredGemm(Gemm):
+    """A product whose B is gathered, number by number, from less memory than it would take."""
+
+    gathered_bytes: int = 0
 
 
 def simt_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
@@ -140,6 +148,8 @@ def tile_sizes(size: int) -> list[int]:
 @lru_cache(8)
 def load_widths(gemm: Gemm, side: str) -> list[int]:
     """Whole loads must not cross the end of a line of memory, and lines must begin aligned."""
+    if side == "B" and isinstance(gemm, GatheredGemm):
+        return [1]
     scalars = gemm.scalars()
     line = int(scalars["lda" if side == "A" else "ldb"])
     stride = int(scalars["stride_a" if side == "A" else "stride_b"]) if gemm.batch > 1 else line

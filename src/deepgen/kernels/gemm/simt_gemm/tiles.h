@@ -213,5 +213,3 @@ struct Tile {
 
 typedef Scatter<LANES_M, WARPS_M, TM, WARP_SCATTER_A, THREAD_SCATTER_A> ScatterA;
 typedef Scatter<LANES_N, WARPS_N, TN, WARP_SCATTER_B, THREAD_SCATTER_B> ScatterB;
-typedef Tile<TYPE_A, BM, ScatterA, TM, THREAD_SCATTER_A, !A_T, INNER_K_A, PAD_A, LOAD_A, EDGE_M == 1> TileA;
-typedef Tile<TYPE_B, BN, ScatterB, TN, THREAD_SCATTER_B, B_T, INNER_K_B, PAD_B, LOAD_B, EDGE_N == 1> TileB;

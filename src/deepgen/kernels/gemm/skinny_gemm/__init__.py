@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.mma_gemm import formats
-from deepgen.kernels.gemm.skinny_gemm.defaults import LAUNCH, choose, seconds
 from deepgen.kernels.gemm.skinny_gemm.lower import lower, plan, sides
-from deepgen.kernels.gemm.skinny_gemm.space import skinny_space
+from deepgen.kernels.gemm.skinny_gemm.space import LAUNCH, choose, seconds, skinny_space
 from deepgen.kernels.shared import gpu_kernel, served, sources
 from deepgen.operators import Gemm, Operator
 from deepgen.space import Space

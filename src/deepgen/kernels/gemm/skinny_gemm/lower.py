@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deepgen.kernels.gemm.mma_gemm import formats
-from deepgen.kernels.gemm.mma_gemm.lower import along_k
+from deepgen.kernels.gemm.mma_gemm.space import along_k
 from deepgen.operators import Gemm
 from deepgen.vocabulary import Arg, LaunchPlan, Step, dtype
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deepgen.kernels.gemm.sm90_gemm.defaults import choose, various
-from deepgen.kernels.gemm.sm90_gemm.lower import lower, plan, products_header
+from deepgen.kernels.gemm.sm90_gemm.lower import BY_LINES, lower, plan
 from deepgen.kernels.gemm.sm90_gemm.model import LAUNCH, seconds
+from deepgen.kernels.gemm.sm90_gemm.products import products_header
 from deepgen.kernels.gemm.sm90_gemm.realign import copied, loaded
 from deepgen.kernels.gemm.sm90_gemm.space import sm90_space
 from deepgen.kernels.shared import defines, served, sources
@@ -35,18 +36,18 @@ class Sm90Gemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cuda) or not target.has("wgmma", "tma", "setmaxnreg"):
-            return "it serves cuda:sm_90a only"
+            return "it supports cuda:sm_90a only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if operator.a != operator.b or operator.c not in _SERVED.get((operator.a, operator.acc), ()):
             return "it multiplies f16, bf16, tf32 and 8-bit floats with f32 sums, and i8 with i32 sums"
         if dtype(operator.a).bytes != 2 and operator.layout != "nt":
             return f"{operator.a} is multiplied in layout nt only"
         if operator.acc == "i32":
             if not (operator.alpha.is_integer() and operator.beta.is_integer()):
-                return "alpha and beta of integers must be whole"
+                return "for integer types alpha and beta must be integers"
             if operator.bias or operator.activation != "none" or operator.scales != "none":
-                return "it has no bias, activation or scales of integers"
+                return "it has no bias, activation or scales for integer types"
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:
@@ -57,9 +58,9 @@ class Sm90Gemm:
         lowered = lower(gemm, config)
         products = Source("products.h", products_header(gemm, config["BN"]))
         copies, loads = bool(copied(gemm, config)), bool(loaded(gemm, config))
-        lines = config["STORE"] == "lines"
+        lines = config["STORE"] in BY_LINES
         more = {"realign.h": copies, "lines.h": loads, "loaders.h": loads, "store_lines.h": lines}
-        more["shifted.h"] = copies or loads or lines
+        more["shifted.h"] = copies or loads
         files = (*_SOURCES, *(name for name, needed in more.items() if needed))
         return Kernel(
             name=self.name,

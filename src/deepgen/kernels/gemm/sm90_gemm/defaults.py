@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
+    BY_LINES,
     CONSUMER_REGISTERS,
+    columns_of_tiles,
     loads_columns,
     operand_rows,
+    overlap,
     promotes,
     result_pitch,
     rows_of_tile,
@@ -56,7 +59,7 @@ class Way(NamedTuple):
     parts: int = 1
     fixup: str = "none"
     blocks: int = 1  # of a multiprocessor
-    straight: bool = False  # whatever the rows of C
+    store: str = ""  # or what suits the rows of C
     loads: bool = False  # lines that begin anywhere, without copies
 
     @property
@@ -78,20 +81,19 @@ def _chosen(gemm: Gemm, gpu: Gpu) -> dict[str, Any]:
 @lru_cache(2)
 def ranked(gemm: Gemm, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
     """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
-    configs = (config(gemm, gpu, way) for way in _ways(gemm, gpu))
+    configs = (config(gemm, gpu, way) for way in ways(gemm, gpu))
     timed = [(seconds(gemm, gpu, one), one) for one in configs if one is not None]
     return sorted(timed, key=lambda row: row[0])
 
 
 def various(gemm: Gemm, gpu: Gpu) -> Iterator[dict[str, Any]]:
     """Configs that may be the fastest, beginning with the default."""
-    space = sm90_space("defaults", gemm, gpu)
-    return of_several_kinds(ranked(gemm, gpu), space, Kinds(_kind, _tile, _SAME_KIND, _LIKELY))
+    return of_several_kinds(ranked(gemm, gpu), sm90_space("defaults", gemm, gpu), KINDS)
 
 
 def _kind(c: dict[str, Any]) -> tuple[Any, ...]:
     shares = c["CLUSTER_M"] * c["CLUSTER_N"] > 1
-    stored = (c["STORE"] == "lines", c.get("REALIGN") == "load")
+    stored = (c["STORE"] in BY_LINES and c["STORE"], c.get("REALIGN") == "load")
     return c["SCHEDULE"], shares, c.get("CLUSTER_K", 1) > 1, c["FIXUP"], c["MIN_BLOCKS"] > 1, *stored
 
 
@@ -99,7 +101,11 @@ def _tile(c: dict[str, Any]) -> tuple[Any, ...]:
     return rows_of_tile(c), c["BN"]
 
 
-def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
+KINDS = Kinds(_kind, _tile, _SAME_KIND, _LIKELY)
+
+
+def ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
+    """What configs may follow from."""
     yield from _tiled(gemm, gpu)
     letters = realigned(gemm)
     for way in _tiled(gemm, gpu) if letters else ():
@@ -109,7 +115,8 @@ def _ways(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
 
 def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
     steps = _steps(gemm)
-    odd, cached = gemm.n * dtype(gemm.c).bytes % LINE_BYTES > 0, gemm.least_bytes() <= _CACHED
+    row, cached = gemm.n * dtype(gemm.c).bytes, gemm.least_bytes() <= _CACHED
+    stores = ("", "straight", "sectors") if row % LINE_BYTES else ("",)
     for consumers, tiles_m, ping_pong in _GROUPS:
         for bn in _widths(gemm, gpu, Way(consumers, tiles_m, 8, ping_pong).bm):
             tile = Way(consumers, tiles_m, bn, ping_pong)
@@ -122,13 +129,13 @@ def _tiled(gemm: Gemm, gpu: Gpu) -> Iterator[Way]:
             if (ping_pong or tiles_m > 1) and in_part:
                 continue  # lines of columns that are used in part then take a third longer, or twice as long
             tiles = ceil(gemm.m / tile.bm) * ceil(gemm.n / bn) * gemm.batch
-            for straight in (False, True) if odd else (False,):
+            for store in stores:
                 # 33 clusters of four do not run at once; with few steps a cluster only waits.
                 for cluster in ((1, 1), (2, 1), (1, 2)) if steps > 1 else ((1, 1),):
-                    yield tile._replace(cluster=cluster, straight=straight)
+                    yield tile._replace(cluster=cluster, store=store)
                 for blocks in _BLOCKS if not ping_pong and steps <= _FEW_STEPS else ():
                     if tiles > gpu.multiprocessors * (blocks - 1):
-                        yield tile._replace(blocks=blocks, straight=straight)
+                        yield tile._replace(blocks=blocks, store=store)
             if ping_pong or in_part or tiles * 2 > gpu.multiprocessors:
                 continue
             for parts in _PARTS:
@@ -156,22 +163,25 @@ def _widths(gemm: Gemm, gpu: Gpu, bm: int) -> list[int]:
 def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     """A way with as many stages as fit; None when too few do."""
     splits, size = way.cluster_k * way.parts, dtype(gemm.c).bytes
-    tiles = ceil(gemm.m / way.bm) * ceil(gemm.n / way.bn) * gemm.batch
+    wide = {"STORE": way.store, "BN": way.bn, "CLUSTER_N": 1}
+    if way.store == "sectors" and (gemm.n <= way.bn or overlap(gemm, wide) > way.bn // 4):
+        return None
+    tiles = ceil(gemm.m / way.bm) * columns_of_tiles(gemm, wide) * gemm.batch
     staying = way.ping_pong or tiles > gpu.multiprocessors
     moved = way.consumers > 1 and way.tiles_m * way.bn >= 192 + 64 * way.ping_pong
     if promotes(gemm):
         moved = _sums(gemm, way) + _RESERVED > _REGISTERS[way.consumers]
     if moved and (way.blocks > 1 or way.loads):
         return None
-    store = "straight"
-    if splits == 1 and gemm.n * size % LINE_BYTES:
-        store = "straight" if way.straight else "lines"
-    elif splits == 1:
+    store = way.store or "straight"
+    if splits == 1 and not way.store and gemm.n * size % LINE_BYTES:
+        store = "lines"
+    elif splits == 1 and not way.store:
         store = "late" if staying and moved and _late(gemm, way) else "copy" if staying else "reuse"
     stage = ATOM_BYTES * (way.bm + operand_rows(gemm, way.bn))
     line = way.consumers * 4 * BUFFER_ROWS * result_pitch(gemm, way.bn, store)
     buffers = 0 if store not in ("copy", "late") else 2 if line <= 16384 * way.consumers // 2 else 1
-    held = buffers + (store == "lines")
+    held = buffers + (store in BY_LINES)
     room = _ROOM if way.blocks == 1 else _ROOM // way.blocks - _FIXED
     steps = ceil(_steps(gemm) / splits) if not staying else 12
     most = min(max(steps, 2), (room - line * held) // stage)
@@ -185,7 +195,7 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
         "CONSUMERS": way.consumers, "TILES_M": way.tiles_m, "BN": way.bn, "ATOMS": atoms,
         "STAGES": max(n for n in STAGES if n <= most // atoms), "REGISTERS": moved, "MIN_BLOCKS": way.blocks,
         "CLUSTER_M": way.cluster[0], "CLUSTER_N": way.cluster[1], "STORE": store,
-        "FIXUP": way.fixup, "GROUP": 8, "ALONG": "M", "HILBERT": False,
+        "FIXUP": way.fixup, "GROUP": 1 if _streams(gemm, gpu) else 8, "ALONG": "M", "HILBERT": False,
         # What one side is small against is read once.
         "CACHE": "stream" if gemm.batch == 1 and min(gemm.m, gemm.n) <= 256 else "none",
         "FIXED": False,  # what needs no search serves other shapes, too
@@ -201,6 +211,12 @@ def config(gemm: Gemm, gpu: Gpu, way: Way) -> dict[str, Any] | None:
     if way.fixup == "split":
         result["CLUSTER_K"] = way.cluster_k
     return result
+
+
+def _streams(gemm: Gemm, gpu: Gpu) -> bool:
+    """Whether little but C goes to memory: tiles that lie side by side then write neighbours at the same time."""
+    written = gemm.batch * gemm.m * gemm.n * dtype(gemm.c).bytes
+    return written > gpu.l2_bytes and gemm.n * gemm.k * dtype(gemm.b).bytes <= _CACHED and _steps(gemm) <= _FEW_STEPS
 
 
 def _late(gemm: Gemm, way: Way) -> bool:

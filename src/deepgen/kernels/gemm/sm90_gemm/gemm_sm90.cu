@@ -44,6 +44,12 @@
 #if STORE_LINES
 #include "store_lines.h"
 #endif
+#ifndef TAP_LINES
+// Of a convolution K goes through taps, each in so many lines of 128 bytes, the last of which may be shorter.
+#define TAP_LINES 1
+#define LAST_PRODUCTS 4
+#define LAST_LINE 128
+#endif
 constexpr int THREADS = CONSUMERS * 128 + PRODUCERS;
 
 // Lines of a tile that each of some blocks fetches for all. Where lines lie along K these are whole groups of eight, as
@@ -109,28 +115,39 @@ DG_DEVICE void release(u32 empty, int rank) {
 }
 
 // The products of an atom are put in line. `add`: to sums that there are.
+template <int COUNT = 4, int LINE = 128>
 DG_DEVICE void put_products(acc_t (&sums)[CHUNKS * 4], u64 a, u64 b, bool add) {
 #pragma unroll
-    for (int q = 0; q < 4; ++q)
+    for (int q = 0; q < COUNT; ++q)
 #pragma unroll
         for (int t = 0; t < TILE_M / 64; ++t)
             product(
                 &sums[t * (BN / 2)],
-                a + ((t * 8192 + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
+                a + ((t * (64 * LINE) + q * (A_K_MAJOR ? 32 : 2048)) >> 4),
                 b + (q * (B_K_MAJOR ? 32 : B_LINE * 16) >> 4),
                 q > 0 || add);
 }
 
 // The products of one step are put in line behind those of the step before, whose stage is let go when they are done.
 DG_DEVICE void multiply_step(
-    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool first, u32& last, int rank
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, u64 a, u64 b, bool first, u32& last, int rank,
+    [[maybe_unused]] int& line, [[maybe_unused]] int team
 ) {
     barrier_wait(s.full + at.stage * 8, at.phase);
     u64 tile = (u32)(at.stage * STAGE_BYTES) >> 4;
     products_begin();
 #pragma unroll
-    for (int j = 0; j < ATOMS; ++j)
-        put_products(sums, a + tile + (j * A_BYTES >> 4), b + tile + (j * B_BYTES >> 4), j > 0 || !first);
+    for (int j = 0; j < ATOMS; ++j) {
+        u64 more_a = tile + (j * A_BYTES >> 4), more_b = tile + (j * B_BYTES >> 4);
+        if (LAST_PRODUCTS < 4 && ++line == TAP_LINES) {
+            line = 0;
+            u64 last_a = operand<LAST_LINE>(s.stages + team * (TILE_M * LAST_LINE), 16, LAST_LINE * 8);
+            u64 last_b = operand<B_LINE>(s.stages + ATOMS * A_BYTES, B_LINE * (LAST_LINE / 2), B_LINE * 8);
+            put_products<LAST_PRODUCTS, LAST_LINE>(sums, last_a + more_a, last_b + more_b, j > 0 || !first);
+        } else {
+            put_products(sums, a + more_a, b + more_b, j > 0 || !first);
+        }
+    }
     products_commit();
     if (!first) {
         products_wait<1>();
@@ -190,10 +207,11 @@ struct Late {
 
 // One tile's steps.
 DG_DEVICE void multiply(
-    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, int steps, u64 a, u64 b, int rank,
-    [[maybe_unused]] Late& late
+    acc_t (&sums)[CHUNKS * 4], const Shared& s, Place& at, const Piece& w, u64 a, u64 b, int rank,
+    [[maybe_unused]] int team, [[maybe_unused]] Late& late
 ) {
-    int i = 0;
+    int i = 0, steps = w.steps;
+    [[maybe_unused]] int line = LAST_PRODUCTS < 4 ? w.first * ATOMS % TAP_LINES : 0;
 #if EXACT
 #pragma unroll
     for (int k = 0; k < CHUNKS * 4; ++k) sums[k] = 0;
@@ -205,13 +223,13 @@ DG_DEVICE void multiply(
 #if LATE
 #pragma unroll
     for (int piece = 0; piece < PIECES; ++piece) {
-        if (i < steps) multiply_step(sums, s, at, a, b, i == 0, last, rank), ++i;
+        if (i < steps) multiply_step(sums, s, at, a, b, i == 0, last, rank, line, team), ++i;
         late.store(piece);
     }
     late.any = false;
 #endif
 #pragma unroll 1
-    for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i == 0, last, rank);
+    for (; i < steps; ++i) multiply_step(sums, s, at, a, b, i == 0, last, rank, line, team);
 #endif
     if (PING_PONG) return;
     products_wait<0>();
@@ -241,7 +259,7 @@ DG_DEVICE void consume(const Problem& p, const Shared& s, const TensorMap* c, in
     while (schedule.next(p, w)) {
         acc_t sums[CHUNKS * 4];
         if (PING_PONG) meet(ORDER + group, 256);
-        multiply(sums, s, at, w.steps, a, b, rank, late);
+        multiply(sums, s, at, w, a, b, rank, team, late);
         if (PING_PONG) {
             if (schedule.more(1)) notify(ORDER + 1 - group, 256);
             products_wait<0>();
@@ -303,6 +321,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     const char* b, int ldb, i64 stride_b,
 #else
     const __grid_constant__ TensorMap b,
+#endif
+#if LAST_LINE < 128
+    const __grid_constant__ TensorMap a_last, const __grid_constant__ TensorMap b_last,
 #endif
 #if STORE_TMA
     const __grid_constant__ TensorMap c_map,
@@ -369,7 +390,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
         };
         loaders.run(rank);
 #else
-        if (threadIdx.x == CONSUMERS * 128) produce(p, s, &a, &b, rank);
+        if (threadIdx.x == CONSUMERS * 128)
+            produce(p, s, &a, &b, rank
+#if LAST_LINE < 128
+                , &a_last, &b_last
+#endif
+            );
 #endif
         __syncwarp();
         if (CLUSTER_K > 1) cluster_share(), cluster_done();  // as the consumers do

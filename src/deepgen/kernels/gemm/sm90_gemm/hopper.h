@@ -176,6 +176,29 @@ DG_DEVICE uint4 load_chunk(u32 address) {
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
     return v;
 }
+template <class T>
+DG_DEVICE T load_shared(u32 address);
+template <>
+DG_DEVICE unsigned short load_shared<unsigned short>(u32 address) {
+    unsigned short v;
+    asm volatile("ld.shared.b16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
+    return v;
+}
+template <>
+DG_DEVICE u32 load_shared<u32>(u32 address) {
+    u32 v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+    return v;
+}
+template <>
+DG_DEVICE u64 load_shared<u64>(u32 address) {
+    u64 v;
+    asm volatile("ld.shared.b64 %0, [%1];" : "=l"(v) : "r"(address) : "memory");
+    return v;
+}
+DG_DEVICE void store_shared(u32 address, unsigned short half) {
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(half) : "memory");
+}
 DG_DEVICE void store_shared(u32 address, u32 word) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

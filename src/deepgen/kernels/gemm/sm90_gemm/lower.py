@@ -36,10 +36,12 @@ _FIXUPS = {"none": 0, "split": 1, "exchange": 1, "stream": 2, "tail": 3}
 _ALIGN, _BARRIER, _FLAG = 1024, 8, 4
 _FILE = 65536  # registers of a multiprocessor
 SWIZZLES = (128, 64, 32)  # bytes
-_LONGEST_ROW = 512  # bytes that a warp gathers before it stores them
+_LONG_ROW, _LONGEST_ROW = 256, 576  # bytes that a warp gathers before it stores them; where no others divide a tile
+GRAIN = 32  # bytes of a sector, which caches write at once
+BY_LINES = ("lines", "sectors")  # ways of storing in which a warp gathers rows
 LOADERS = 256  # threads that load lines which begin anywhere
 BUFFER_ROWS = 16  # of C on their way out: a warp's
-# What the L2 cache is told of A, B and C: 1 leaves before others, 2 stays longer.
+# L2 cache hints for A, B and C: 1 leaves before others, 2 stays longer.
 _CACHES = {"none": (0, 0, 0), "stream": (1, 1, 1), "A": (2, 1, 1), "B": (1, 2, 1)}
 # Registers of a thread, with setmaxnreg: of producers, and of consumers by how many groups of them there are.
 PRODUCER_REGISTERS = {2: 40, 3: 56}
@@ -62,7 +64,7 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
     ping_pong = c["SCHEDULE"] == "ping-pong"
     tile_m = 64 * c["TILES_M"]
     bm = rows_of_tile(c)
-    by_copy = c["STORE"] not in ("straight", "lines")
+    by_copy = c["STORE"] not in ("straight", *BY_LINES)
     uses = dict(zip("ABC", _CACHES[c["CACHE"]], strict=True))
     line, apart = result_line(gemm, c["BN"], c["STORE"]), result_pitch(gemm, c["BN"], c["STORE"])
     cluster = {"M": c["CLUSTER_M"], "N": c["CLUSTER_N"], "K": c.get("CLUSTER_K", 1)}
@@ -100,7 +102,9 @@ def lower(gemm: Gemm, config: Mapping[str, Any]) -> LoweredSm90:
         "A_ROWS": bm if "a" in loaded(gemm, c) else _rows(gemm, bm, c["CLUSTER_N"]),
         "B_LINE": operand_line(gemm, c["BN"]),
         "STORE_TMA": int(by_copy),
-        "STORE_LINES": int(c["STORE"] == "lines"),
+        "STORE_LINES": int(c["STORE"] in BY_LINES),
+        "OVERLAP": overlap(gemm, c),
+        "GRAIN": GRAIN,
         "LATE": int(c["STORE"] == "late"),
         "REUSE": int(c["STORE"] == "reuse"),
         "C_BYTES": dtype(gemm.c).bytes,
@@ -133,7 +137,7 @@ def rows_of_tile(c: Mapping[str, Any]) -> int:
 def shared_bytes(gemm: Gemm, c: Mapping[str, Any]) -> int:
     """Of a block."""
     stage = c["ATOMS"] * ATOM_BYTES * (rows_of_tile(c) + operand_rows(gemm, c["BN"]))
-    buffers = c.get("BUFFERS", int(c["STORE"] == "lines")) * BUFFER_ROWS
+    buffers = c.get("BUFFERS", int(c["STORE"] in BY_LINES)) * BUFFER_ROWS
     buffers *= result_pitch(gemm, c["BN"], c["STORE"])
     whole: int = _ALIGN + c["STAGES"] * (stage + 2 * _BARRIER) + c["CONSUMERS"] * (4 * buffers + _FLAG)
     return whole
@@ -195,7 +199,29 @@ def _rounded(n: int, to: int) -> int:
 def result_pitch(gemm: Gemm, bn: int, store: str) -> int:
     """Bytes from line to line of a buffer: rows that a warp stores itself are an odd number of 16 bytes apart."""
     line = result_line(gemm, bn, store)
-    return line + 16 * (store == "lines" and line % 32 == 0)
+    return line + (GRAIN + 16 * (line % 32 == 0) if store in BY_LINES else 0)
+
+
+def overlap(gemm: Gemm, c: Mapping[str, Any]) -> int:
+    """Columns of a tile that the next one has, too, so that of each row one of them stores a whole grain."""
+    if c["STORE"] != "sectors":
+        return 0
+    size = dtype(gemm.c).bytes
+    whole: int = (c["BN"] * size - GRAIN + size) // GRAIN * GRAIN // size
+    return int(c["BN"]) - whole
+
+
+def columns_of_tiles(gemm: Gemm, c: Mapping[str, Any]) -> int:
+    """How many tiles lie side by side, in whole clusters."""
+    shared = overlap(gemm, c)
+    wide: int = (c["BN"] - shared) * c["CLUSTER_N"]
+    return -(-max(gemm.n - shared, 1) // wide) * int(c["CLUSTER_N"])
+
+
+def gathers(gemm: Gemm, bn: int) -> bool:
+    """Whether what a warp gathers at a time has a whole grain, or all there is."""
+    line = result_line(gemm, bn, "lines")
+    return line >= GRAIN or line == bn * dtype(gemm.c).bytes
 
 
 def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
@@ -205,9 +231,11 @@ def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
     different banks as they are.
     """
     whole = bn * dtype(gemm.c).bytes
-    if store == "lines":
+    if store in BY_LINES:
         chunk = 8 * dtype(gemm.c).bytes  # columns of an instruction
-        return max(n * chunk for n in range(1, bn // 8 + 1) if bn // 8 % n == 0 and n * chunk <= _LONGEST_ROW)
+        all_ = [n * chunk for n in range(1, bn // 8 + 1) if bn // 8 % n == 0 and n * chunk <= _LONGEST_ROW]
+        even = [n for n in all_ if n in (128, 256)]  # lanes of a warp take as many chunks each
+        return max(even or [n for n in all_ if 2 * GRAIN <= n <= _LONG_ROW] or all_)
     swizzled = [line for line in SWIZZLES if whole % line == 0]
     if whole % 128 == 0 or dtype(gemm.c).bytes == 4:
         return swizzled[0]
@@ -217,7 +245,7 @@ def result_line(gemm: Gemm, bn: int, store: str = "copy") -> int:
 
 
 def _loads(registers: int, sums: int) -> int:
-    """How many loads of four numbers a thread has under way when it adds up parts: those it has registers for."""
+    """How many loads of four numbers a thread has in progress when it adds up parts: those it has registers for."""
     spare = (min(registers, 255) - sums - 64) // 4
     return next(n for n in (16, 8, 4) if n <= max(spare, 4))
 
@@ -225,7 +253,9 @@ def _loads(registers: int, sums: int) -> int:
 def plan(gemm: Gemm, config: Mapping[str, Any], lowered: LoweredSm90, multiprocessors: int) -> LaunchPlan:
     c, m = config, lowered.macros
     bm, bn, cluster = int(m["BM"]), c["BN"], lowered.cluster
-    tiles = f"ceil_div(M, {bm * c['CLUSTER_M']}) * ceil_div(N, {bn * c['CLUSTER_N']}) * batch"
+    shared = overlap(gemm, c)
+    columns = f"where(N > {shared}, N - {shared}, 1)" if shared else "N"
+    tiles = f"ceil_div(M, {bm * c['CLUSTER_M']}) * ceil_div({columns}, {(bn - shared) * c['CLUSTER_N']}) * batch"
     splits, sharers = int(m["PARTS"]) * int(m["CLUSTER_K"]), c["CLUSTER_M"] * c["CLUSTER_N"]
     resident = multiprocessors * c["MIN_BLOCKS"] // cluster - (cluster == 4)  # clusters that run at once
     grid: Size = {
@@ -329,7 +359,7 @@ def _strides(letter: str, lines: str, size: int) -> tuple[str, str]:
 def _aligned(gemm: Gemm, c: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the copy engine asks of tensors in memory."""
     engine = [letter for letter in "ab" if letter not in copied(gemm, c) + loaded(gemm, c)] + ["c"] * (
-        c["STORE"] not in ("straight", "lines")
+        c["STORE"] not in ("straight", *BY_LINES)
     )
     for letter in engine:
         size = dtype(getattr(gemm, letter)).bytes
@@ -349,45 +379,3 @@ def _split(c: Mapping[str, Any], tiles: str, bk: int, splits: int, resident: int
         yield f"({tiles}) % {resident} <= {most}", f"at most {most} tiles beyond rounds of {resident}: all at once"
     if c["FIXUP"] == "exchange":
         yield f"{tiles} <= {most}", f"a result of at most {most} tiles: all of them are worked on at once"
-
-
-# How PTX spells formats.
-_NAMES = {"f16": "f16", "bf16": "bf16", "tf32": "tf32", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8"}
-STEP_BYTES = 32  # of K in one instruction, whatever the format
-
-
-def products_header(gemm: Gemm, columns: int) -> str:
-    """`product(sums, a, b, add)`: 64 rows by `columns`; without `add` the sums are begun anew."""
-    count = columns // 2
-    whole = gemm.acc == "i32"
-    letter = "r" if whole else "f"
-    k = STEP_BYTES // dtype(gemm.a).bytes
-    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{k}"
-    formats = f"{'s32' if whole else 'f32'}.{_NAMES[gemm.a]}.{_NAMES[gemm.b]}"
-    modes = "" if whole else ", 1, 1"
-    if dtype(gemm.a).bytes == 2:  # only these can be read with rows innermost
-        modes += f", {int(gemm.layout[0] == 't')}, {int(gemm.layout[1] == 'n')}"
-    sums = _lines([f"%{i}" for i in range(count)], 16)
-    operands = _lines([f'"+{letter}"(d[{i}])' for i in range(count)], 6)
-    text = "\n".join(f'        "{line} "' for line in sums)
-    outputs = "\n".join(f"          {line}" for line in operands)
-    return f"""// The products of a warpgroup: 64 rows of A by {columns} of B, {k} steps of K.
-#pragma once
-#include "numbers.h"
-
-DG_DEVICE void product({"int" if whole else "float"}* d, u64 a, u64 b, int add) {{
-    asm volatile(
-        "{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{count + 2}, 0;\\n"
-        "{name}.{formats} {{"
-{text}
-        "}}, %{count}, %{count + 1}, add{modes};\\n}}"
-        :
-{outputs}
-        : "l"(a), "l"(b), "r"(add));
-}}
-"""
-
-
-def _lines(words: list[str], most: int) -> list[str]:
-    rows = [", ".join(words[i : i + most]) for i in range(0, len(words), most)]
-    return [*(row + "," for row in rows[:-1]), rows[-1]]

@@ -1,4 +1,4 @@
-"""Operands whose lines the copy engine cannot take: which, and how a step is launched that copies them first."""
+"""Operands with rows that the copy engine cannot load: which they are, and the launch that copies them first."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@
 #define STREAM 2  // every block takes the same number of steps of K, wherever tiles begin and end
 #define TAIL 3    // tiles beyond the last full round are in PARTS, so that all blocks have some: with EXCHANGE
 
+// Tiles that store whole grains of memory have some columns that the next one has, too.
+constexpr int STEP_N = BN - OVERLAP;
+
 // Blocks of a cluster lie along M first. They share tiles of A and B, or, along K, one tile of C.
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * CLUSTER_K;
 
@@ -41,7 +44,7 @@ struct Schedule {
 
     DG_DEVICE Schedule(const Problem& p, int rank, int first, int every) : rank(rank) {
         rows = (p.m + BM * CLUSTER_M - 1) / (BM * CLUSTER_M);
-        columns = (p.n + BN * CLUSTER_N - 1) / (BN * CLUSTER_N);
+        columns = (max(p.n - OVERLAP, 1) + STEP_N * CLUSTER_N - 1) / (STEP_N * CLUSTER_N);
         tiles = rows * columns * p.batch;
         steps = (p.k + BK - 1) / BK;
         whole = FIXUP == SPLIT ? 0 : FIXUP == TAIL ? tiles - p.streamed : tiles;
@@ -128,6 +131,6 @@ struct Schedule {
             w.n = w.n * CLUSTER_N + rank / CLUSTER_M;
         }
         w.m *= BM;
-        w.n *= BN;
+        w.n *= STEP_N;
     }
 };

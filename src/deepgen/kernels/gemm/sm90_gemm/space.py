@@ -7,10 +7,13 @@ from math import ceil
 from deepgen.kernels.gemm.sm90_gemm.lower import (
     ATOM_BYTES,
     BUFFER_ROWS,
+    BY_LINES,
     CONSUMER_REGISTERS,
     LOADERS,
+    gathers,
     loads_columns,
     matrix_rows,
+    overlap,
     promotes,
     result_line,
     result_pitch,
@@ -45,7 +48,7 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
 
     cluster_m, cluster_n = _clusters(s, gemm, bm, bn, min_blocks)
     loads = _realign(s, gemm, bn, atoms, registers, cluster_m * cluster_n)
-    store, buffers = _result(s, gemm)
+    store, buffers = _result(s, gemm, bn)
     sums = tiles_m * bn // 2
     held = sums * where(store == "late", 3, 2) // 2
     if promotes(gemm):
@@ -66,10 +69,11 @@ def sm90_space(name: str, gemm: Gemm, gpu: Gpu) -> Space:
         if result_line(gemm, n) != 128:
             line = where(bn == n, result_line(gemm, n), line)
         row = where(bn == n, result_pitch(gemm, n, "lines"), row)
+    by_lines = store.isin(list(BY_LINES))
     copied = (store == "copy") | (store == "late")
-    by_engine = (store != "straight") & (store != "lines")
+    by_engine = (store != "straight") & ~by_lines
     s.require(implies(by_engine, line <= 2 * ATOM_BYTES), "a thread's share of a copied line is not long")
-    way_out = consumers * 4 * BUFFER_ROWS * where(store == "lines", row, where(copied, buffers * line, 0))
+    way_out = consumers * 4 * BUFFER_ROWS * where(by_lines, row, where(copied, buffers * line, 0))
     shared = s.derive("shared_bytes", stage * stages + way_out)
     room = minimum(gpu.shared_per_block, gpu.shared_per_sm // min_blocks - gpu.shared_reserved)
     s.require(shared + _FIXED <= room, "tiles of so many blocks fit in shared memory")
@@ -144,7 +148,7 @@ def _registers(
     return share
 
 
-def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
+def _result(s: Space, gemm: Gemm, bn: Expr) -> tuple[Expr, Expr]:
     """How sums come from registers to memory."""
     size = dtype(gemm.c).bytes
     ways = ["straight"]
@@ -152,8 +156,14 @@ def _result(s: Space, gemm: Gemm) -> tuple[Expr, Expr]:
         # Registers hold results beside sums, or two sets of sums.
         ways += ["copy", "reuse", *(["late"] if size == 2 and not promotes(gemm) else [])]
     else:
-        ways.append("lines")
+        ways += ["lines", "sectors"]
     store = s.knob("STORE", ways)
+    s.require(
+        implies(store.isin(list(BY_LINES)), bn.isin([n for n in _columns(gemm) if gathers(gemm, n)])),
+        "warps gather long rows",
+    )
+    few = [n for n in _columns(gemm) if overlap(gemm, {"STORE": "sectors", "BN": n}) <= n // 4]
+    s.require(implies(store == "sectors", bn.isin(few)), "tiles share few columns")
     buffers = s.knob("BUFFERS", [1, 2, 3, 4, 6, 8], when=(store == "copy") | (store == "late"))
     return store, buffers
 
@@ -191,6 +201,7 @@ def _sharing(s: Space, gemm: Gemm, gpu: Gpu, steps: int, fits: dict[str, Expr]) 
     )
     s.require(implies(split | exchange, store == "straight"), "sums of parts are stored straight")
     s.require(implies(store == "lines", stays | ping_pong), "whole tiles are stored by lines")
+    s.require(implies(store == "sectors", fixup == "none"), "whole tiles are stored by sectors")
     splits = where(split, cluster_k * parts, parts)
     divided = split | exchange | tail
     s.require(

@@ -56,9 +56,9 @@ class AmxGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
-            return "it serves x86 targets only"
+            return "it supports x86 targets only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if (operator.a, operator.b) not in _INPUTS:
             return "it multiplies bf16 by bf16, or 8-bit integers"
         needs = ("amx_tile", "amx_bf16" if operator.a == "bf16" else "amx_int8")

@@ -1,4 +1,4 @@
-"""The config of the AMX family that is good without a search, from the sizes alone."""
+"""A good config of the AMX family without any search, from the sizes alone."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ class DotGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
-            return "it serves x86 targets only"
+            return "it supports x86 targets only"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if (operator.a, operator.b) not in _INPUTS:
             return "it multiplies bf16 by bf16, f16 by f16, or 8-bit integers"
         if (missing := _missing(operator, target)) is not None:
@@ -175,7 +175,7 @@ def _input(gemm: Gemm, config: Mapping[str, Any]) -> int:
 
 
 def _widenings(gemm: Gemm) -> list[bool]:
-    """Whether numbers are widened to f32 while they are packed; dot products of bf16 are slow on some processors."""
+    """Whether numbers are widened to f32 while they are packed; dot products of bf16 are slow on some CPUs."""
     return {"f16": [True], "bf16": [False, True]}.get(gemm.a, [False])
 
 
@@ -200,7 +200,7 @@ def _workspace(gemm: Gemm, config: Mapping[str, Any]) -> str:
 
 
 def _missing(gemm: Gemm, cpu: X86) -> str | None:
-    """What the processor lacks, in words."""
+    """What the CPU lacks, in words."""
     if gemm.a == "f16":
         return None if cpu.has("avx512_fp16", "avx512bw") else "it multiplies f16 on processors with avx512_fp16 only"
     if gemm.a == "bf16":
@@ -291,7 +291,7 @@ def _default_blocks(gemm: Gemm, cpu: X86, left: int, right: int, widen: bool) ->
     few = left <= 256  # then a block of the right operand is packed, used and forgotten, a block of K after the other
     depth = nearest(depths, (1024 if few else 2048) // element)
     wide = cpu.l2_bytes // 2 // ((min(depth, gemm.k) if few else gemm.k) * element)  # columns that take half of L2
-    # What lies in one piece: where it is long, the processor itself fetches ahead.
+    # What lies in one piece: where it is long, the CPU itself fetches ahead.
     short = (gemm.k if gemm.layout == "nt" else min(right, wide)) < 1024
     near = widen and left <= 2 * _FEW  # a panel of the right operand, which widening made twice as large, is kept in L1
     return {

@@ -46,11 +46,11 @@ class X86Gemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, X86):
-            return "it serves x86 targets only"
+            return "it supports x86 targets only"
         if not target.has("avx2", "fma"):
             return "it needs AVX2 and FMA"
         if not isinstance(operator, Gemm):
-            return "it serves gemm only"
+            return "it supports gemm only"
         if {operator.a, operator.b, operator.c, operator.acc} != {"f32"}:
             return "it computes in f32 only"
         if operator.scales != "none":

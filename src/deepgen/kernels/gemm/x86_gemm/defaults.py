@@ -216,7 +216,7 @@ def guesses(gemm: Gemm, cpu: X86) -> list[Mapping[str, Any]]:
     if min(gemm.m, gemm.n) > THIN and not _fits(gemm, cpu):
         return []
     alone = sorted(_configs(gemm, cpu), key=lambda config: cycles(gemm, cpu, config))
-    # The best of each kind before others of a kind: where the model errs, it is seldom by the size of a tile.
+    # The best of each kind before others of a kind: where the model errs, it is rarely by the size of a tile.
     kinds = {(config["KIND"], config["SWAP"]): config for config in reversed(alone)}
     order = [*kinds.values(), *(config for config in alone[:_MORE] if config not in kinds.values())]
     shared = [_shared(gemm, cpu, config) for config in order]

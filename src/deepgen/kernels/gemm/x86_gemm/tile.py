@@ -1,8 +1,8 @@
 """The register tiles of the f32 GEMM, in assembly: MR rows x NR vectors of C, over K.
 
-Compilers take half of a kernel's time for these loops, with all that is unrolled in them, and then keep sums in place
-only where they are made to. Here every register is chosen: sums, a row of B, a number of A. `fma_tile.h` has what is
-around them, and a function there for each of these.
+Compilers spend half of a kernel's build time on these unrolled loops, and then keep accumulators in registers only
+when forced to. Here every register is assigned: accumulators, a row of B, an element of A. `fma_tile.h` has the code
+around them, with a function for each.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One dialect for CUDA and HIP, which families on GPUs are written in, and its emulation on a processor."""
+"""A common dialect of CUDA and HIP for the GPU families, and its emulation on a CPU."""

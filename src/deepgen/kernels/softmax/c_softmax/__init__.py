@@ -1,4 +1,4 @@
-"""Softmax in portable C, for any processor."""
+"""Softmax in portable C, for any CPU."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CSoftmax:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves CPUs only"
+            return "it supports CPUs only"
         if not isinstance(operator, Softmax):
-            return "it serves softmax only"
+            return "it supports softmax only"
         return None
 
     def space(self, operator: Operator, target: Target) -> Space:

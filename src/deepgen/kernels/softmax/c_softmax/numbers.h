@@ -36,7 +36,8 @@ typedef num vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef whole bits __attribute__((vector_size(VECTOR_BYTES)));
 typedef stored stored_vec __attribute__((vector_size(VECTOR_BYTES / sizeof(num) * sizeof(stored))));
 
-static inline vec fill(num x) { return (vec){0} + x; }
+// A difference from zero is x itself for compilers, also of -0: lanes are filled as x is loaded.
+static inline vec fill(num x) { return x - (vec){0}; }
 
 static inline vec pick(bits where, vec yes, vec no) { return (vec)((where & (bits)yes) | (~where & (bits)no)); }
 
@@ -106,7 +107,7 @@ static inline vec exponential(vec x) {
     vec sum = fill(series[TERMS]);
     for (int i = TERMS - 1; i >= 0; i--) sum = sum * r + series[i];
     vec power = (vec)(((bits)shifted << FRACTION_BITS) + ((whole)EXPONENT_BIAS << FRACTION_BITS));
-    return pick(x < LEAST_EXPONENT, fill(0), sum * power);
+    return (vec)((bits)(sum * power) & ~(x < LEAST_EXPONENT));
 }
 
 static inline num largest_of(vec x) {

@@ -78,15 +78,15 @@ _MOST_THREADS_HIP = (1 << 32) - 1  # of a whole grid
 
 
 class SimtSoftmax:
-    """A team of threads a row, several rows a block, values kept or read anew: any rows and columns, CUDA and HIP."""
+    """A team of threads a row, several rows a block, values kept or read again: any rows and columns, CUDA and HIP."""
 
     name = "simt_softmax"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Gpu):
-            return "it serves GPUs only"
+            return "it supports GPUs only"
         if not isinstance(operator, Softmax):
-            return "it serves softmax only"
+            return "it supports softmax only"
         if operator.cols > _MOST_COLS:
             return f"cols must be at most {_MOST_COLS}"
         return None

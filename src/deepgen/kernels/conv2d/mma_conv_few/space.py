@@ -1,0 +1,161 @@
+"""The family's space, a good config without any search, and a model of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+from typing import Any
+
+from deepgen.kernels.conv2d.mma_conv_few.geometry import FewChannels
+from deepgen.space import Space, divides
+from deepgen.targets import Gpu
+
+_RESERVED = 36  # registers for addresses and counters
+_MOST_PRODUCTS, _MOST_NUMBERS = 1536, 96  # of a warp and of a thread for one tile: they are unrolled
+SIZE = 2  # bytes of a number
+
+
+def few_space(name: str, conv: FewChannels, gpu: Gpu) -> Space:
+    s = Space(name)
+    tile_h, tile_w = s.knob("TILE_H", [1, 2, 4, 8, 16]), s.knob("TILE_W", [8, 16, 32, 64, 128])
+    bn = s.knob("BN", [n for n in (16, 32, 48, 64, 96, 128) if n < 2 * conv.co or n == 16])
+    wm, wn = s.knob("WM", [16, 32, 48, 64]), s.knob("WN", [16, 32, 48, 64, 96])
+    stored, fragments = s.knob("STORED", conv.stored()), s.knob("FRAGMENTS", [1, 2])
+    stages = s.knob("STAGES", [2, 3, 4])
+    min_blocks, per_sm = s.knob("MIN_BLOCKS", [1, 2, 3, 4, 5, 6, 8]), s.knob("PER_SM", [1, 2, 3, 4, 5, 6, 8])
+
+    tile = s.derive("pixels", tile_h * tile_w)
+    s.require(divides(wm, tile), "warps cover the tile")
+    s.require(divides(wm, tile_w) | divides(tile_w, wm), "warps' shares of the tile are alike")
+    s.require(divides(wn, bn), "warps cover the block's channels")
+    threads = s.derive("threads", tile // wm * (bn // wn) * gpu.warp)
+    s.require((threads >= 64) & (threads <= 512), "a block has 2 to 16 warps")
+    s.require(threads * min_blocks <= gpu.threads_per_sm, "so many blocks' threads fit in a multiprocessor")
+    s.require(per_sm >= min_blocks, "there are as many blocks as fit")
+
+    rows, columns = patch_size(conv, tile_h, tile_w)
+    s.require(rows * columns * conv.ci <= threads * _MOST_NUMBERS, "a thread's share of the patch is unrolled")
+    registers = s.derive("registers", wm * wn // 32 + fragments * (wm + wn) // 4 + _RESERVED)
+    s.require(registers <= gpu.registers_per_thread, "sums and fragments fit in a thread's registers")
+    s.require(registers * threads * min_blocks <= gpu.registers_per_sm, "so many blocks' registers fit")
+    steps = s.derive("steps", _steps(conv, stored))
+    s.require(steps * (wm // 16) * (wn // 8) <= _MOST_PRODUCTS, "the products of a tile are unrolled")
+    shared = s.derive("shared_bytes", _shared(conv, tile_h, tile_w, bn, stored, stages))
+    s.require(shared <= gpu.shared_per_block, "filters, patch and lines fit in shared memory")
+    s.require((shared + gpu.shared_reserved) * min_blocks <= gpu.shared_per_sm, "so many blocks' fit")
+    return s
+
+
+def patch_size(conv: FewChannels, tile_h: Any, tile_w: Any) -> tuple[Any, Any]:
+    """Rows and columns of the image that a tile needs."""
+    (kh, kw), (down, across) = conv.kernel, conv.strides
+    return (tile_h - 1) * down + (kh - 1) * conv.dilations[0] + 1, (tile_w - 1) * across + kw
+
+
+def _steps(conv: FewChannels, stored: Any) -> Any:
+    return (conv.kernel[0] * ((conv.kernel[1] * stored + 7) // 8) + 1) // 2
+
+
+def _shared(conv: FewChannels, tile_h: Any, tile_w: Any, bn: Any, stored: Any, stages: Any) -> Any:
+    """As `patch.h` lays it out: filters, bias, the patch, lines that are on their way, results."""
+    rows, columns = patch_size(conv, tile_h, tile_w)
+    filters = _steps(conv, stored) * 16 * (bn + 8) * SIZE + (bn * 4 if "bias" in conv.epilogue else 0)
+    across, chunks = (tile_w - 1) * conv.strides[1], (conv.kernel[1] * stored + 7) // 8
+    patch = rows * ((across * stored * SIZE + chunks * 16 + 15) // 16 * 16)
+    between, planes = (conv.ci, 1) if conv.last else (1, conv.ci)
+    lines = rows * planes * ((columns * between * SIZE + 29) // 16 * 16)
+    results = ((tile_h * tile_w) * (bn * SIZE + 16) if conv.last else bn * (tile_h * tile_w * SIZE + 16)) * staged(conv)
+    return filters + patch + lines * stages + results
+
+
+def shared_bytes(conv: FewChannels, c: Mapping[str, Any]) -> int:
+    return int(_shared(conv, c["TILE_H"], c["TILE_W"], c["BN"], c["STORED"], c["STAGES"]))
+
+
+def threads_of(c: Mapping[str, Any]) -> int:
+    return int(c["TILE_H"] * c["TILE_W"] // c["WM"] * (c["BN"] // c["WN"]) * 32)
+
+
+def staged(conv: FewChannels) -> bool:
+    """Whether results go through shared memory: where a thread's own neighbours are few, and nothing is added there."""
+    return "residual" not in conv.epilogue and (not conv.last or conv.co % 8 != 0)
+
+
+def wide(conv: FewChannels, c: Mapping[str, Any]) -> int:
+    """Blocks of eight columns that take turns."""
+    return next(n for n in (4, 2, 1) if c["WN"] % (8 * n) == 0) if conv.last and not staged(conv) else 1
+
+
+def store_width(conv: FewChannels, c: Mapping[str, Any]) -> int:
+    """Neighbours of the result in one store, as alignment allows."""
+    run = 8 if staged(conv) else 2 * wide(conv, c)
+    return next(n for n in (8, 4, 2, 1) if run % n == 0 and conv.run % n == 0)
+
+
+def load_width(conv: FewChannels) -> int:
+    """Neighbours of the filters in one load."""
+    return next(n for n in (8, 4, 2, 1) if conv.co % n == 0) if conv.last else 1
+
+
+# Rows, columns, and pixels of a warp.
+_TILES = ((16, 16, 64), (16, 16, 32), (8, 16, 32), (8, 32, 64), (8, 32, 32), (4, 32, 32), (16, 8, 32), (8, 8, 16),
+          (4, 8, 16), (2, 16, 16), (1, 32, 16))  # fmt: skip
+_BLOCKS = (6, 5, 4, 3, 2, 1)
+
+
+def candidates(conv: FewChannels) -> Iterator[dict[str, Any]]:
+    most = -(-conv.co // 16) * 16
+    channels = [n for n in (16, 32, 48, 64, 96, 128) if n <= most or n == 16]
+    least = min(-(-conv.co // n) * n for n in channels)
+    for tile_h, tile_w, wm in _TILES:
+        for bn in (n for n in channels if n == 16 or -(-conv.co // n) * n <= 1.2 * least):
+            for wn in (n for n in (16, 32, 48, 64) if n in (bn, bn // 2, 16)):
+                for stored in conv.stored():
+                    yield {
+                        "TILE_H": tile_h, "TILE_W": tile_w, "BN": bn, "WM": wm, "WN": wn, "STORED": stored,
+                        "FRAGMENTS": 1, "STAGES": 2,
+                    }  # fmt: skip
+
+
+def ranked(conv: FewChannels, gpu: Gpu) -> Iterator[dict[str, Any]]:
+    """Those that the space admits, the fastest by the model first; of each tile with as many blocks as are best."""
+    space = few_space("defaults", conv, gpu)
+    every = [{**one, "MIN_BLOCKS": n, "PER_SM": n} for one in candidates(conv) for n in _BLOCKS]
+    seen: list[dict[str, Any]] = []
+    for config in sorted(every, key=lambda config: seconds(conv, gpu, config)):
+        tile = {name: value for name, value in config.items() if name not in ("MIN_BLOCKS", "PER_SM")}
+        if tile not in seen and not space.explain(config):
+            seen.append(tile)
+            yield config
+
+
+LAUNCH = 3.6e-6  # seconds: of the kernel
+_START = 1.2e-6  # until the filters are there
+_RATE = 0.45  # of the tensor cores' peak, that warp-wide products reach on a Hopper
+_CLOCK = 1.7e9
+_WORD_LOADS = 1.3  # times as long as loads of matrices
+_FILL = 0.75  # clocks of a multiprocessor for a number of the patch
+_MOST_SUMS, _SPILLED = 2048, 1.3  # of a warp that the compiler keeps in registers; what more of them cost
+_WAIT = 1800  # clocks of a block for each tile, in which others may run
+
+
+def seconds(conv: FewChannels, gpu: Gpu, c: Mapping[str, Any]) -> float:
+    """What a run takes: products, loads from shared memory, filling patches, and memory, the longest hiding most."""
+    height, width = conv.out
+    tile, resident = c["TILE_H"] * c["TILE_W"], c["PER_SM"]
+    tiles = conv.n * ceil(height / c["TILE_H"]) * ceil(width / c["TILE_W"]) * ceil(conv.co / c["BN"])
+    rounds = ceil(tiles / (gpu.multiprocessors * resident))
+    steps = conv.steps(c["STORED"])
+    peak = (gpu.peak(conv.dtype) or 1e5) * 1e9 / gpu.multiprocessors * _RATE
+    products = 2 * tile * c["BN"] * steps * 16 / peak
+    words = _WORD_LOADS if conv.strides[1] * c["STORED"] % 8 else 1.0
+    loads = steps * 16 * SIZE * threads_of(c) / 32 * (c["WM"] * words + c["WN"]) / 128 / _CLOCK
+    rows, columns = patch_size(conv, c["TILE_H"], c["TILE_W"])
+    inside = products + 0.3 * loads + rows * columns * conv.ci * _FILL / 32 / _CLOCK
+    if c["WM"] * c["WN"] > _MOST_SUMS:
+        inside *= _SPILLED
+    own = rounds * max(inside * resident, inside + _WAIT / _CLOCK)
+    size = (conv.n * conv.h * conv.w * conv.ci + conv.co * (height * width * conv.n + conv.ci)) * SIZE
+    memory = size / (gpu.bandwidth_gbs * 1e9 * 0.85)
+    whole: float = LAUNCH + _START + max(own, memory) + 0.2 * min(own, memory)
+    return whole

@@ -1,0 +1,184 @@
+"""Convolutions in f32 on the plain arithmetic units of GPUs: `simt_gemm` whose columns are gathered from the image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import inf, prod
+from typing import Any
+
+from deepgen.kernels.base import Rank
+from deepgen.kernels.conv2d import epilogue_header
+from deepgen.kernels.conv2d.simt_conv.geometry import ImplicitConv, convolution_of
+from deepgen.kernels.gemm import simt_gemm
+from deepgen.kernels.gemm.simt_gemm.defaults import KINDS, ranked
+from deepgen.kernels.gemm.simt_gemm.lower import LoweredSimt, lower
+from deepgen.kernels.gemm.simt_gemm.model import least_seconds, seconds
+from deepgen.kernels.gemm.simt_gemm.space import GatheredGemm, simt_space
+from deepgen.kernels.shared import gpu_kernel, language_of, of_several_kinds, sources
+from deepgen.operators import Operator, gemm
+from deepgen.space import Expr, Space, divides
+from deepgen.targets import Gpu, Target
+from deepgen.vocabulary import Arg, Kernel, LaunchPlan, ScalarArg, Step, TensorArg, WorkspaceArg
+
+_SIZE = 4  # bytes of a number
+_WHOLE = 4  # filters are packed in multiples of this, for loads of 16 bytes
+_PACKERS = 256  # threads of a block of the first step, as in entry.h
+_PACKING = 3e-6  # seconds of that step
+_LEAST_FILTERS = 8  # of a group: with fewer most of a tile is idle
+_NOTHING = ScalarArg("i64", 0)
+
+
+class SimtConv:
+    """An implicit GEMM of filters by pixels, channels first: one to three dimensions, transposed too, CUDA and HIP."""
+
+    name = "simt_conv"
+
+    def refuses(self, operator: Operator, target: Target) -> str | None:
+        if not isinstance(target, Gpu):
+            return "it supports GPUs only"
+        conv = convolution_of(operator)
+        return conv if isinstance(conv, str) else None
+
+    def rank(self, operator: Operator, target: Target) -> Rank:
+        """Of few filters in a group kernels by rules are faster."""
+        conv, _ = _served(operator, target)
+        return Rank.SPECIALISED if conv.filters >= _LEAST_FILTERS else Rank.SURPASSED
+
+    def space(self, operator: Operator, target: Target) -> Space:
+        return _space(*_served(operator, target))
+
+    def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
+        conv, gpu = _served(operator, target)
+        lowered = lower(as_gemm(conv), config, gpu.warp, {})
+        files = (
+            *sources(simt_gemm.__name__, simt_gemm.SHARED),
+            *sources(__name__, ("operands.h", "entry.h")),
+            epilogue_header("finished.h", conv.epilogue),
+        )
+        macros = {**lowered.macros, **_macros(conv)}
+        if any(lines % config["BK"] for lines in _lines_of_classes(conv)):
+            macros["EDGE_K"] = max(1, int(macros["EDGE_K"]))
+        return gpu_kernel(self.name, language_of(gpu), files, macros, _plan(conv, config, lowered))
+
+    def default(self, operator: Operator, target: Target) -> Mapping[str, Any]:
+        return next(self.ranked(operator, target))
+
+    def ranked(self, operator: Operator, target: Target) -> Iterator[Mapping[str, Any]]:
+        conv, gpu = _served(operator, target)
+        return of_several_kinds(_timed(conv, gpu), _space(conv, gpu), KINDS)
+
+    def modelled_seconds(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> float | None:
+        return _seconds(*_served(operator, target), config)
+
+    def least_seconds(self, operator: Operator, target: Target) -> float:
+        conv, gpu = _served(operator, target)
+        return least_seconds(_of_all_classes(conv), gpu)
+
+
+def _served(operator: Operator, target: Target) -> tuple[ImplicitConv, Gpu]:
+    conv = convolution_of(operator)
+    assert isinstance(conv, ImplicitConv) and isinstance(target, Gpu), "ask refuses() first"
+    return conv, target
+
+
+@lru_cache(64)
+def as_gemm(conv: ImplicitConv) -> GatheredGemm:
+    """The product of a class, of filters by pixels; each group of each image is a matrix."""
+    filters = -(-conv.filters // _WHOLE) * _WHOLE
+    batch = conv.images * conv.groups
+    image = batch * conv.channels * prod(side.size for side in conv.sides) * _SIZE
+    plain = gemm(filters, conv.pixels, conv.lines, dtype="f32", layout="tn", batch=batch)
+    return GatheredGemm(**vars(plain), gathered_bytes=image)
+
+
+def _of_all_classes(conv: ImplicitConv) -> GatheredGemm:
+    """With as many products as all classes have."""
+    return replace(as_gemm(conv), k=max(1, sum(_lines_of_classes(conv))))
+
+
+def _lines_of_classes(conv: ImplicitConv) -> list[int]:
+    return [conv.channels * prod(one.taps for one in every) for _, every in conv.classes]
+
+
+@lru_cache(8)
+def _space(conv: ImplicitConv, gpu: Gpu) -> Space:
+    space = simt_space("simt_conv", as_gemm(conv), gpu)
+    knobs = ("INNER_B", "FIXUP", "BM", "BN", "TM", "TN", "SPLIT_U")
+    inner, fixup, bm, bn, tm, tn, split_u = (Expr("knob", (), name) for name in knobs)
+    threads = (bm // tm) * (bn // tn) * split_u
+    space.require(inner == "row", "pixels are gathered along a line")
+    empty = any(one.taps == 0 for _, every in conv.classes for one in every)
+    space.require(fixup.isin(["none"] if empty else ["none", "stream"]), "sums are not added up by another step")
+    space.require(divides(bn, threads) | divides(threads, bn), "a thread gathers whole lines, or a pixel of each")
+    return space
+
+
+@lru_cache(2)
+def _timed(conv: ImplicitConv, gpu: Gpu) -> list[tuple[float, dict[str, Any]]]:
+    """Seconds and configs, the fastest by the model first; the space may not admit all of them."""
+    configs = [config for time, config in ranked(as_gemm(conv), gpu) if time < inf]
+    return sorted(((_seconds(conv, gpu, config), config) for config in configs), key=lambda row: row[0])
+
+
+def _seconds(conv: ImplicitConv, gpu: Gpu, config: Mapping[str, Any]) -> float:
+    """Classes one after the other; those with as many taps take as long."""
+    product, times = as_gemm(conv), dict[int, float]()
+    total = _PACKING
+    for lines in _lines_of_classes(conv):
+        if lines not in times:
+            times[lines] = seconds(replace(product, k=max(1, lines)), gpu, config)
+        total += times[lines]
+    return total
+
+
+def _macros(conv: ImplicitConv) -> dict[str, int]:
+    each = {
+        "IN": "size", "OUT": "out", "PIXELS": "pixels", "KERNEL": "kernel", "TAPS": "most_taps", "STEP": "step",
+        "APART": "apart", "PADDED": "pad", "DILATION": "dilation", "PERIOD": "period", "GUARD": "guarded",
+    }  # fmt: skip
+    sides = [*zip("DHW", conv.sides, strict=True)]
+    return {
+        **{f"{name}_{letter}": int(getattr(side, field)) for name, field in each.items() for letter, side in sides},
+        **{f"STRIDE_{letter}": 1 if side.transposed else side.stride for letter, side in sides},
+        "CHANNELS": conv.channels,
+        "FILTERS": conv.filters,
+        "CONV_GROUPS": conv.groups,
+        "CLASS_LINES": conv.lines,
+        "ALL_LINES": conv.all_lines,
+        "TRANSPOSED": int(conv.transposed),
+        "SCATTERED": int(any(side.apart > 1 for side in conv.sides)),
+        "BIAS": int("bias" in conv.epilogue),
+        "RESIDUAL": int("residual" in conv.epilogue),
+    }
+
+
+def _plan(conv: ImplicitConv, config: Mapping[str, Any], lowered: LoweredSimt) -> LaunchPlan:
+    """Filters are packed, and then each class of pixels is convolved. N may be another."""
+    product = as_gemm(conv)
+    packed = WorkspaceArg("packed", conv.groups * conv.all_lines * product.m * _SIZE)
+    lines = WorkspaceArg("lines", conv.all_lines * 2 * _SIZE)
+    numbers = conv.groups * conv.channels * prod(side.kernel for side in conv.sides) * product.m
+    packing = Step(
+        "pack_filters", (TensorArg("weight"), packed, lines), (-(-numbers // _PACKERS), 1, 1), (_PACKERS, 1, 1)
+    )
+    tiles = -(-product.m // config["BM"]) * -(-product.n // config["BN"])
+    streamed = config["FIXUP"] == "stream"
+    blocks = config.get("BLOCKS", 1)
+    sums = WorkspaceArg("partial", blocks * config["BM"] * config["BN"] * config["SPLIT_U"] * _SIZE)
+    added = (TensorArg(name) if name in conv.epilogue else _NOTHING for name in ("bias", "residual"))
+    tensors: tuple[Arg, ...] = (
+        TensorArg("x"), packed, lines, *added, TensorArg("y"),
+        *((sums, WorkspaceArg("arrived", blocks * _SIZE, zeroed=True, lasting=True)) if streamed else [_NOTHING] * 2),
+        ScalarArg("i32", f"N * {conv.groups}"),
+    )  # fmt: skip
+    grid = blocks if streamed else f"N * {conv.groups * tiles}"
+    steps = [packing]
+    for (line, every), lines_of in zip(conv.classes, _lines_of_classes(conv), strict=True):
+        numbers_of = (line, lines_of, *(one.first for one in every), *(one.origin for one in every))
+        args = (*tensors, *(ScalarArg("i32", number) for number in numbers_of))
+        steps.append(Step("convolve", args, (grid, 1, 1), (lowered.threads, 1, 1), shared_bytes=lowered.shared_bytes))
+    requires = ((f"{name} == {size}", f"{name} = {size}, for which it was made") for name, size in conv.named)
+    most = (2**31 - 2**12) // (conv.groups * conv.pixels)
+    return LaunchPlan(steps=tuple(steps), requires=(*requires, (f"N <= {most}", f"at most {most} images")))

@@ -1,0 +1,183 @@
+"""The convolutions that the family takes, as numbers in three dimensions, and the classes of their pixels.
+
+A transposed convolution with a stride meets other taps at each of `stride` neighbouring pixels. Those that meet the
+same taps are a class, and each class is a convolution of its own with a stride of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import gcd, prod
+from typing import Any
+
+from deepgen.kernels.conv2d import unknown_step
+from deepgen.operators import Conv2d, Operator
+from deepgen.operators.named.convolutions import (
+    Conv1d,
+    Conv3d,
+    DilatedConv2d,
+    TransposedConv1d,
+    TransposedConv2d,
+    TransposedConv3d,
+    TransposedConvolution,
+)
+from deepgen.operators.words import NONE
+
+_MOST_TAPS = 32  # in a dimension: one bit of a word for each
+_MOST = 2**31 - 2**12  # of what is counted in 32 bits
+_LETTERS = {1: "L", 2: "HW", 3: "DHW"}
+_DIMENSIONS: dict[type[Operator], int] = {
+    Conv1d: 1, Conv2d: 2, DilatedConv2d: 2, Conv3d: 3, TransposedConv1d: 1, TransposedConv2d: 2, TransposedConv3d: 3,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PixelClass:
+    """In one dimension: where it lies in the result, which pixel its first tap meets, and how many taps it has."""
+
+    origin: int
+    first: int
+    taps: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """One dimension of a convolution."""
+
+    size: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int
+    out: int
+    transposed: bool
+
+    @property
+    def apart(self) -> int:
+        """How far neighbours of a class lie from each other in the result."""
+        return self.stride if self.transposed else 1
+
+    @property
+    def period(self) -> int:
+        """Of taps: those of a class are so many apart."""
+        return self.stride // gcd(self.stride, self.dilation) if self.transposed else 1
+
+    @property
+    def step(self) -> int:
+        """From the pixel that a tap meets to that of the next."""
+        return -(self.dilation // gcd(self.stride, self.dilation)) if self.transposed else self.dilation
+
+    @property
+    def pixels(self) -> int:
+        """Of the largest class; others have the same number, of which some lie beyond the result."""
+        return -(-self.out // self.apart)
+
+    @cached_property
+    def classes(self) -> tuple[PixelClass, ...]:
+        if not self.transposed:
+            return (PixelClass(0, -self.pad, self.kernel),)
+        every = []
+        for origin in range(min(self.apart, self.out)):
+            met = [tap for tap in range(self.kernel) if (origin + self.pad - tap * self.dilation) % self.stride == 0]
+            first = (origin + self.pad - met[0] * self.dilation) // self.stride if met else 0
+            every.append(PixelClass(origin, first, len(met)))
+        return tuple(every)
+
+    @property
+    def most_taps(self) -> int:
+        return max(one.taps for one in self.classes)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a tap may meet what is not in the image."""
+        along = 1 if self.transposed else self.stride
+        for one in self.classes:
+            ends = one.first, one.first + max(0, one.taps - 1) * self.step
+            if min(ends) < 0 or (self.pixels - 1) * along + max(ends) >= self.size:
+                return True
+        return False
+
+
+@dataclass(frozen=True)
+class ImplicitConv:
+    """A convolution with channels first, of f32: channels and filters are those of a group."""
+
+    images: int
+    groups: int
+    channels: int
+    filters: int
+    sides: tuple[Side, ...]  # three
+    transposed: bool
+    epilogue: tuple[str, ...]
+    named: tuple[tuple[str, int], ...]  # sizes for which the kernel is made, as the operator calls them
+
+    @property
+    def lines(self) -> int:
+        """Of the largest class: an input channel and a tap each."""
+        return self.channels * prod(side.most_taps for side in self.sides)
+
+    @property
+    def all_lines(self) -> int:
+        return self.lines * prod(side.apart for side in self.sides)
+
+    @property
+    def pixels(self) -> int:
+        return prod(side.pixels for side in self.sides)
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, tuple[PixelClass, ...]], ...]:
+        """The first line of each, and what it is in each dimension."""
+        every_class = []
+        for every in product(*(side.classes for side in self.sides)):
+            place = 0
+            for side, one in zip(self.sides, every, strict=True):
+                place = place * side.apart + one.origin
+            every_class.append((place * self.lines, every))
+        return tuple(every_class)
+
+
+@lru_cache(64)  # asked for every config that is ranked
+def convolution_of(operator: Operator) -> ImplicitConv | str:
+    """What is convolved, or in words why it is not served."""
+    dimensions = _DIMENSIONS.get(type(operator))
+    if dimensions is None:
+        return f"it supports {', '.join(kind.name for kind in _DIMENSIONS)} only"
+    words = operator.parameters()
+    if words["dtype"] != "f32" or not words["layout"].startswith("nc"):
+        return "it multiplies f32 with channels first"
+    if words["weight_layout"] != NONE:
+        return "it supports weights that are not packed"
+    transposed = isinstance(operator, TransposedConvolution)
+    groups = words.get("groups", 1)
+    text = words.get("epilogue", NONE)
+    flat = Side(1, 1, 1, 0, 1, 1, False)
+    sides = _sides(words, dimensions, operator.tensors()[-1].shape[2:], transposed=transposed)
+    conv = ImplicitConv(
+        words["N"], groups, words["CI"] // groups, words["CO"] // groups, (*[flat] * (3 - dimensions), *sides),
+        transposed, () if text == NONE else tuple(text.split(",")),
+        tuple((name, size) for name, size in operator.sizes().items() if name != "N"),
+    )  # fmt: skip
+    return _unable(conv) or conv
+
+
+def _sides(words: Any, dimensions: int, out: tuple[int, ...], *, transposed: bool) -> list[Side]:
+    def each(name: str, default: int) -> tuple[int, ...]:
+        value = words.get(name, default)
+        return value if isinstance(value, tuple) else (value,) * dimensions
+
+    space = [words[letter] for letter in _LETTERS[dimensions]]
+    kernel, stride, pad, dilation = each("k", 1), each("stride", 1), each("pad", 0), each("dilation", 1)
+    return [Side(space[i], kernel[i], stride[i], pad[i], dilation[i], out[i], transposed) for i in range(dimensions)]
+
+
+def _unable(conv: ImplicitConv) -> str | None:
+    if (unknown := unknown_step(conv.epilogue)) is not None:
+        return unknown
+    if max(side.most_taps for side in conv.sides) > _MOST_TAPS:
+        return f"its filters have at most {_MOST_TAPS} taps in a dimension"
+    image, result = (prod(sizes) for sizes in zip(*((side.size, side.out) for side in conv.sides), strict=True))
+    if max(conv.channels * image, result, conv.images * conv.groups * conv.pixels) > _MOST:
+        return f"it has 32-bit indices: at most {_MOST} numbers of an image, and pixels of all"
+    return None
