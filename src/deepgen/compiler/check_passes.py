@@ -1,6 +1,6 @@
-"""Whether passes keep what they lower: what is lowered is interpreted after each of them, and results are compared.
+"""Checks that passes preserve semantics: the loop IR is interpreted after each pass, and results are compared.
 
-What comes first is compared with the meaning of the expression. Inputs are small whole numbers: their sums are exact.
+The first form is compared with the expression itself. Inputs are small integers, so sums are exact.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PassCheck:
 def check_passes(
     expression: Expression, lowered: Iterable[tuple[str, Lowered]], machine: Machine, seed: int = 0
 ) -> PassCheck:
-    """Up to the first pass that changes a result, or after which something is done that no right kernel does."""
+    """Up to the first pass that changes a result, or after which something is done that no correct kernel does."""
     inputs, names = whole_inputs(expression, seed), []
     operator = ExpressionOperator(expression)
     answers, first = operator.reference(inputs), dict[str, Array]()
@@ -98,9 +98,7 @@ def check_small(expression: Expression, schedule: Schedule, machine: Machine) ->
         else:
             break
     if _points(small) > _MOST_POINTS:
-        raise DeepgenError(
-            f"there are no small sizes on which this config is legal, so that it is not checked: {refusal}"
-        )
+        raise DeepgenError(f"this config is not legal at any small size, so it was not checked: {refusal}")
     names = (*(tensor.name for tensor in small.tensors), *small.outputs)
     shapes = [f"{name} {'x'.join(map(str, small.shape_of(name)))}" for name in names]
     return ", ".join(shapes), check_passes(small, lowered, machine)

@@ -1,7 +1,7 @@
-"""How long a config will need, roughly: the estimate that orders configs, as a `Cost` on every kind of target.
+"""A rough cost model that ranks configs, as a `Cost` on every kind of target.
 
-`Counts` are what a launch of matrix products has to do, as numbers over knobs: many configs are compared by them before
-any is made. Of others the loops are counted as they are built. It is good enough to start from; a search measures.
+`Counts` are the work of a launch of matrix products as functions of knobs, so that many configs are compared before
+any is built. For others the built loops are counted. It is good enough for a start; the search measures.
 """
 
 from __future__ import annotations
@@ -147,27 +147,27 @@ def _resident(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
     return max(1, min(by_registers, by_shared, gpu.threads_per_sm // threads, gpu.blocks_per_sm))
 
 
-# The same of loops as they are built: of a processor's core, and of a multiprocessor.
+# The same of loops as they are built: of a CPU's core, and of a multiprocessor.
 _CORE_CLOCK = 3e9
 _PORTS = 2  # vectors that are computed with, or loaded, in a cycle
 _CHAIN = 4  # cycles until a sum can be added to again
 _CORE_RATES = (60e9, 20e9, 10e9)  # bytes a second from the second cache, the third one and memory
-_WAKING = 3e-6  # until all threads of a processor have begun, and until they have ended
+_WAKING = 3e-6  # until all threads of a CPU have begun, and until they have ended
 _TILE_CYCLES = 16  # of a product of whole tiles
 _COSTLY, _COSTLY_GPU, _DIVIDED = 45, 12, 4  # instructions of a function, as exp, and of a division
-_LINE, _SECTOR = 64, 32  # bytes that a processor and a GPU move at once
+_LINE, _SECTOR = 64, 32  # bytes that a CPU and a GPU move at once
 _BANK = 4  # bytes of shared memory that a lane has in a cycle
 _MATRIX_UNITS = 16  # times as fast as plain arithmetic
 _NEAR = 64 << 10  # bytes of a multiprocessor's first cache, in which a block finds again what it read
 _REGISTERS = 32  # of a thread, assumed
 _BLOCK = 0.6e-9  # until the next block begins, of the whole GPU
-_AHEAD = 4  # reads of a loop that are under way at a time
+_AHEAD = 4  # reads of a loop that are in progress at a time
 _IN_MEMORY = ("parameter", "global")
 _WRITTEN_OUT = (UNROLL, VECTOR)
 
 
 def cost(lowered: Lowered, target: Cpu | Gpu, threads: int = 1) -> Cost:
-    """Of what was built, before any other pass: there indices have all dimensions. `threads` are a processor's."""
+    """Of what was built, before any other pass: there indices have all dimensions. `threads` are a CPU's."""
     if isinstance(lowered, Program):
         assert isinstance(target, Gpu)
         return Cost(tuple(_launch_cost(lowered, launch, target) for launch in lowered.launches))
@@ -343,7 +343,7 @@ class _Loops:
 
 
 def instructions(store: Store, costly: int) -> float:
-    """Of one element: a product that is added is one. Conditions over indices alone are asked outside of loops."""
+    """Of one element: a product that is added is one. Conditions over indices alone are asked outside loops."""
     value = store.value
     fused = store.reduce == "sum" and isinstance(value, Binary) and value.op == "mul"
     return bool(store.reduce) - fused + _weight(value, costly)

@@ -1,4 +1,4 @@
-"""The family that serves every operator with a tensor expression: rules make its space, and each config a kernel."""
+"""The family for every operator with a tensor expression: rules define its space, and each config gives a kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from deepgen.kernels.base import Cost, Rank
-from deepgen.operators import Operator
+from deepgen.operators import Attention, Operator
 from deepgen.operators.expr.contraction import is_matrix_product
 from deepgen.operators.expr.nodes import BOOL, Expression, HasExpression, walk
 from deepgen.targets import Cpu, Gpu, Hip, Target
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """Schedules by rules, on processors and GPUs. `rules` are the user's own, which are asked before deepgen's."""
+    """Schedules by rules, on CPUs and GPUs. `rules` are the user's own, which are asked before deepgen's."""
 
     name = "rules"
     constant = False
@@ -58,13 +58,13 @@ class Rules:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, (Cpu, Gpu)):
-            return "it serves CPUs and GPUs only"
+            return "it supports CPUs and GPUs only"
         if not isinstance(operator, HasExpression):
-            return "it serves operators that are given as tensor expressions"
+            return "it supports operators defined by tensor expressions"
         try:
             expression = operator.expression()
         except BadInput as error:  # in some forms an operator has none, as a GEMM that reads its result
-            return f"there is no expression of it: {error}"
+            return f"cannot be expressed: {error}"
         from deepgen.compiler.text.dialect import STORED, TYPES
 
         strange = sorted(_formats(expression) - {*TYPES, *STORED, BOOL})
@@ -80,10 +80,12 @@ class Rules:
     def rank(self, operator: Operator, target: Target) -> Rank:
         """After all families that are written for one operator: it serves whatever has an expression.
 
-        Those for matrix products are faster wherever they serve: to compete there would only cost the search time.
+        Those for matrix products and for attention are faster wherever they serve: to compete there would only cost the
+        search time, and for attention memory for all scores.
         """
-        assert isinstance(operator, HasExpression), "asked only of what it serves"
-        return Rank.SURPASSED if is_matrix_product(operator.expression()) else Rank.GENERAL
+        assert isinstance(operator, HasExpression), "asked only for supported operators"
+        surpassed = isinstance(operator, Attention) or is_matrix_product(operator.expression())
+        return Rank.SURPASSED if surpassed else Rank.GENERAL
 
     def space(self, operator: Operator, target: Target) -> Space:
         return self._making.space(operator, target)
@@ -124,9 +126,9 @@ class RulesConstantWeights(Rules):
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Cpu):
-            return "it serves CPUs only"
+            return "it supports CPUs only"
         if not operator.weights:
-            return "it serves operators with weights, such as convolutions"
+            return "it supports operators with weights, such as convolutions"
         return super().refuses(operator, target)
 
 

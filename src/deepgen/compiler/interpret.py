@@ -1,8 +1,8 @@
 """An interpreter of the loop IR: what a function or a program computes, after any pass.
 
-Each statement is done for all lanes at once (`interpret_memory.py`). Iterations of a loop are lanes where they do not
-touch what others write; where they do, they are done one after the other. Threads that do so are a finding, as are
-places outside of a buffer, and results that are made of what nobody wrote: that is carried along with the numbers.
+Each statement is executed for all lanes at once (`interpret_memory.py`). Loop iterations are lanes if they are
+independent, and run one after the other if not. Data races between threads are findings, as are out-of-bounds accesses
+and results computed from uninitialized data, which is tracked along with the numbers.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _launch(
         machine = Interpreter(serial, [level], flat, grid=launch, warp=warp, memories=dict(memories))
         machine.run(launch.body, lanes)
         if machine.copies:
-            raise Finding(f"launch {launch.name} ends with copies under way")
+            raise Finding(f"launch {launch.name} ends with copies still in flight")
         before += count
 
 
@@ -139,7 +139,7 @@ def _result(memory: Memory) -> Array:
     bad = np.flatnonzero(memory.cells.unwritten)
     if len(bad):
         place = ", ".join(map(str, np.unravel_index(bad[0], memory.buffer.sizes)))
-        raise Finding(f"{memory.buffer.name}[{place}] is never written, or made of what nobody wrote")
+        raise Finding(f"{memory.buffer.name}[{place}] is never written, or computed from uninitialized data")
     return memory.data.reshape(memory.buffer.sizes)
 
 
@@ -194,7 +194,7 @@ class Interpreter(Memories):
 
     def barrier(self, lanes: Lanes) -> None:
         assert self.grid is not None
-        self.teams(lanes, prod(self.grid.threads), "come to a barrier")
+        self.teams(lanes, prod(self.grid.threads), "reach a barrier")
         blocks = np.unique(np.asarray(lanes[BLOCK]))
         for cells, touched in self.levels[0].touched.items():
             if cells.of_block:
@@ -345,7 +345,7 @@ class Interpreter(Memories):
         if isinstance(value, Cast):
             inner, kind = self.value(value.value, lanes), arithmetic(value.dtype)
             if kind.kind in "iu" and inner.values.dtype.kind == "f" and np.any(inner.bad):
-                raise Finding("what nobody wrote becomes a whole number")
+                raise Finding("uninitialized data is converted to an integer")
             return LaneNumbers(inner.values.astype(kind), inner.bad)
         if isinstance(value, Unary):
             inner = self.value(value.value, lanes)
@@ -360,7 +360,7 @@ class Interpreter(Memories):
             if left.values.dtype.kind == "f":
                 return LaneNumbers(left.values / right.values, left.bad | right.bad)
             if np.any(right.bad):
-                raise Finding("a whole number is divided by what nobody wrote")
+                raise Finding("an integer is divided by uninitialized data")
             by = np.where(right.values == 0, right.values.dtype.type(1), right.values)
             return LaneNumbers(np.floor_divide(left.values, by), left.bad)
         return LaneNumbers(_OPERATIONS[value.op](left.values, right.values), left.bad | right.bad)
@@ -390,7 +390,7 @@ class Interpreter(Memories):
         assert isinstance(store, Store)
         block = block_of(loop.kind, [one.extent for one in nest])
         if block.name not in self.tiles:
-            raise Finding(f"{block.name} adds to tiles that nobody set to zero")
+            raise Finding(f"{block.name} accumulates into tiles that were not zeroed")
         for one in nest:
             lanes = lanes.over(one.variable, one.extent)
         lanes = lanes.holding(guard.conditions) if isinstance(guard, If) else lanes

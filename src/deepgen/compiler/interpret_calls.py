@@ -1,4 +1,4 @@
-"""What instructions and functions do: calls of them by the tables that describe these."""
+"""Interprets calls of instructions and functions, by the tables that describe them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deepgen.compiler.intrinsics.matrix import (
 from deepgen.compiler.intrinsics.tiles import ZERO, TileCall
 from deepgen.compiler.intrinsics.vectors import Square
 from deepgen.compiler.passes.ir import Buffer, Call
-from deepgen.compiler.passes.lanes import LaneScan
+from deepgen.compiler.passes.memory import LaneScan
 from deepgen.compiler.passes.pipeline import COMMIT, WAIT
 from deepgen.operators.expr.nodes import Read
 from deepgen.operators.expr.rounding import FUNCTIONS
@@ -51,7 +51,7 @@ def called(machine: Memories, call: Call, lanes: Lanes) -> None:
         group = machine.groups.get(WARPGROUP.commit.name, 0)
         machine.products.append((group, lambda: _multiply_wide(machine, what, places, lanes)))
     elif isinstance(what, MatrixLoad):
-        teams = machine.teams(lanes, what.lanes, f"come to {what.name}")
+        teams = machine.teams(lanes, what.lanes, f"reach {what.name}")
         _load(places, what.lanes, *_sources(what), teams)
     elif isinstance(what, LaneScan):
         _scan(machine, places, what, lanes)
@@ -62,7 +62,7 @@ def called(machine: Memories, call: Call, lanes: Lanes) -> None:
         moved = places[1].loaded((column * from_step + row * each + unit).reshape(-1))
         places[0].stored((row * to_step + column * each + unit).reshape(-1), moved)
     else:
-        assert isinstance(what, TileCall), f"nobody knows what {what.name} does"
+        assert isinstance(what, TileCall), f"the effect of {what.name} is unknown"
         _tiles(machine, what, places, call, lanes)
 
 
@@ -82,7 +82,7 @@ def _signal(machine: Memories, signal: Signal, lanes: Lanes) -> None:
 
 def _by_all(machine: Memories, lanes: Lanes, name: str) -> None:
     if lanes.count != machine.levels[0].count:
-        raise Finding(f"some threads do not come to {name}")
+        raise Finding(f"some threads do not reach {name}")
 
 
 class _Place:
@@ -102,7 +102,7 @@ class _Place:
         places = self.at[:, None] + offsets
         low = np.asarray(self.memory.row_of(self.lanes)).reshape(-1, 1)
         if ((places < low) | (places >= low + room(self.memory.buffer))).any():
-            raise Finding(f"{self.memory.buffer.name} is used outside of its {self.memory.buffer.elements} elements")
+            raise Finding(f"{self.memory.buffer.name} is accessed outside its {self.memory.buffer.elements} elements")
         return places
 
     def loaded(self, offsets: Array) -> LaneNumbers:
@@ -192,7 +192,7 @@ def _add(product: MatrixProduct, place: _Place, sums: LaneNumbers, teams: int) -
 
 
 def _multiply(machine: Memories, product: MatrixProduct, places: list[_Place], lanes: Lanes) -> None:
-    teams = machine.teams(lanes, product.lanes, f"come to {product.name}")
+    teams = machine.teams(lanes, product.lanes, f"reach {product.name}")
     sums, *operands = places
     both = []
     for place, rows, is_first in zip(operands, (product.m, product.n), (True, False), strict=True):
@@ -203,7 +203,7 @@ def _multiply(machine: Memories, product: MatrixProduct, places: list[_Place], l
 
 def _multiply_wide(machine: Memories, wide: WideProduct, places: list[_Place], lanes: Lanes) -> None:
     product, warps = wide.intrinsic, lanes.count // _WARP
-    machine.teams(lanes, _WARP * product.warps, f"come to {wide.name}")
+    machine.teams(lanes, _WARP * product.warps, f"reach {wide.name}")
     sums, first, second = places
     columns = _lines(second, _line_places(wide, "columns")[None], product)
     if wide.apart:
@@ -225,7 +225,7 @@ def _lines(place: _Place, table: Array, product: MatrixProduct) -> LaneNumbers:
     at = first + table.reshape(len(table), -1) * size
     elements = (at ^ ((at >> 7 & 7) << 4)) // size
     if (elements >= room(place.memory.buffer)).any():
-        raise Finding(f"{name} is used outside of its {place.memory.buffer.elements} elements")
+        raise Finding(f"{name} is accessed outside its {place.memory.buffer.elements} elements")
     place.machine.note(place.memory, READ, elements + start, lanes)
     bad = np.broadcast_to(place.memory.unwritten(elements + start), elements.shape)
     shape = (warps, *table.shape[1:])
@@ -233,9 +233,9 @@ def _lines(place: _Place, table: Array, product: MatrixProduct) -> LaneNumbers:
 
 
 def _scan(machine: Memories, places: list[_Place], scan: LaneScan, lanes: Lanes) -> None:
-    """The numbers of neighbouring lanes as one row, which goes on from what was carried."""
+    """The numbers of neighbouring lanes as one row, which continues from what was carried."""
     team, count = scan.team, scan.each
-    teams, join = machine.teams(lanes, team, f"come to {scan.name}"), JOINS[scan.op]
+    teams, join = machine.teams(lanes, team, f"reach {scan.name}"), JOINS[scan.op]
     own, carry = places[0].loaded(np.arange(count)), places[1].loaded(np.arange(1))
     rows = own.values.reshape(teams, team * count)
     first = carry.values.reshape(teams, team)[:, :1]

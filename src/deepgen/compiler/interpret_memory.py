@@ -1,7 +1,7 @@
-"""What the interpreter of the loop IR runs on: lanes, memory that knows what was written, and who touched it.
+"""The machine model of the loop IR interpreter: lanes, and memory that tracks what was written and by whom.
 
-Threads of a GPU, threads of a processor and iterations of a loop are all lanes: each statement is done for all lanes
-at once. That is what they do one after the other, or in any order between two barriers, if no lane touches what another
+GPU threads, CPU threads and loop iterations are all lanes: each statement is executed for all lanes at once. That is
+equivalent to running them one after the other, or in any order between two barriers, if no lane accesses what another
 one writes meanwhile. `Touched` says where one does.
 """
 
@@ -79,7 +79,7 @@ class Lanes:
     def __getitem__(self, name: str) -> Places:
         if name not in self._own:
             if self._outer is None:
-                raise Finding(f"{name} is used outside of its loop")
+                raise Finding(f"{name} is accessed outside its loop")
             value = self._outer[name]
             every = self._chosen is None or not isinstance(value, np.ndarray)
             self._own[name] = value if every else np.asarray(value)[self._chosen]
@@ -134,7 +134,7 @@ class Cells:
 
     unwritten: Array
     of_block: int = 0  # how many each block has, of shared memory
-    flying: Array | None = None  # a copy to it is under way
+    flying: Array | None = None  # a copy to it is in progress
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Memory:
         """Which elements nobody wrote, or False where all were written."""
         at = np.asarray(places)
         if self.cells.flying is not None and self.cells.flying[self.cells_of(at.reshape(-1))].any():
-            raise Finding(f"{self.buffer.name} is touched before a copy to it has landed")
+            raise Finding(f"{self.buffer.name} is accessed before a copy into it has completed")
         bad = self.cells.unwritten[self.cells_of(at.reshape(-1))]
         if not bad.any():
             return False
@@ -273,7 +273,7 @@ class Conflict(Exception):
 
 @dataclass
 class Memories:
-    """What lanes of several levels share, and what is under way."""
+    """What lanes of several levels share, and what is in progress."""
 
     serial: set[str]
     levels: list[Level]
@@ -332,7 +332,7 @@ class Memories:
         for name, other in self.memories.items():
             both = other.buffer.offset is not None and own == any(x.threads for x in self.levels[: other.level + 1])
             if both and other.buffer.span[0] < end and start < other.buffer.span[1]:
-                raise Finding(f"{buffer.name} lies where {name} is")
+                raise Finding(f"{buffer.name} overlaps {name}")
 
     def teams(self, lanes: Lanes, size: int, doing: str) -> int:
         """How many teams of so many threads there are; all of a team must be there."""
@@ -344,7 +344,7 @@ class Memories:
     def places(self, read: Read | Store, lanes: Lanes, doing: str) -> tuple[Memory, Places]:
         name = read.buffer if isinstance(read, Store) else read.tensor
         if name not in self.memories:
-            raise Finding(f"{name} is {doing} where it is not there")
+            raise Finding(f"{name} is {doing} where it does not exist")
         return self.memories[name], self.memories[name].places(read.indices, lanes, self.flat, doing)
 
     def note(self, memory: Memory, kind: str, places: Places, lanes: Lanes) -> None:
@@ -362,7 +362,7 @@ class Memories:
 
     def may_change(self, memory: Memory, kind: str, places: Array, lanes: Lanes) -> None:
         if memory.constant:
-            raise Finding(f"{memory.buffer.name} is an input, and written")
+            raise Finding(f"{memory.buffer.name} is an input, but is written")
         memory.unwritten(places)
         self.note(memory, kind, places, lanes)
         for journal in self.journals:

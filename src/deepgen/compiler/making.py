@@ -1,4 +1,4 @@
-"""What makes the space and the kernels of the family of rules, for operators and targets that it serves."""
+"""Makes the space and the kernels of the family `rules`, for supported operators and targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.packing import BLOCK, ONCE
 from deepgen.compiler.rules.rule import Log, Rule, RuleAnswer, rules_for
 from deepgen.compiler.rules.sketch import SKETCH, THREADS, Sketch, sketches, space_of
-from deepgen.compiler.schedule.text import to_text as steps_text
+from deepgen.compiler.schedule.steps import to_text as steps_text
 from deepgen.compiler.text.c import kernel
 from deepgen.compiler.text.gpu import kernel as gpu_kernel
 from deepgen.kernels.base import Cost

@@ -1,6 +1,6 @@
 """Dot products: instructions that add several products of small numbers to each lane of a vector.
 
-A new one is an entry of this table, and the test of the table covers it.
+To add one, add an entry to this table; the table's tests cover it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Products of small matrices by the lanes of a warp, as data: formats, sizes, and the instruction's own name.
+"""Matrix instructions of a warp, as data: dtypes, sizes, and the instruction's name.
 
-A new instruction is an entry of the table, and the tests of the table cover it. Instructions differ in how lanes hold
+To add one, add an entry to the table; the table's tests cover it. Instructions differ in how lanes hold
 sums (`Fragment`), and in how they load operands:
 
 - NVIDIA's matrices are 16 rows of 32 bytes of the first operand and 8 rows of 32 bytes of the second one, along what is
@@ -9,8 +9,8 @@ sums (`Fragment`), and in how they load operands:
   in lines.
 - Elsewhere a lane loads its own elements: those of one row (or column), `run` of them along what is summed over.
 
-An entry has all that is of one instruction: `text` is how CUDA and HIP call it (with `matrices.h`), `alone` is how
-products are waited for and what they must be fenced by. Passes and rules ask for these, never for one by its name.
+An entry describes one instruction completely: `text` is how CUDA and HIP call it (with `matrices.h`), `alone` is how
+to wait for its products and fence them. Passes and rules use these properties, never the name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINE_BYTES = 128  # of shared memory, as products of four warps read it
 
 @dataclass(frozen=True)
 class Signal:
-    """What threads do about copies and products that run on their own; a wait has how many groups may go on."""
+    """What threads do about copies and products that run on their own; a wait has how many groups may continue."""
 
     start: str
     pending: int | None = None
@@ -308,7 +308,7 @@ class WideProduct:
             rows, second, transposed = f"{{{', '.join(f'%{count + n}' for n in range(4))}}}", count + 4, ""
             inputs = ", ".join(f'"r"(a[{n}])' for n in range(4))
             head, emulated = "const u32* a", f"multiply_wide<{sizes}>"
-        # Whole numbers are neither negated nor transposed.
+        # Integers are neither negated nor transposed.
         modes = "add" if whole else f"add, 1, 1, {transposed}{int(self.leading > 0)}"
         head = f"DG_DEVICE void {self.name}({sum_}* d, {head}, u32 b) {{"
         lines = [

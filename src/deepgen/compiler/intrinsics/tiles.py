@@ -1,8 +1,8 @@
-"""Products of tiles: registers that hold small matrices, as data. A new instruction is an entry of this table.
+"""Tile instructions (registers that hold small matrices), as data. To add one, add an entry to this table.
 
 A tile of the first operand has rows of 64 bytes along what is summed over. One of the second has 16 rows, each a group
-of 4 bytes along what is summed over for each of 16 columns. Several tiles of sums are held at once, so that each tile
-that is loaded serves several products.
+of 4 bytes along what is summed over for each of 16 columns. Several accumulator tiles are kept, so that each loaded
+tile is used for several products.
 """
 
 from __future__ import annotations

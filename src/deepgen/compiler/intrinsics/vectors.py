@@ -1,8 +1,8 @@
-"""Types of vectors in C and functions on whole ones, which compilers make too little of on their own.
+"""Vector types in C, and functions on them for which compilers alone generate poor code.
 
-Vectors of whole numbers become vectors of wider or narrower ones. clang makes the best of __builtin_convertvector. gcc
-makes several instructions of it where a processor has one, or goes lane by lane, so that it is told otherwise where
-that is known to serve it better. Vectors are interleaved, and squares of units are copied as columns, by shuffles.
+Integer vectors are widened and narrowed. clang compiles __builtin_convertvector well. gcc emits several instructions
+where the CPU has one, or goes lane by lane, so it gets intrinsics where these are known to be better. Vectors are
+interleaved, and squares are transposed, by shuffles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def conversion(of: str, to: str) -> str | None:
 
 
 def formats(kind: str) -> tuple[str, str] | None:
-    """What a kind of vectors converts, and what to; None if it is no conversion."""
+    """What a kind of vectors converts, and what to; None if it is not a conversion."""
     return _KINDS.get(kind)
 
 
@@ -148,7 +148,7 @@ def vector_types(used: frozenset[tuple[str, int]]) -> list[str]:
 
 _NAME = "transpose"
 _UNITS = {4: "u32", 8: "u64"}
-_LANE = 16  # bytes: processors shuffle within so many, and move pieces of as many
+_LANE = 16  # bytes: CPUs shuffle within so many, and move pieces of as many
 _MOST = 64  # bytes of a row
 
 

@@ -1,1 +1,1 @@
-"""From an expression and a schedule to loops, statements and buffers; the passes that refine them."""
+"""Lowers an expression and a schedule to loops, statements and buffers, by a sequence of passes."""

@@ -1,4 +1,4 @@
-"""The first form of a function: the loops of a state, with a guard around every store that needs one."""
+"""Builds the first form of a function: the scheduled loops, with a guard around every store that needs one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from deepgen.compiler.passes.ir import (
     walk,
     with_children,
 )
-from deepgen.compiler.passes.lanes import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
+from deepgen.compiler.passes.memory import held_by_lanes, in_lane, is_by_lanes, scanned_by_lanes
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.stages import combined, identity
 from deepgen.compiler.schedule.state import Loop, Planned, State
-from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, VECTOR, LayoutPlace
-from deepgen.compiler.schedule.text import number
+from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, VECTOR, LayoutPlace, number
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Compare, Const, Place, Read, Select, Value, substituted, with_reads
 from deepgen.vocabulary import BadInput, dtype

@@ -1,5 +1,5 @@
-"""Moves guards outwards: a guard that does not depend on a loop is asked before it, and one that does bounds it. A
-vector's is asked once for all its elements."""
+"""Hoists guards: a guard that does not depend on a loop is tested before it, and one that does bounds it. A vector's
+guard is tested once for all its elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deepgen.compiler.passes.ir import Alloc, Around, For, If, Inside, Stmt, Sto
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.steps import PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children
+from deepgen.operators.expr.nodes import BOOL, Binary, Cast, Read, Select, Value, children, reads
 from deepgen.vocabulary import dtype
 
 
@@ -77,14 +77,28 @@ def _all_or_none(loop: For, condition: Index) -> bool:
     return apart > 0 and first.constant % apart >= -(condition.step(loop.variable) or 0) * (loop.extent - 1)
 
 
+MOST_ROOM = 256  # elements beyond a buffer's last row, which what lies beside results may be computed of
+
+
 def pads(body: Stmt, around: Around) -> Stmt:
     stages = {s.variable: s.stage for s in walk(body) if isinstance(s, For)}
-    return _Pads(around.whole.buffers, stages=stages).of(body)
+    fixed = around.whole.buffers
+    passed = _Pads(fixed, stages=stages, fixed=frozenset(fixed))
+    return _with_room(passed.of(body), passed.room)
+
+
+def _with_room(statement: Stmt, room: Mapping[str, int]) -> Stmt:
+    if isinstance(statement, Alloc) and (more := room.get(statement.buffer.name, 0)):
+        *sizes, last = statement.buffer.sizes
+        statement = replace(statement, buffer=replace(statement.buffer, sizes=(*sizes, last + more)))
+    return with_children(statement, lambda s: _with_room(s, room))
 
 
 @dataclass(frozen=True)
 class _Pads(Inside):
     stages: Mapping[str, str] = field(default_factory=dict)  # whose loops variables are
+    fixed: frozenset[str] = frozenset()  # buffers that are as large as they are
+    room: dict[str, int] = field(default_factory=dict)  # elements that others get beyond their last one
 
     def of(self, statement: Stmt) -> Stmt:
         if isinstance(statement, If) and isinstance(statement.then, Store) and statement.otherwise is None:
@@ -99,6 +113,7 @@ class _Pads(Inside):
             left = [c for c in kept if c != condition]
             if self._chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(left)):
                 kept = left
+                self._make_room(store.value)
         if len(kept) == len(guard.conditions):
             return guard
         return If(tuple(kept), store) if kept else store
@@ -114,7 +129,22 @@ class _Pads(Inside):
     def _within(self, buffer: str, indices: tuple[Index, ...], bounds: IndexBounds) -> bool:
         sizes = self.buffers[buffer].sizes
         simple = [bounds.simple(i) for i in indices]
-        return all(bounds.always(i) and bounds.always(size - 1 - i) for i, size in zip(simple, sizes, strict=True))
+        inside = [bounds.always(i) and bounds.always(n - 1 - i) for i, n in zip(simple, sizes, strict=True)]
+        return all(inside) or (all(inside[:-1]) and bounds.always(simple[-1]) and self._beyond(buffer, simple[-1]) > 0)
+
+    def _beyond(self, buffer: str, last: Index) -> int:
+        """How far an index reaches beyond the rows of a buffer that can have room after its last one; 0 for others."""
+        of = self.buffers[buffer]
+        if of.scope != "global" or buffer in self.fixed or of.strides[-1] != 1:
+            return 0
+        beyond = last.bounds(self.bounds.ranges)[1] - of.sizes[-1] + 1
+        return beyond if 0 < beyond <= MOST_ROOM else 0
+
+    def _make_room(self, value: Value) -> None:
+        for read in reads(value):
+            if read.indices:
+                beyond = self._beyond(read.tensor, self.bounds.simple(read.indices[-1]))
+                self.room[read.tensor] = max(self.room.get(read.tensor, 0), beyond)
 
     def _harmless(self, value: Value, bounds: IndexBounds) -> bool:
         if isinstance(value, Read):

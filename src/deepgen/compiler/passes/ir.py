@@ -1,7 +1,7 @@
 """The loop IR: functions of loops, guards, buffers and stores.
 
 Indices are over the variables of the loops around. A value is one of `operators.expr.nodes`, in which a `Read` names a
-buffer. Vector loops hold one store each once they are lowered: all their iterations are done at once.
+buffer. Once lowered, a vector loop has one store: all its iterations execute at once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Buffer:
 
     @property
     def row_bits(self) -> int:
-        """From which bit of a place in bytes on rows are told apart; those of less than all banks count together."""
+        """From which bit of a place in bytes on rows are distinguished; those of less than all banks count together."""
         row = self.sizes[-1] if len(self.strides) < 2 else self.strides[-2]
         return max(7, (row * dtype(self.dtype).bytes).bit_length() - 1)
 
@@ -75,7 +75,7 @@ class Seq:
 class For:
     """The variable runs from 0 while it is below the extent and below all limits.
 
-    `stage` is whose loop it is; `starts`, where it writes what a reduction starts from, the loop that then goes on.
+    `stage` is whose loop it is; `starts`, where it writes what a reduction starts from, the loop that then continues.
     """
 
     variable: str
@@ -136,7 +136,7 @@ class Callee(Protocol):
 class Call:
     """What is done on places in buffers, and with numbers.
 
-    On a processor it writes at the first place, and reads at the others.
+    On a CPU it writes at the first place, and reads at the others.
     """
 
     what: Callee
@@ -215,7 +215,7 @@ Lowered: TypeAlias = "Function | Program"
 
 @dataclass(frozen=True)
 class Machine:
-    """What passes ask of a target: the size of a processor's vectors; the lanes of a GPU's warp, 0 for a processor."""
+    """What passes ask of a target: the size of a CPU's vectors; the lanes of a GPU's warp, 0 for a CPU."""
 
     vector_bytes: int = 16
     warp: int = 0

@@ -1,6 +1,6 @@
-"""What a GPU is asked to do: launches, one for each stage that is computed on its own, with all that is computed in it.
+"""GPU launches: one for each stage that is computed on its own, with everything computed inside it.
 
-Loops that are bound to blocks and threads are no loops any more: their variables are the indices of the grid.
+Loops bound to blocks and threads disappear: their variables become grid indices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deepgen.compiler.passes.ir import (
     with_indices_in,
     written_in,
 )
-from deepgen.compiler.passes.lanes import is_by_lanes
+from deepgen.compiler.passes.memory import is_by_lanes
 from deepgen.compiler.passes.simplify import all_of
 from deepgen.compiler.schedule.bounds import IndexBounds
 from deepgen.compiler.schedule.state import Loop, Planned, State
@@ -42,7 +42,7 @@ from deepgen.vocabulary import BadInput
 
 
 def build(state: State, machine: Machine) -> Lowered:
-    """The first form: for a processor one function, for a GPU a launch for each stage that is computed on its own."""
+    """The first form: for a CPU one function, for a GPU a launch for each stage that is computed on its own."""
     return _program(state, machine.warp) if machine.warp else Builder(state).function()
 
 
@@ -99,7 +99,7 @@ def _check(state: State, planned: Planned, root: Planned) -> None:
         raise BadInput(f"stage {name} is computed inside of a launch", allowed="the scope shared, warp or register")
     if set(tags) & set(BLOCKS):
         raise BadInput(f"stage {name} is computed by one block", allowed=f"loops of {root.stage.name} bound to blocks")
-    own_lanes = planned.scope == "warp" and is_by_lanes(planned)
+    own_lanes = planned.scope == "warp" and LANES in tags  # the pass `lanes` checks that each has its own
     if planned.scope != "shared" and len(tags) > len(joined) + own_lanes:
         raise BadInput(f"stage {name} is in registers, which other threads cannot read", allowed="the scope shared")
     if joined and planned.scope != "shared" and LANES in around:
@@ -194,7 +194,7 @@ def _filled_with_zeros(state: State, planned: Planned) -> Stage | None:
 
 
 def bind(body: Stmt, _: Around) -> Stmt:
-    """Loops that are bound to blocks and threads are no loops any more: their variables are the indices of the grid."""
+    """Loops bound to blocks and threads disappear: their variables become grid indices."""
     bound = {s.variable: iterator(s.kind) for s in walk(body) if isinstance(s, For) and s.kind in BOUND}
     return with_indices_in(_without_bound(body), lambda i: i.substitute(bound))
 

@@ -1,4 +1,4 @@
-"""Lowering: the passes in their order, for processors and for GPUs."""
+"""Lowering: the sequence of passes, for CPUs and for GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import TypeAlias, overload
 
-from deepgen.compiler.passes.barriers import barriers
 from deepgen.compiler.passes.guards import edges, guards, pads
 from deepgen.compiler.passes.ir import (
     EMPTY,
@@ -23,16 +22,14 @@ from deepgen.compiler.passes.ir import (
     sequence,
     written_in,
 )
-from deepgen.compiler.passes.lanes import lanes
 from deepgen.compiler.passes.launches import bind, build, together
 from deepgen.compiler.passes.matrices import matrices
-from deepgen.compiler.passes.memory import flatten, registers, storage
+from deepgen.compiler.passes.memory import flatten, lanes, registers, storage
 from deepgen.compiler.passes.partition import partition
-from deepgen.compiler.passes.pipeline import pipeline
-from deepgen.compiler.passes.simplify import simplify
+from deepgen.compiler.passes.pipeline import barriers, pipeline
+from deepgen.compiler.passes.simplify import simplify, unroll, unroll_registers
 from deepgen.compiler.passes.squares import squares
 from deepgen.compiler.passes.tensorize import stores, tensorize
-from deepgen.compiler.passes.unroll import unroll, unroll_registers
 from deepgen.compiler.passes.vectorize import vectorize, vectorize_stores
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Schedule
@@ -97,7 +94,7 @@ def lower(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16)
 @overload
 def lower(expression: Expression, schedule: Schedule, *, warp: int) -> Program: ...
 def lower(expression: Expression, schedule: Schedule, *, vector_bytes: int = 16, warp: int = 0) -> Lowered:
-    """What computes an expression by a concrete schedule: on a processor, or on a GPU with warps of so many lanes."""
+    """What computes an expression by a concrete schedule: on a CPU, or on a GPU with warps of so many lanes."""
     *_, (_, last) = passes(expression, schedule, Machine(vector_bytes, warp))
     return last
 

@@ -1,4 +1,4 @@
-"""Loops that a warp's products of matrices do: sums in fragments, operands loaded from shared memory as matrices.
+"""Tensorizes loops for a warp's matrix instructions: accumulators in fragments, operands loaded from shared memory.
 
 The tensorized loops are three, the innermost ones: rows, columns, and what is summed over. Rows and columns may be
 several axes in one (a convolution's rows are places of its image): a lane asks for a row of a matrix by the general
@@ -243,7 +243,7 @@ def _leading(
 ) -> int:
     """The distance between blocks of 64 columns in bytes, 0 where what is summed over lies along lines."""
     source = around.buffers.get(second.tensor)
-    what = f"operand {second.tensor} does not lie as products of four warps read it"
+    what = f"operand {second.tensor} does not have the layout that four-warp products read"
     allowed = "a copy in shared memory of lines of 128 bytes, swizzled by 3 bits, along columns or what is summed over"
     if source is None or source.scope != "shared" or source.swizzle != WARPGROUP.swizzle or len(across) > 1:
         raise BadInput(what, allowed=allowed)
@@ -367,7 +367,7 @@ class _Side:
             return False
         if self.intrinsic.transposes and (self.intrinsic.own or self._in_runs(flat, self.along, 8)):
             return True
-        what = f"operand {self.read.tensor} has no 16 aligned bytes in a row"
+        what = f"operand {self.read.tensor} has no 16 aligned contiguous bytes"
         raise BadInput(what, allowed="such rows along what is summed over, or along rows of 16-bit elements")
 
     def _in_runs(self, flat: Index, variable: str, run: int) -> bool:

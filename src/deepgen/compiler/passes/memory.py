@@ -1,9 +1,10 @@
-"""Decides which buffers become variables: those in registers whose every access is at a place known in the text."""
+"""Which buffers become variables (every access has a constant index), and what the lanes of a warp hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.compiler.intrinsics.dots import DOTS
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, WideProduct
@@ -15,25 +16,31 @@ from deepgen.compiler.passes.ir import (
     Call,
     For,
     Function,
+    If,
     Launch,
     Lowered,
     Machine,
     Seq,
     Stmt,
     Store,
+    accesses,
     calls,
     children,
     offset,
+    over,
     sequence,
     used,
     walk,
     with_accesses,
     with_children,
+    with_indices_in,
 )
-from deepgen.compiler.schedule.steps import PARALLEL, VECTOR
+from deepgen.compiler.schedule.stages import combined, identity
+from deepgen.compiler.schedule.state import Planned
+from deepgen.compiler.schedule.steps import BOUND, LANES, PARALLEL, SERIAL, VECTOR
 from deepgen.operators.expr.index import Index, iterator
-from deepgen.operators.expr.nodes import reads
-from deepgen.vocabulary import dtype
+from deepgen.operators.expr.nodes import Read, reads
+from deepgen.vocabulary import BadInput, dtype
 
 _MOST_VARIABLES = 256
 
@@ -46,8 +53,39 @@ def _held(statement: Stmt) -> Stmt:
     statement = with_children(statement, _held)
     if not isinstance(statement, Alloc) or statement.buffer.scope != "register":
         return statement
-    lanes = _lanes(statement)
-    return replace(statement, buffer=replace(statement.buffer, lanes=lanes))
+    apart = _one_by_one(statement)
+    lanes = _lanes(apart)
+    return replace(apart if lanes else statement, buffer=replace(statement.buffer, lanes=lanes))
+
+
+def _one_by_one(alloc: Alloc) -> Alloc:
+    """Elements that are stored from a part of a vector, as at the end of a row: each of them alone."""
+    name = alloc.buffer.name
+    widest = max((lanes for _, lanes in _accesses(alloc.body, name, None)), default=1)
+
+    def apart(statement: Stmt) -> Stmt:
+        store = statement.body if isinstance(statement, For) else None
+        asked: tuple[Index, ...] = ()
+        if isinstance(store, If) and store.otherwise is None:
+            asked, store = store.conditions, store.then
+        if not isinstance(statement, For) or not isinstance(store, Store) or statement.limits:
+            return with_children(statement, apart)
+        variable, every = statement.variable, range(statement.extent)
+        copied = store.reduce is None and store.buffer != name and any(r.tensor == name for r in reads(store.value))
+        constant = all(condition.iterators <= {variable} for condition in asked)
+        if not copied or not constant or len(every) > widest or statement.kind not in (SERIAL, VECTOR):
+            return statement
+        if len(every) == widest and not asked:
+            plain = isinstance(store.value, Read) and store.indices[0].step(variable)
+            return replace(statement, kind=VECTOR) if plain else statement
+        steps = [_at(variable, n) for n in every if all(c.substitute({variable: n}).constant >= 0 for c in asked)]
+        return sequence(*(with_indices_in(store, step) for step in steps))
+
+    return replace(alloc, body=apart(alloc.body))
+
+
+def _at(variable: str, place: int) -> Callable[[Index], Index]:
+    return lambda i: i.substitute({variable: place})
 
 
 def _lanes(alloc: Alloc) -> int:
@@ -178,3 +216,75 @@ class _Memory:
 def _leaves_alone(statement: Alloc, name: str) -> bool:
     """Whether all threads meet in it, and nobody uses that buffer meanwhile."""
     return name not in used(statement) and any(isinstance(s, Barrier) for s in walk(statement))
+
+
+@dataclass(frozen=True)
+class LaneScan:
+    """Lanes of a team scan what each of them has together, and carry on from what was before."""
+
+    team: int
+    each: int
+    dtype: str
+    op: str
+
+    @property
+    def name(self) -> str:
+        return f"scan_lanes<{self.team}, {self.each}, {self.dtype}, {self.op}_{self.dtype}>"
+
+
+def is_by_lanes(planned: Planned) -> bool:
+    scan = planned.stage.scan
+    return scan is not None and any(loop.kind == LANES and scan in loop.axes for loop in planned.loops)
+
+
+def held_by_lanes(whole: Buffer) -> Buffer:
+    """The numbers of a lane, of a buffer whose last dimension is the lane."""
+    *rest, lanes = whole.sizes
+    return replace(whole, sizes=(prod(rest), lanes), strides=(1, 0))
+
+
+def in_lane(whole: Buffer, indices: Sequence[Index]) -> tuple[Index, Index]:
+    """Which of a lane's numbers, and which lane."""
+    at = Index()
+    for size, i in zip(whole.sizes[:-1], indices[:-1], strict=True):
+        at = at * size + i
+    return at, indices[-1]
+
+
+def scanned_by_lanes(planned: Planned, at: tuple[Index, ...], filled: Stmt) -> Stmt:
+    """The scan of what `filled` stores; all of that comes first, so that all loads are in progress."""
+    stage = planned.stage
+    assert stage.reduce and stage.scan
+    *outer, lanes, each = planned.loops
+    if lanes.kind != LANES or stage.scan not in each.axes or any(loop.kind in BOUND for loop in outer):
+        allowed = "as its last loops lanes, and the elements of each of them"
+        raise BadInput(f"stage {stage.name} is scanned along lanes", allowed=allowed)
+    rows = [loop for loop in outer if stage.scan not in loop.axes]
+    carry = Buffer(f"{stage.name}.carry", stage.dtype, (prod(loop.extent for loop in rows),), (1,), "register")
+    row = Index()
+    for loop in rows:
+        row = row * loop.extent + iterator(loop.variable)
+    joined = combined(stage.reduce, Read("a", (), stage.dtype), Read("b", (), stage.dtype))
+    scan = LaneScan(lanes.extent, each.extent, stage.dtype, joined.op)
+    first = tuple(i.substitute({each.variable: 0}) for i in at)
+    own = Read(stage.name, first, stage.dtype)
+    start = over(rows, Store(carry.name, (row,), identity(stage.reduce, stage.dtype)))
+    scanned = over(outer, Call(scan, (own, Read(carry.name, (row,), stage.dtype))))
+    return sequence(filled, Alloc(carry, sequence(start, scanned)))
+
+
+def lanes(body: Stmt, around: Around) -> Stmt:
+    """Nothing changes: each lane must read its own of what lies in the registers of a warp."""
+    threads = around.ranges[LANES][1] + 1
+    buffers = [s.buffer for s in walk(body) if isinstance(s, Alloc) and s.buffer.scope == "warp"]
+    for buffer in buffers:
+        if threads != buffer.sizes[1]:
+            allowed = f"{buffer.sizes[1]}: as many as have {buffer.name}"
+            raise BadInput(f"{threads} threads along {LANES}", allowed=allowed)
+    held = {buffer.name for buffer in buffers if buffer.sizes[1] > 1}
+    for read in (read for s in walk(body) if isinstance(s, Store) for read in accesses(s) if read.tensor in held):
+        number, lane = read.indices
+        if lane != iterator(LANES) or LANES in number.iterators:
+            what = f"a lane would read {read.tensor} of another one"
+            raise BadInput(what, where=str(lane), allowed="loops bound to lanes as the intrinsic has its sums")
+    return body

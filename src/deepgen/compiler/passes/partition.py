@@ -1,7 +1,7 @@
 """Two versions of the code around unrolled and vector loops: one without guards for whole tiles, one for edges.
 
-What decides is asked once, before a tile: whether its guards hold for all iterations inside. Where tiles begin
-at multiples of their size, the edge leaves the same part of one wherever it is: a smaller tile, without guards too.
+The choice is made once per tile: whether its guards hold for all iterations inside. Where tiles start at multiples of
+their size, the edge tile always has the same size: it becomes a smaller tile, also without guards.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def _versions(statement: Stmt, tile: _WholeTile) -> Stmt:
 
 def _two(statement: Stmt, tile: _WholeTile, wanted: tuple[Index, ...]) -> Stmt:
     assumed = replace(tile, bounds=tile.bounds.assuming(wanted))
-    other = edges(statement, tile.held)
-    if len(wanted) == 1:
-        other = simplified(other, tile.bounds.assuming([-1 - wanted[0]]))
+    if len(wanted) > 1:
+        other = _rest(statement, tile)
+    else:  # vectors that are whole in it stay
+        at_edge = replace(tile, bounds=tile.bounds.assuming([-1 - wanted[0]]))
+        other = simplified(_rest(simplified(statement, at_edge.bounds), at_edge), at_edge.bounds)
     return If(wanted, _versions(simplified(statement, assumed.bounds), assumed), other)
 
 
@@ -257,20 +259,63 @@ def _chosen_by(store: Store) -> Iterator[Index]:
             yield from conditions(value.condition) or ()
 
 
+def _rest(statement: Stmt, tile: _WholeTile) -> Stmt:
+    """The tile at an edge: where it has several vectors, those that are whole, and then single elements."""
+    of_vectors = {
+        s.variable for s in walk(statement) if isinstance(s, For) and s.kind == UNROLL and _asked(s) and _vectors_in(s)
+    }
+    if of_vectors and _edge_kind(statement, tile.held) == SERIAL:
+
+        def in_order(s: Stmt) -> Stmt:
+            if isinstance(s, For) and s.variable in of_vectors:
+                s = replace(s, kind=SERIAL)
+            return with_children(s, in_order)
+
+        return _inner(in_order(statement), tile)
+    return _by_vectors(edges(statement, tile.held), tile)
+
+
+def _vectors_in(statement: Stmt) -> bool:
+    return any(isinstance(s, For) and s.kind == VECTOR and _asked(s) for s in walk(statement))
+
+
+def _by_vectors(statement: Stmt, tile: _WholeTile) -> Stmt:
+    """Several vectors of sums, whose elements are chosen one by one: each that is whole is added at once."""
+    if isinstance(statement, For) and statement.kind == UNROLL:
+        inside = replace(tile, bounds=tile.bounds.inside(statement.variable, statement.extent))
+        return replace(statement, body=_by_vectors(statement.body, inside))
+    if isinstance(statement, For) and statement.kind == VECTOR and isinstance(statement.body, Store):
+        wanted = _wanted(statement, tile)
+        if wanted and statement.body.reduce is not None and all(tile.decides(c) for c in wanted):
+            return If(wanted, simplified(statement, tile.bounds.assuming(wanted)), statement)
+    if isinstance(statement, Seq):
+        return with_children(statement, lambda s: _by_vectors(s, tile))
+    return statement
+
+
 def edges(statement: Stmt, held: frozenset[str]) -> Stmt:
     """A tile with its guards: where these depend on a loop that is done at once, its iterations follow each other.
 
     Buffers in registers stay there if they are only copied: places in them must then be known in the text.
     """
+    return placed(_loops_as(statement, _edge_kind(statement, held)))
+
+
+def _edge_kind(statement: Stmt, held: frozenset[str]) -> str:
+    loops = {s.variable for s in walk(statement) if isinstance(s, For) and _asked(s)}
     stores = [s for s in walk(statement) if isinstance(s, Store)]
-    touched = {s.buffer for s in stores} | {r.tensor for s in stores for r in reads(s.value)}
-    kind = UNROLL if touched & held and not _sums(statement, held) else SERIAL
-    return placed(_loops_as(statement, kind))
+    places = [(s.buffer, s.indices) for s in stores] + [(r.tensor, r.indices) for s in stores for r in reads(s.value)]
+    varied = {name for name, indices in places if any(index.iterators & loops for index in indices)}
+    return UNROLL if varied & held and not _sums(statement, held) else SERIAL
+
+
+def _asked(loop: For) -> bool:
+    """Whether guards inside a loop that is done at once depend on it."""
+    asked = (c for s in walk(loop) if isinstance(s, If) for c in s.conditions)
+    return loop.kind in AT_ONCE and any(loop.variable in c.iterators for c in asked)
 
 
 def _loops_as(statement: Stmt, kind: str) -> Stmt:
-    if isinstance(statement, For) and statement.kind in AT_ONCE:
-        asked = (c for s in walk(statement) if isinstance(s, If) for c in s.conditions)
-        if any(statement.variable in c.iterators for c in asked):
-            statement = replace(statement, kind=kind)
+    if isinstance(statement, For) and _asked(statement):
+        statement = replace(statement, kind=kind)
     return with_children(statement, lambda s: _loops_as(s, kind))

@@ -1,9 +1,9 @@
-"""Copies ahead of their use: a ring of buffers, of which one is read while the others are filled."""
+"""Software pipelining: copies into a ring of buffers, one read while the others are filled; and barriers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.matrix import WARPGROUP, Signal, WideProduct
 from deepgen.compiler.passes.ir import (
@@ -19,6 +19,8 @@ from deepgen.compiler.passes.ir import (
     Store,
     calls,
     children,
+    held_in,
+    read_in,
     sequence,
     used,
     walk,
@@ -51,12 +53,12 @@ def _piped(statement: Stmt, written: Set[str]) -> Stmt:
         return statement
     depths = {buffer.ahead for buffer in copies}
     if statement.kind in BOUND or len(depths) > 1:
-        what = f"stages are filled ahead at loop {statement.variable}"
-        raise BadInput(what, allowed="one depth for all, a serial loop")
+        what = f"stages are prefetched at loop {statement.variable}"
+        raise BadInput(what, allowed="use one depth for all, and a serial loop")
     for buffer, copy in copies.items():
         if any(isinstance(s, Alloc) for s in walk(copy)) or beside & used(copy) - {buffer.name}:
-            what = f"stage {buffer.name} needs others that are computed in the same turn: it cannot be filled ahead"
-            raise BadInput(what, allowed="copies of what is there before")
+            what = f"stage {buffer.name} needs others that are computed in the same iteration: it cannot be prefetched"
+            raise BadInput(what, allowed="prefetch only copies of tensors that exist before the loop")
     ordered = _in_order({buffer.name: copy for buffer, copy in copies.items()}, written)
     filled = _filled_ahead(statement, depths.pop(), ordered, body)
     for buffer in reversed(copies):
@@ -170,3 +172,56 @@ def _ahead(statement: Stmt) -> Stmt:
 def _in_ring(statement: Stmt, name: str, slot: Index) -> Stmt:
     inner = with_children(statement, lambda s: _in_ring(s, name, slot))
     return with_accesses(inner, lambda tensor, indices: (slot, *indices) if tensor == name else indices)
+
+
+def barriers(body: Stmt, _: Around) -> Stmt:
+    return _placed(body, _Since(), held_in(body, ("shared",)))[0]
+
+
+@dataclass(frozen=True)
+class _Since:
+    """What was done to shared memory since the last barrier."""
+
+    written: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()
+
+    def __or__(self, other: _Since) -> _Since:
+        return _Since(self.written | other.written, self.read | other.read)
+
+
+def _placed(statement: Stmt, since: _Since, shared: frozenset[str]) -> tuple[Stmt, _Since]:
+    if isinstance(statement, Barrier):
+        return statement, _Since()
+    if isinstance(statement, If) or not _composite(statement):
+        done = _done(statement, shared)
+        clash = done.read - done.written & since.written or done.written & since.read
+        return (sequence(Barrier(), statement), done) if clash else (statement, since | done)
+    if isinstance(statement, Seq):
+        parts = []
+        for one in statement.body:
+            placed, since = _placed(one, since, shared)
+            parts.append(placed)
+        return sequence(*parts), since
+    if isinstance(statement, For):
+        # What an iteration leaves behind is there when the next one begins.
+        _, after = _placed(statement.body, since, shared)
+        body, after = _placed(statement.body, since | after, shared)
+        return replace(statement, body=body), since | after
+    assert isinstance(statement, Alloc)
+    body, since = _placed(statement.body, since, shared)
+    return replace(statement, body=body), since
+
+
+def _composite(statement: Stmt) -> bool:
+    """Whether threads meet in it, so that barriers may stand inside."""
+    inside = list(walk(statement))
+    return (
+        any(isinstance(s, Barrier) or (isinstance(s, Alloc) and s.buffer.scope == "shared") for s in inside)
+        or (isinstance(statement, (Seq, Alloc, For)) and any(isinstance(s, Store) and s.joined for s in inside))
+        or isinstance(statement, Seq)
+    )
+
+
+def _done(statement: Stmt, shared: frozenset[str]) -> _Since:
+    stored = {s.buffer for s in walk(statement) if isinstance(s, Store) and not s.ahead}
+    return _Since(shared & stored, shared & read_in(statement))

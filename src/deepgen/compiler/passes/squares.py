@@ -1,8 +1,8 @@
-"""Copies that turn rows into columns, a square at a time: one call for the loops over it, which shuffles of vectors do.
+"""Transposing copies, a square at a time: one call, implemented by vector shuffles, replaces the loops over it.
 
 A square has as many rows as columns. What moves is a unit of 4 or 8 bytes: an element, or a group of small ones that
 lie side by side in both places. Read unit by unit, each row would be another line of the cache at every step, and rows
-that lie a power of two apart would push each other out of it.
+that lie a power of two apart would evict each other.
 """
 
 from __future__ import annotations

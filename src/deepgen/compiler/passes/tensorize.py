@@ -1,4 +1,4 @@
-"""Checks that the loops which an instruction is to do compute what it does, and brings them into its order."""
+"""Checks that the loops to tensorize compute what the instruction does, and reorders them to match it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brings vector loops to single stores, in pieces of the hardware's vectors; what cannot be a vector stays a loop."""
+"""Splits vector loops into single stores of hardware vectors; what cannot be vectorized stays a loop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from deepgen.compiler.passes.ir import (
     with_children,
     with_indices_in,
 )
-from deepgen.compiler.passes.simplify import all_of, simplified
-from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.passes.simplify import HELD, all_of, simplified
 from deepgen.compiler.schedule.bounds import IndexBounds, conditions
 from deepgen.compiler.schedule.stages import identity
 from deepgen.compiler.schedule.steps import SCAN, SERIAL, UNROLL, VECTOR
@@ -37,7 +36,7 @@ _MOST_PIECES = 16  # that follow each other in the text; more are a loop
 _MOST_CHOSEN = 16  # lanes of one choice: masks of more than a vector take compilers long
 _ARITHMETIC_BYTES = 4  # of smaller floats
 INTERLEAVED = (2, 4)  # vectors whose elements lie between each other: they are stored together
-_INTERLEAVED_BYTES = 16  # of each of them: processors interleave within so many
+_INTERLEAVED_BYTES = 16  # of each of them: CPUs interleave within so many
 
 
 def vectorize(body: Stmt, around: Around) -> Stmt:
@@ -57,7 +56,7 @@ class _Vectors(Inside):
         return self.pushed(statement, statement.body) or replace(statement, kind=SERIAL)
 
     def pushed(self, loop: For, body: Stmt) -> Stmt | None:
-        """The vector loop inside of whatever its body is, down to the stores; None where that would not be the same."""
+        """The vector loop inside whatever its body is, down to the stores; None where that would not be the same."""
         if isinstance(body, Seq):
             parts = [self.pushed(loop, s) for s in body.body]
             return sequence(*(p for p in parts if p is not None)) if all(p is not None for p in parts) else None
@@ -81,9 +80,9 @@ class _Vectors(Inside):
     def scanned(self, loop: For) -> Stmt:
         """A loop along which a stage is scanned, in vectors where it is as long as these."""
         store = loop.body
-        if isinstance(store, Store) and not loop.limits and scan_of(loop.variable, store) is not None:
+        if isinstance(store, Store) and not loop.limits and (scan := scan_of(loop.variable, store)) is not None:
             lanes = self.bytes // max(_bytes(store, loop.variable))
-            if lanes > 1 and loop.extent == lanes:
+            if lanes > 1 and loop.extent == lanes and self.inside(loop).computes_both(loop.variable, scan.value):
                 return replace(loop, kind=VECTOR)
         return replace(loop, kind=SERIAL)
 
@@ -125,21 +124,28 @@ class _Vectors(Inside):
     def serves(self, variable: str, store: Store, lanes: int) -> bool:
         """Whether a store can be done for all values of the variable at once."""
         (offset,) = store.indices
-        # A choice by lanes computes both values, so that both must be there to be read.
-        chosen = [v for v in walk(store.value) if isinstance(v, Select) and _depends(v.condition, variable)]
-        if chosen and lanes > _MOST_CHOSEN:
+        if lanes > _MOST_CHOSEN and _chosen(variable, store.value):
             return False
-        if not all(self.readable(value) for v in chosen for value in (v.then, v.otherwise)):
+        if not self.computes_both(variable, store.value):
             return False
         if variable not in offset.iterators:
             return store.reduce is not None
         return bool(offset.step(variable))
+
+    def computes_both(self, variable: str, value: Value) -> bool:
+        """A choice by lanes computes both values, so that both must be there to be read."""
+        return all(self.readable(either) for v in _chosen(variable, value) for either in (v.then, v.otherwise))
 
     def readable(self, value: Value) -> bool:
         """Whether a value can be computed wherever the loops around stand."""
         offsets = [(read.indices[0], self.buffers[read.tensor].elements) for read in reads(value)]
         inside = all(self.bounds.always(i) and self.bounds.always(size - 1 - i) for i, size in offsets)
         return inside and not any(_divides(v) for v in walk(value))
+
+
+def _chosen(variable: str, value: Value) -> list[Select]:
+    """The choices that differ between lanes."""
+    return [v for v in walk(value) if isinstance(v, Select) and _depends(v.condition, variable)]
 
 
 def _shortened(loop: For, store: Store) -> For:
@@ -197,7 +203,7 @@ def _piece(loop: For, store: Store, start: Index, lanes: int) -> Stmt:
 
 
 def _divides(value: Value) -> bool:
-    """Whole numbers by zero would end the program."""
+    """Integers by zero would end the program."""
     return isinstance(value, Binary) and value.op == "div" and dtype(value.dtype).integer
 
 

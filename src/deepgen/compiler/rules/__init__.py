@@ -1,1 +1,1 @@
-"""Schedule rules and constraint rules: an expression and a target give sketches, each a template and its space."""
+"""Schedule rules: from an expression and a target to sketches, each a schedule template with its space."""

@@ -1,4 +1,4 @@
-"""A sketch in the making: the steps so far, and the loops, buffers, knobs and requirements that follow from them.
+"""A partial sketch: the steps so far, and the loops, buffers, knobs and requirements that follow from them.
 
 Rules write steps through a draft, so that what the steps mean for extents and memory is kept in one place.
 """
@@ -60,7 +60,7 @@ class Useless(Exception):
 
 
 class Draft:
-    """Mutable while one rule works on it; `branch` copies it for another way to go on."""
+    """Mutable while one rule works on it; `branch` copies it for another way to continue."""
 
     def __init__(self, expression: Expression, target: Cpu, dot: Instruction | None = None) -> None:
         self.base, self.expression, self.target = expression, expression, target
@@ -139,7 +139,7 @@ class Draft:
         self.requirements = (*self.requirements, Requirement(words, expr))
 
     def choose(self, knob: str, usual: Value, ways: Mapping[Value, Callable[[Draft], None]]) -> None:
-        """A knob that decides between ways to go on; what follows must not depend on which was taken."""
+        """A knob that decides between ways to continue; what follows must not depend on which was taken."""
         if len(ways) == 1:
             next(iter(ways.values()))(self)
             return

@@ -1,9 +1,11 @@
 """Place-by-Place: threads divide the outer axes of a stage, vectors lie along its last.
 
-Every stage can be scheduled so; other rules know better for some. Scans run along their axis inside of a thread's part.
+Every stage can be scheduled this way; others do better for some. Scans run along their axis within a thread's part.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
@@ -18,6 +20,7 @@ from deepgen.targets import Cpu
 from deepgen.vocabulary import dtype
 
 _MOST_RESIDUES = 8
+_PARTS, _RUN = 8, 256  # parts for each thread; places of the last axis side by side, where others are too few
 
 
 class PlaceByPlace:
@@ -27,7 +30,7 @@ class PlaceByPlace:
 
     def declines(self, draft: Draft, stage: Stage) -> str | None:
         better = [rule.name for rule in (MultiLevelTiling(), ReductionSplit()) if not rule.declines(draft, stage)]
-        return f"{better[0]} knows better" if better else None
+        return f"{better[0]} does it better" if better else None
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         way = draft.branch()
@@ -42,12 +45,27 @@ class PlaceByPlace:
                 outer = [*outer[:-1], vectorised[0]]
             elif _by_residues(way, stage):
                 outer = outer[:-1]
+            else:
+                outer = _apart_from_last(way, stage, outer)
             if outer:
                 way.annotate(stage.name, PARALLEL, way.fuse(stage.name, outer))
         if stage.name not in way.expression.outputs:
             way.scoped(stage.name, "global")
         way.finish(stage.name)
         return [way]
+
+
+def _apart_from_last(draft: Draft, stage: Stage, axes: list[str]) -> list[str]:
+    """Axes that threads divide without the last, or without runs of it: joined, each place would be divided for.
+
+    Compilers make vectors of a loop over places that lie apart.
+    """
+    extents = [axis.extent for axis in stage.axes]
+    if prod(extents[:-1]) >= _PARTS * draft.target.cores:
+        return axes[:-1]
+    if extents[-1] < 2 * _RUN:
+        return axes
+    return [*axes[:-1], draft.split(stage.name, axes[-1], (_RUN,))[0]]
 
 
 def _by_residues(draft: Draft, stage: Stage) -> bool:
@@ -83,6 +101,8 @@ def _scan(draft: Draft, stage: Stage) -> None:
         others = [*(name for name in others if name != last), vectorised[0]]
     elif others:
         others = _together(draft, stage, others, stage.scan)
+    else:
+        _in_steps(draft, stage, stage.scan)
     if others:
         draft.annotate(stage.name, PARALLEL, draft.fuse(stage.name, others))
 
@@ -93,14 +113,21 @@ def _together(draft: Draft, stage: Stage, others: list[str], scan: str) -> list[
     values = up_to(UNROLLED, extent if isinstance(extent, int) else 1)
     together = draft.knob(draft.free_name(stage.name, f"{others[-1]}_1"), values, values[-1])
     outer, inner = draft.split(stage.name, others[-1], (together,))
-    iterations, of = [scan], dtype(draft.expression.dtype_of(stage.name))
-    lanes = draft.target.vector_bytes // (of.bytes if of.integer else max(of.bytes, 4))  # small floats are widened
-    if scan == stage.axes[-1].name and lanes > 1 and stage.axes[-1].extent >= 2 * lanes:
-        iterations = draft.split(stage.name, scan, (lanes,))
-        draft.annotate(stage.name, SCAN, iterations[-1])
+    iterations = _in_steps(draft, stage, scan)
     draft.reorder(stage.name, [*others[:-1], outer, iterations[0], inner, *iterations[1:]])
     draft.annotate(stage.name, UNROLL, inner)
     return [*others[:-1], outer]
+
+
+def _in_steps(draft: Draft, stage: Stage, scan: str) -> list[str]:
+    """The loops along a scan: where elements lie side by side, vectors are scanned, and what came before is added."""
+    of = dtype(draft.expression.dtype_of(stage.name))
+    lanes = draft.target.vector_bytes // (of.bytes if of.integer else max(of.bytes, 4))  # small floats are widened
+    if scan != stage.axes[-1].name or lanes == 1 or stage.axes[-1].extent < 2 * lanes:
+        return [scan]
+    loops = draft.split(stage.name, scan, (lanes,))
+    draft.annotate(stage.name, SCAN, loops[-1])
+    return loops
 
 
 class RowFusion:
@@ -160,7 +187,7 @@ def _before(draft: Draft, stage: Stage) -> list[Stage]:
 
 
 def _rows(draft: Draft, stage: Stage) -> list[str]:
-    """The axes along which every sum before a stage has a result for each of its elements; none if it is no such row.
+    """The axes along which every sum before a stage has one result per element; none if it is not such a row.
 
     What the sums read must belong to one row: a matrix that all rows are multiplied with is used again between rows.
     """

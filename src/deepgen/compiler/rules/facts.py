@@ -1,4 +1,4 @@
-"""What rules ask of an expression: who reads whom, along which axes memory is contiguous, what is reused."""
+"""Facts about an expression for rules: who reads whom, along which axes memory is contiguous, what is reused."""
 
 from __future__ import annotations
 

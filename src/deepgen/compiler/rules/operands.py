@@ -1,6 +1,6 @@
-"""Add-Multi-level-SPM: what a tiled reduction reads is copied into memory of its own, packed in the order of its use.
+"""Add-Multi-level-SPM: the operands of a tiled reduction are copied to a separate buffer, packed in the order of use.
 
-On processors that memory is the cache: a copy that is read in one piece stays in it, and vectors are loaded from it
+On CPUs that buffer stays in cache, because it is read contiguously, and vectors are loaded from it
 along any axis. Where the copy is made, once or for each block, is a knob of its own, `at_NAME`.
 """
 
@@ -30,7 +30,7 @@ from deepgen.operators.expr.nodes import Cast, Read, Stage, reads, walk
 from deepgen.space import Value
 from deepgen.vocabulary import dtype
 
-_SHORT_RUN = 512  # bytes of a row that a block reads: with fewer, processors do not load ahead
+_SHORT_RUN = 512  # bytes of a row that a block reads: with fewer, CPUs do not load ahead
 
 
 def stage_operands(
@@ -67,10 +67,15 @@ def _produced(draft: Draft, producer: Stage, sums: Stage, consumer: Stage, block
     ways: dict[Value, Callable[[Draft], None]] = {ONCE: once, BLOCK: in_block}
     if inline:
         ways[INLINE] = lambda way: way.inline(producer.name)
+    draft.choose(f"at_{producer.name}", BLOCK if of_blocks(draft, producer, sums) else ONCE, ways)
+    draft.finish(producer.name)
+
+
+def of_blocks(draft: Draft, producer: Stage, sums: Stage) -> bool:
+    """Whether no two blocks of sums read the same of a stage that only they read, but for borders."""
     matches = facts.reads_of(sums, producer.name)
     own = all(facts.depends(read, axis.name) for read in matches for axis in sums.axes if axis.extent > 1)
-    draft.choose(f"at_{producer.name}", BLOCK if own else ONCE, ways)
-    draft.finish(producer.name)
+    return bool(matches) and own and only_for(draft, producer)
 
 
 def fits_panels(sums: Stage, tensor: str, axis: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""Copies into panels: several side by side of what lies along them, and squares of what lies across them."""
+"""Copies into panels: contiguous runs along a panel, and transposed squares across it."""
 
 from __future__ import annotations
 

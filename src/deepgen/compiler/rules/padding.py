@@ -1,7 +1,7 @@
-"""Lift-Padding: what a sum reads behind a guard becomes a stage of its own, which is read without one.
+"""Lift-Padding: what a sum reads under a guard becomes a separate stage, which is read without one.
 
-Guards inside of a reduction cost as much as its arithmetic. As a stage, padding can be computed once, for each block,
-or, as before, where it is read.
+Guards inside a reduction cost as much as its arithmetic. As a stage, padding can be computed once, per block, or, as
+before, where it is read.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
 
 
 def _legal(stage: Stage, expression: Expression) -> bool:
-    """Whether it reads nothing outside of a tensor: a choice around a guarded read may have kept it inside."""
+    """Whether it reads nothing outside a tensor: a choice around a guarded read may have kept it inside."""
     select = guard(stage.value)
     assert select is not None and isinstance(select.then, Read)
     inside = of_axes(stage.axes).assuming(select.condition)

@@ -1,4 +1,4 @@
-"""Reduction-Split: vectors along the axis that is summed over, as partial results that are summed up at the end."""
+"""Reduction-Split: vectors along the axis that is summed over, with partial sums that are added at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.operators.expr.nodes import Stage
 from deepgen.targets import Cpu
 
 _USUAL_SUMS = 4  # chains of additions that do not wait for each other
-_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many iterations or more: more loads are under way at once
+_LONG_SUMS, _LONG = 8, 64  # the same, of sums with so many iterations or more: more loads are in progress at once
 _MOST_ROWS = 8
 _VECTORS = (*VECTORS, _LONG_SUMS)  # of a row
 

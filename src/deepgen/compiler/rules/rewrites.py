@@ -1,12 +1,13 @@
-"""Compute-Once: what is costly to compute, and is summed up and then read again, is computed once and kept.
+"""Compute-Once: values that are costly, summed up and then read again are computed once and stored.
 
-Softmax is of this kind: the sum of a row is over the same exponentials that are divided by it.
+Softmax is an example: the exponentials in a row's sum are the ones divided by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeVar
 
 from deepgen.compiler.rules import facts
@@ -111,22 +112,31 @@ _Item = TypeVar("_Item")
 _VECTOR = 16  # elements of the smallest format that are loaded at once
 
 
-def with_joined(expression: Expression) -> Expression:
-    """The expression with such axes as one, if it has sums of products, or rows of any length that nothing reduces."""
+def with_joined(expression: Expression, reductions: bool = False) -> Expression:
+    """The expression with such axes as one, if it has sums of products, or rows of any length that nothing reduces.
+
+    With `reductions`, if it has any, and axes that are reduced as well.
+    """
     products = any(stage.reduce == "sum" and len(reads(stage.value)) > 1 for stage in expression.stages)
-    if not products and not _rows_of_any_length(expression):
+    reduces = reductions and any(stage.reduce is not None for stage in expression.stages)
+    if not products and not reduces and not _rows_of_any_length(expression):
         return expression
     expression = replace(expression, stages=tuple(map(_without_single, expression.stages)))
     for stage in expression.stages:
         for place in range(len(stage.axes) - 1):
-            together = _together(expression, stage.name, place)
+            together = _together(expression, [(stage.name, place)], reductions)
             if together is not None:
-                return with_joined(_joined(expression, together))
+                return with_joined(_joined(expression, together), reductions)
+        for first, second in zip(stage.reduced, stage.reduced[1:], strict=False) if reductions else ():
+            begun = _reading(expression, stage, first, second)
+            together = None if None in begun else _together(expression, [one for one in begun if one], reductions)
+            if together is not None:
+                return with_joined(_joined(expression, together), reductions)
     return expression
 
 
 def _rows_of_any_length(expression: Expression) -> bool:
-    """Whether rows begin where no vector does, and all are one row where nothing tells them apart."""
+    """Whether rows begin where no vector does, and all are one row where nothing distinguishes them."""
     outputs = [expression.stage(name) for name in expression.outputs]
     odd = any(stage.axes and stage.axes[-1].extent % _VECTOR for stage in outputs)
     return odd and not any(map(facts.is_summed, expression.stages))
@@ -141,20 +151,24 @@ def _without_single(stage: Stage) -> Stage:
     return replace(stage, value=substituted(stage.value, gone), reduced=several)
 
 
-def _together(expression: Expression, name: str, place: int) -> dict[str, int] | None:
-    """The tensors in which two dimensions become one where two of a stage do, and the place of the first of them.
+def _together(expression: Expression, begun: list[tuple[str, int]], reductions: bool) -> dict[str, int] | None:
+    """The tensors in which two dimensions become one where two of these do, and the place of the first of them.
 
-    None where something tells them apart.
+    None where something distinguishes them.
     """
     together: dict[str, int] = {}
-    todo = [(name, place)]
+    todo = [*begun]
     while todo:
         name, place = todo.pop()
         if together.setdefault(name, place) != place:
             return None
         for stage in expression.stages:
-            pairs = [_read_by(stage, read, place) for read in facts.reads_of(stage, name)]
-            pairs += _reading(expression, stage, place) if stage.name == name else []
+            pairs: list[tuple[str, int] | None] = []
+            for read in facts.reads_of(stage, name):
+                over = _reduced_by(stage, read, place) if reductions else None
+                pairs += _reading(expression, stage, *over) if over else [_read_by(stage, read, place)]
+            if stage.name == name:
+                pairs += _reading(expression, stage, *stage.axes[place : place + 2])
             for pair in pairs:
                 if pair is None:
                     return None
@@ -162,9 +176,8 @@ def _together(expression: Expression, name: str, place: int) -> dict[str, int] |
     return together
 
 
-def _reading(expression: Expression, stage: Stage, place: int) -> list[tuple[str, int] | None]:
+def _reading(expression: Expression, stage: Stage, first: Axis, second: Axis) -> list[tuple[str, int] | None]:
     """The dimensions that a stage reads along two of its axes."""
-    first, second = stage.axes[place : place + 2]
     both = {first.name, second.name}
     placed = any(isinstance(node, Place) and node.index.iterators & both for node in walk(stage.value))
     if placed or stage.scan in both:
@@ -192,6 +205,15 @@ def _read_by(stage: Stage, read: Read, place: int) -> tuple[str, int] | None:
     return stage.name, names.index(first)
 
 
+def _reduced_by(stage: Stage, read: Read, place: int) -> tuple[Axis, Axis] | None:
+    """The axes that a stage reduces two dimensions over."""
+    names = [axis.name for axis in stage.reduced]
+    first, second = (facts.plain(index) for index in read.indices[place : place + 2])
+    if first not in names or second not in names or names.index(second) != names.index(first) + 1:
+        return None
+    return stage.reduced[names.index(first)], stage.reduced[names.index(second)]
+
+
 def _joined(expression: Expression, together: Mapping[str, int]) -> Expression:
     def read(original: Read) -> Value:
         place = together.get(original.tensor)
@@ -200,9 +222,21 @@ def _joined(expression: Expression, together: Mapping[str, int]) -> Expression:
     tensors = [
         replace(t, shape=_product(t.shape, together[t.name])) if t.name in together else t for t in expression.tensors
     ]
-    stages = [replace(stage, value=with_reads(stage.value, read)) for stage in expression.stages]
+    stages = [_over_one(stage, together) for stage in expression.stages]
+    stages = [replace(stage, value=with_reads(stage.value, read)) for stage in stages]
     stages = [_one_axis(s, together[s.name]) if s.name in together else s for s in stages]
     return replace(expression, tensors=tuple(tensors), stages=tuple(stages))
+
+
+def _over_one(stage: Stage, together: Mapping[str, int]) -> Stage:
+    """With one axis in place of two that are reduced."""
+    joined = [one for one in reads(stage.value) if one.tensor in together]
+    pairs = {over for one in joined if (over := _reduced_by(stage, one, together[one.tensor]))}
+    for first, second in pairs:
+        place = stage.reduced.index(first)
+        whole = replace(first, extent=first.extent * second.extent)
+        stage = replace(stage, reduced=(*stage.reduced[:place], whole, *stage.reduced[place + 2 :]))
+    return stage
 
 
 def _one_axis(stage: Stage, place: int) -> Stage:
@@ -218,6 +252,58 @@ def _product(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
 
 def _without(items: tuple[_Item, ...], place: int) -> tuple[_Item, ...]:
     return (*items[:place], *items[place + 1 :])
+
+
+def with_flat_rows(expression: Expression) -> Expression:
+    """The expression with one axis in place of the last two of a tensor that are reduced, and read again by what is
+    stored: there, others than the tensor are read at quotients and remainders, as the weights of a group norm are."""
+    for stage in expression.stages:
+        for read in reads(stage.value) if stage.reduce is not None and not stage.scan else ():
+            inner = {axis.name for axis in stage.reduced} >= {facts.plain(index) or "" for index in read.indices[-2:]}
+            if inner and len(read.indices) > 2 and (flat := _flat(expression, read.tensor)):
+                return with_flat_rows(flat)
+    return expression
+
+
+def _flat(expression: Expression, tensor: str) -> Expression | None:
+    if tensor not in {one.name for one in expression.tensors}:
+        return None
+    length = expression.shape_of(tensor)[-1]
+    stages, stored = [], 0
+    for stage in expression.stages:
+        pairs = {tuple(facts.plain(index) for index in read.indices[-2:]) for read in facts.reads_of(stage, tensor)}
+        if not pairs:
+            stages.append(stage)
+            continue
+        whole = stage.axes if stage.reduce is None else stage.reduced
+        names = tuple(axis.name for axis in whole[-2:])
+        again = stage.name not in expression.outputs or facts.readers(expression, stage.name)
+        extents = tuple(axis.extent for axis in whole[-2:])
+        placed = any(isinstance(node, Place) for node in walk(stage.value))
+        if (
+            pairs != {names}
+            or extents != expression.shape_of(tensor)[-2:]
+            or (stage.reduce is None and again)
+            or placed
+        ):
+            return None
+        flat, stored = replace(whole[-2], extent=prod(extents)), stored + (stage.reduce is None)
+        value = _read_flat(stage.value, tensor, names, iterator(flat.name), length)
+        axes, own = (*whole[:-2], flat), replace(stage, value=value)
+        stages.append(replace(own, axes=axes) if stage.reduce is None else replace(own, reduced=axes))
+    shape = expression.shape_of(tensor)
+    one_less = (*shape[:-2], prod(shape[-2:]))
+    tensors = tuple(replace(one, shape=one_less) if one.name == tensor else one for one in expression.tensors)
+    return replace(expression, tensors=tensors, stages=tuple(stages)) if stored else None
+
+
+def _read_flat(value: Value, tensor: str, names: tuple[str, ...], flat: Index, length: int) -> Value:
+    def read(one: Read) -> Value:
+        if one.tensor == tensor:
+            return replace(one, indices=(*one.indices[:-2], flat))
+        return substituted(one, {names[0]: flat // length, names[1]: flat % length})
+
+    return with_reads(value, read)
 
 
 _SMALL, _BETWEEN, _WIDE = ("i8", "u8"), "i16", "i32"

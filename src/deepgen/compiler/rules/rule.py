@@ -1,7 +1,7 @@
-"""What a schedule rule is, and how rules make sketches of an expression.
+"""The interface of schedule rules, and how rules derive sketches from an expression.
 
-Rules look at one stage at a time, consumers before what they read. All that serve the target and apply are tried, each
-on a draft of its own, up to the first exclusive one; so the ways that they offer multiply.
+Rules look at one stage at a time, consumers before producers. All that support the target and apply are tried, each
+on its own draft, up to the first exclusive one; so their alternatives multiply.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rule(Protocol):
         ...
 
     def apply(self, draft: Any, stage: Stage) -> Sequence[Any]:
-        """The ways to go on, each a branch of the draft in which a stage is done, or is another one than before."""
+        """The ways to continue, each a branch of the draft in which a stage is done, or is another one than before."""
         ...
 
 
@@ -78,8 +78,8 @@ def drafts(
         else:
             begun[:0] = ways = ways_of(draft, stage, rules, log)
             if not ways:
-                raise DeepgenError(f"no rule serves stage {stage.name!r} of expression {draft.expression.name!r}")
-    raise DeepgenError(f"the rules do not come to an end on expression {expression.name!r}")
+                raise DeepgenError(f"no rule applies to stage {stage.name!r} of expression {draft.expression.name!r}")
+    raise DeepgenError(f"the rules do not terminate on expression {expression.name!r}")
 
 
 class Branch(Protocol):
@@ -125,12 +125,12 @@ def _asked(rule: Rule, draft: W, stage: Stage) -> tuple[list[W], str]:
         return [], str(reason)
     if any(type(way) is not type(draft) for way in ways):
         raise DeepgenError(
-            f"schedule rule {rule.name} gives {ways!r:.80} for stage {stage.name!r}: no list of branches"
+            f"schedule rule {rule.name} gives {ways!r:.80} for stage {stage.name!r}, not a list of branches"
         )
     for way in ways:
         way.by = (*draft.by, (stage.name, rule.name))
     useless = [way.useless for way in ways]
-    return ways, "" if not all(useless) else useless[0] if ways else "it offers no way"
+    return ways, "" if not all(useless) else useless[0] if ways else "it offers no schedule"
 
 
 def _note(log: Log | None, stage: Stage, rule: Rule, why: str, *, asked: bool = True) -> None:
@@ -154,7 +154,7 @@ RULES: Registry[Callable[[], Rule]] = Registry(
         "Matrix-Units": f"{_ROOM}.gpu.sketches:MatrixUnits",
         "Split-Sums": f"{_ROOM}.gpu.sketches:SplitSums",
         "Windows": f"{_ROOM}.gpu.windows:Windows",
-        "Scan-Rows": f"{_ROOM}.gpu.rows:ScanRows",
+        "Scan-Rows": f"{_ROOM}.gpu.scans:ScanRows",
         "Transposed": f"{_ROOM}.gpu.threads:Transposed",
         "Columns": f"{_ROOM}.gpu.rows:Columns",
         "Long-Rows": f"{_ROOM}.gpu.rows:LongRows",
@@ -182,7 +182,7 @@ def plugged() -> list[Rule]:
 
 
 def check_rules(rules: object) -> None:
-    """Raises BadInput for what are no rules: those of users are checked before anything is tuned."""
+    """Raises BadInput for what is not a rule: those of users are checked before anything is tuned."""
     if not isinstance(rules, (list, tuple)):
         raise BadInput(f"rules is {rules!r:.80}", allowed="a list of schedule rules")
     for rule in rules:
@@ -195,7 +195,7 @@ def check_rules(rules: object) -> None:
     names = [*RULES.own, *(rule.name for rule in rules)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadInput(f"two schedule rules are called {twice[0]}", allowed="another name for each")
+        raise BadInput(f"two schedule rules are called {twice[0]}", allowed="give each its own name")
 
 
 class AlwaysInline:
@@ -244,7 +244,7 @@ class AddCacheStage:
 
     def declines(self, draft: Draft, stage: Stage) -> str | None:
         if stage.reduce is None or stage.scan is not None or not stage.axes:
-            return "it is no reduction with several results"
+            return "it is not a reduction with several results"
         return None if facts.fusible_consumer(draft.expression, stage) is None else "a stage reads it place by place"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:

@@ -1,4 +1,4 @@
-"""Sketches: what rules made of an expression on a target, and the one space of all of them."""
+"""Sketches: the schedule templates that rules derived from an expression on a target, and their common space."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from deepgen.compiler.rules.rule import Log, Rule, drafts, rules_for
 from deepgen.compiler.rules.template import Template, chosen, plus
 from deepgen.compiler.rules.tensorize import prepared
 from deepgen.compiler.rules.values import thread_counts, usual_threads
-from deepgen.compiler.schedule.steps import Schedule
-from deepgen.compiler.schedule.text import concrete
+from deepgen.compiler.schedule.steps import Schedule, concrete
 from deepgen.operators.expr.nodes import Expression
 from deepgen.space import Expr, Requirement, Space, Value
 from deepgen.space.expr import knob_ref
@@ -105,7 +104,7 @@ def sketch_of(draft: Draft) -> Sketch:
 
 
 def space_of(name: str, sketches: Sequence[Sketch]) -> Space:
-    """The configs of all sketches. Where there are several, the knob `sketch` tells them apart."""
+    """The configs of all sketches. Where there are several, the knob `sketch` distinguishes them."""
     if len(sketches) == 1:
         return _space(name, sketches[0])
     return Space.union(name, {sketch.name: sketch.space for sketch in sketches}, by=SKETCH)
@@ -125,7 +124,7 @@ def _space(name: str, sketch: Sketch) -> Space:
 def sketches(expression: Expression, target: Cpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The sketches of an expression on a target, the better ones first.
 
-    Vectors multiply whole numbers so much slower than instructions for small ones that they are not tried beside them.
+    Vectors multiply integers so much slower than instructions for small ones that they are not tried beside them.
     """
     rules, candidates, whole = rules_for(target, own), [], False
     expression = with_kept(with_residues(with_joined(expression)))

@@ -41,7 +41,7 @@ Extent: TypeAlias = int | Expr
 
 
 def times(factors: Iterable[Extent]) -> Extent:
-    """The product, with all whole numbers in one."""
+    """The product, with all integers in one."""
     number, rest = 1, []
     for factor in factors:
         if isinstance(factor, int):
@@ -57,7 +57,7 @@ def times(factors: Iterable[Extent]) -> Extent:
 
 
 def plus(terms: Iterable[Extent]) -> Extent:
-    """The sum: like terms together, whole numbers last."""
+    """The sum: like terms together, integers last."""
     constant = 0
     counted: dict[Any, tuple[Expr, int]] = {}
     for term in terms:

@@ -1,7 +1,7 @@
 """Tensorize: sums of products of small numbers by instructions that add up several of them at once.
 
-An instruction takes whole groups of products. Where an axis that is summed over is no multiple of that, `prepared`
-makes it one, with zeros beyond its end.
+An instruction takes whole groups of products. Where a summed axis is not a multiple of that, `prepared` pads
+it with zeros.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class TensorizeRule:
         if summed(draft, stage) is None:
             return NO_SUMS
         if draft.dot is None:
-            return "no instruction of the processor adds up such products"
-        return f"{draft.dot.name} cannot do it: operands, formats or the axes of its lanes do not fit"
+            return "the CPU has no instruction that adds up such products"
+        return f"{draft.dot.name} cannot do it: operands, dtypes or lane axes do not match"
 
     def apply(self, draft: Draft, stage: Stage) -> list[Draft]:
         sums, vectors = summed(draft, stage), self._vectors(draft, stage)
@@ -124,7 +124,7 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
                 continue
             fits = lanes.extent >= dot.lanes and not facts.depends(left, lanes.name)
             if fits and packable(sums, right, lanes.name):
-                rows = reused_along(sums, lanes.name, [right])
+                rows = reused_along(sums, lanes.name, [right], nearest=isinstance(dot, TileProduct))
                 if isinstance(dot, TileProduct) and not row_counts(extents.get(rows or "", 1)):
                     continue
                 by = Grouped(dot, axis.name)

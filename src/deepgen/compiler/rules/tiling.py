@@ -9,11 +9,11 @@ from math import prod
 from deepgen.compiler.intrinsics.dots import Dot
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import Draft
-from deepgen.compiler.rules.operands import fits_panels, stage_operands
+from deepgen.compiler.rules.operands import fits_panels, of_blocks, stage_operands
 from deepgen.compiler.rules.packing import RegisterTile
 from deepgen.compiler.rules.template import Extent, covered, plus, times
 from deepgen.compiler.rules.values import ROWS, VECTORS, blocks, register_tile, unrolls, up_to, usual_blocks
-from deepgen.compiler.rules.vectors import Vectors, along_results
+from deepgen.compiler.rules.vectors import Vectors, along_results, contiguous
 from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR, Tensorize
 from deepgen.operators.expr.nodes import Axis, Stage, reads
 from deepgen.targets import Cpu
@@ -21,7 +21,9 @@ from deepgen.vocabulary import dtype
 
 _WORTH_PACKING = 0.95  # of the cycles with rows that are read where they lie
 NO_SUMS = "it takes over no reduction place by place"
-_SHORT = 4  # iterations that are all unrolled, by default
+_SHORT, _SHORT_ALONE = 4, 8  # iterations that are all unrolled, by default; the latter of sums over a filter alone
+_FILTER = 64  # products of a sum over a filter alone, as of depthwise convolutions, at most
+_SCATTERED = 2  # cycles of a result that is stored alone
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,15 @@ def tile(draft: Draft, sums: Stage, consumer: Stage, vectors: Vectors) -> float:
     registers = ({to[rows]: (high,)} if rows else {}) | {to[along]: (wide, lanes)}
     loops = tile_consumer(draft, consumer, registers, sizes, vectors=True)
     draft.compute_at(sums.name, consumer.name, loops.inner, "register")
-    lay_along(draft, sums, along)
+    lay_along(draft, sums, along, (wide, lanes))
     _tile_sums(draft, sums, vectors)
     draft.finish(sums.name, consumer.name)
     own = own_panels(consumer, to[along], usual, sizes)
     columns = usual[to[along]] * sizes[to[along]]
     stage_operands(draft, sums, consumer, loops.outer, vectors, RegisterTile(high, wide, lanes, packed, own, columns))
-    return cycles / (extents.get(rows or "", 1) * extents[along])
+    steps = prod(axis.extent for axis in sums.reduced)
+    scattered = 0 if to[along] == consumer.axes[-1].name else _SCATTERED / steps
+    return cycles / (extents.get(rows or "", 1) * extents[along]) + scattered
 
 
 def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int, int, bool]:
@@ -101,7 +105,8 @@ def _usual_tile(draft: Draft, sums: Stage, vectors: Vectors) -> tuple[float, int
     extents, rows = {axis.name: axis.extent for axis in sums.axes}, vectors.reused_along
     sizes = (extents.get(rows or "", 1), extents[vectors.axis], vectors.lanes)
     tensors = {tensor.name for tensor in draft.expression.tensors}
-    loose = vectors.by is None and any(name not in tensors for name in vectors.loaded)
+    lying = (name for name in vectors.loaded if name in tensors and not fits_panels(sums, name, vectors.axis))
+    loose = vectors.by is None and any(lying)
     excess = vectors.by is not None and isinstance(vectors.by.dot, Dot) and bool(vectors.by.dot.excess)
     in_place, packed = (
         register_tile(draft.target, *sizes, packed=way, loose=loose, excess=excess) for way in (False, True)
@@ -123,7 +128,14 @@ def block_sizes(
     kept = vectors.by.dot.right if vectors.by else sums.dtype
     column = prod(axis.extent for axis in sums.reduced) * dtype(kept).bytes
     extents = {axis.name: axis.extent for axis in consumer.axes}
-    return usual_blocks(draft.target, extents, tiles, places_in(consumer, sums)[vectors.axis], column, own=own)
+    copied = sum(bytes_of(stage) for stage in draft.expression.stages if of_blocks(draft, stage, sums))
+    most = prod(extents.values()) * draft.target.l2_bytes // (2 * copied) if copied else None
+    panels = places_in(consumer, sums)[vectors.axis]
+    return usual_blocks(draft.target, extents, tiles, panels, column, own=own, most=most)
+
+
+def bytes_of(stage: Stage) -> int:
+    return prod(axis.extent for axis in stage.axes) * dtype(stage.dtype).bytes
 
 
 def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
@@ -132,11 +144,14 @@ def own_panels(consumer: Stage, along: str, tiles: Mapping[str, int], sizes: Map
     return all(sizes[axis.name] * tiles.get(axis.name, 1) >= axis.extent for axis in others)
 
 
-def lay_along(draft: Draft, sums: Stage, axis: str) -> None:
-    """Sums with an axis as their innermost dimension."""
-    if axis != sums.axes[-1].name:
-        places = {one.name: place for place, one in enumerate(sums.axes)}
-        draft.lay_out(sums.name, [*(place for name, place in places.items() if name != axis), places[axis]])
+def lay_along(draft: Draft, sums: Stage, axis: str, tile: tuple[Extent, ...] = ()) -> None:
+    """Sums with an axis as their innermost dimension; of a tile whose last vector has lanes beyond the axis, whole."""
+    places = {one.name: place for place, one in enumerate(sums.axes)}
+    others = [place for name, place in places.items() if name != axis]
+    if tile and sums.axes[places[axis]].extent % draft.lanes(sums.name):
+        draft.lay_out(sums.name, others, (places[axis], times(tile)))
+    elif axis != sums.axes[-1].name:
+        draft.lay_out(sums.name, [*others, places[axis]])
 
 
 def tile_consumer(
@@ -191,13 +206,15 @@ def _tile_sums(draft: Draft, sums: Stage, vectors: Vectors) -> None:
     last = next((axis for axis in reversed(reduced) if axis.extent > 1), reduced[-1])
     group = vectors.by.dot.depth if vectors.by else 1
     steps = unrolls(last.extent // group)
-    short = last.extent // group <= _SHORT  # as the side of a filter
+    # Vectors of every second element are shuffled: many of them take compilers minutes.
+    alone = prod(axis.extent for axis in reduced) <= _FILTER and contiguous(draft.expression, sums, along)
+    short = last.extent // group <= (_SHORT_ALONE if alone else _SHORT)  # as the side of a filter
     deep = draft.knob(draft.free_name(sums.name, f"{last.name}_1"), steps, steps[-1] if short else 1)
     before = [axis.name for axis in reduced if axis != last]
     iterations, unrolled, *grouped = draft.split(sums.name, last.name, (deep, group) if vectors.by else (deep,))
-    alone = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
+    others = [axis.name for axis in sums.axes if axis.name not in (along, rows)]
     tile = [*([rows] if rows else []), outer]
-    draft.reorder(sums.name, [*alone, *before, iterations, unrolled, *tile, vector, *grouped])
+    draft.reorder(sums.name, [*others, *before, iterations, unrolled, *tile, vector, *grouped])
     draft.annotate(sums.name, UNROLL, unrolled, *tile)
     if vectors.by:
         draft.step(Tensorize(sums.name, vector, vectors.by.dot.name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from deepgen.targets import Cpu
@@ -46,6 +46,8 @@ def up_to(values: Iterable[int], most: int) -> list[int]:
 
 _TASKS = 4  # for each thread: the last of them to finish wait for little
 _OWN_TASKS = 2  # the same, of threads with panels of their own: those of others come from another core's cache
+_ONE_BY_ONE = 2  # cycles of a product that no vector has
+_IN_MEMORY = 3  # times as long as in registers: a sum is loaded and stored for each product
 _LOADED = 24  # bytes in a cycle from the second cache, where panels of what vectors are loaded from lie
 _WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
 
@@ -76,8 +78,9 @@ def usual_blocks(
     column: int,
     *,
     own: bool = False,
+    most: int | None = None,
 ) -> dict[str, int]:
-    """How many tiles of each axis a block has.
+    """How many tiles of each axis a block has: results, where it copies what it reads of a stage, `most` at most.
 
     `column` bytes are read for each element of the axis `panels`: a block of them stays in the second cache, and as
     many tiles as possible of the last other axis pass over it, as long as every thread has several blocks. With
@@ -91,16 +94,20 @@ def usual_blocks(
     if panels is not None:
         room = max(1, cpu.l2_bytes // 2 // max(1, column * tiles[panels]))
         rest = prod(pieces[axis] for axis in others)
-        sizes = [b for b in _whole(pieces[panels], True) if b <= room]
+        whole = {*_whole(pieces[panels], True), *([] if most is None else [pieces[panels]])}  # rows that are copied
+        sizes = sorted(b for b in whole if b <= room)
         fitting = [b for b in sizes if pieces[panels] // b * rest >= cpu.cores] or [1]
         enough = [b for b in fitting if pieces[panels] // b >= _OWN_TASKS * cpu.cores]
-        if own and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
+        if own and most is None and enough and all(pieces[axis] == 1 or axis in tiles for axis in others):
             return {axis: max(enough) if axis == panels else pieces[axis] for axis in extents}
         out[panels] = max(fitting)
     for axis in reversed(others):
         around = prod(pieces[a] // out[a] for a in extents if a != axis)
+        results = prod(min(out[a] * tiles.get(a, 1), extents[a]) for a in extents)
         fitting_blocks = [
-            b for b in _whole(pieces[axis], axis in tiles) if around * pieces[axis] // b >= _TASKS * cpu.cores
+            b
+            for b in _whole(pieces[axis], axis in tiles)
+            if around * pieces[axis] // b >= _TASKS * cpu.cores and (most is None or results * b <= most)
         ]
         out[axis] = max(fitting_blocks, default=1)
     return out
@@ -135,15 +142,26 @@ class _TileStep:
     def cost(self, whole: tuple[int, int], tile: tuple[int, int], packed: bool, loose: bool) -> float:
         """Cycles for so many rows and columns in tiles of so many.
 
-        Where rows are read where they lie, the last tile has those that are left. Columns that no tile covers are
-        computed one by one.
+        Where rows are read where they lie, the last tile has those that are left.
         """
         (rows, columns), (high, wide) = whole, tile
-        across = columns // wide if loose else -(-columns // wide)
-        edges = rows * max(0, columns - across * wide)
+        beyond = columns % wide if loose else 0
+        across = (columns - beyond + wide - 1) // wide
         left = 0 if packed else rows % high
         down = (rows - left + high - 1) // high * self.cycles(high) + (self.cycles(left) if left else 0)
-        return down * across + edges
+        return down * across + (self._beyond(rows, high, beyond, wide // self.vectors) if beyond else 0)
+
+    def _beyond(self, rows: int, high: int, columns: int, lanes: int) -> float:
+        """Of columns beyond the last whole tile: whole vectors, or shorter ones in place of one; others one by one.
+
+        Sums of shorter vectors of several lengths are not held in registers.
+        """
+        if columns > lanes and columns % lanes:
+            return _ONE_BY_ONE * rows * columns
+        short = [1 << bit for bit in range((columns % lanes).bit_length()) if columns % lanes >> bit & 1]
+        step = replace(self, vectors=columns // lanes + len(short))
+        held = 1 if sum(length > 1 for length in short) < 2 else _IN_MEMORY
+        return held * -(-rows // high) * step.cycles(min(rows, high))
 
     def cycles(self, rows: int) -> float:
         """Of one tile: two multiply-adds or loads in a cycle; sums wait for the step before, or for L2.

@@ -12,6 +12,7 @@ from deepgen.compiler.schedule.steps import PARALLEL, UNROLL, VECTOR
 from deepgen.operators.expr.nodes import Axis, Expression, Place, Read, Select, Stage, reads, walk
 
 _MOST = 2  # axes that are tried
+_MANY_ROWS = 8  # of an axis that is long enough for tiles
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vect
         alternate = any(facts.stride(expression, read, axis.name) == 2 for read in loads)
         matches.append(((alternate, len(one.packed), not last), one))
     ordered = [one for _, one in sorted(matches, key=lambda pair: pair[0])]
+    # Tensors are packed, and stages stay as they lie: elements of these would be gathered one by one.
+    tensors = {tensor.name for tensor in expression.tensors}
+    ordered = [one for one in ordered if tensors.issuperset(one.packed)] or ordered
     whole = [one for one in ordered if one.lanes == lanes]
     return (whole or [one for one in ordered if not one.packed])[:_MOST]
 
@@ -98,11 +102,17 @@ def packable(stage: Stage, read: Read, axis: str) -> bool:
     return reused and len(along) == 1 and facts.plain(along[0]) == axis
 
 
-def reused_along(stage: Stage, axis: str, moving: list[Read]) -> str | None:
-    """The axis whose tiles share vectors: the innermost that they do not depend on; else any other."""
-    others = [other.name for other in stage.axes if other.name != axis and other.extent > 1]
-    independent = [other for other in others if not any(facts.depends(read, other) for read in moving)]
-    return next(reversed(independent or others), None)
+def reused_along(stage: Stage, axis: str, moving: list[Read], *, nearest: bool = False) -> str | None:
+    """The axis whose tiles share vectors: of those that they do not depend on, else of all others.
+
+    The innermost; where that is short, as in small images, the longest, so that vectors are loaded less often.
+    """
+    others = [other for other in stage.axes if other.name != axis and other.extent > 1]
+    independent = [other for other in others if not any(facts.depends(read, other.name) for read in moving)]
+    able = list(reversed(independent or others))
+    if not able:
+        return None
+    return (able[0] if nearest or able[0].extent >= _MANY_ROWS else max(able, key=lambda one: one.extent)).name
 
 
 UNROLLED = (1, 2, 4, 8)

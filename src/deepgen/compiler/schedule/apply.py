@@ -35,8 +35,9 @@ from deepgen.compiler.schedule.steps import (
     Swizzle,
     Tensorize,
     Unroll,
+    number,
+    refused,
 )
-from deepgen.compiler.schedule.text import number, refused
 from deepgen.operators.expr.index import Index, iterator
 from deepgen.operators.expr.nodes import Expression, reads
 
@@ -71,7 +72,7 @@ def _compute_at(step: ComputeAt, state: State) -> State:
     planned, consumer = state.stages[step.stage], state.stages[step.consumer]
     stages.find(step, consumer, step.loop)
     if planned.touched or planned.at:
-        raise refused(step, f"the loops of stage {step.stage} are arranged already", "place it first")
+        raise refused(step, f"the loops of stage {step.stage} are already arranged", "place it first")
     if step.stage in state.expression.outputs:
         raise refused(step, f"stage {step.stage} is a result, which is computed whole")
     _check_readers(step, state)
@@ -148,7 +149,7 @@ def _set_scope(step: SetScope, planned: Planned) -> Planned:
 def _storage_align(step: StorageAlign, planned: Planned) -> Planned:
     factor, offset = number(step, step.factor), number(step, step.offset)
     if not 0 <= offset < factor or not 0 <= step.dimension < len(planned.order or planned.stage.axes):
-        raise refused(step, "no buffer can be aligned so", "0 <= offset < factor, a dimension")
+        raise refused(step, "no buffer can be aligned this way", "0 <= offset < factor, a dimension")
     return replace(planned, aligned=(*planned.aligned, step))
 
 
@@ -156,7 +157,7 @@ def _pipeline(step: Pipeline, planned: Planned) -> Planned:
     depth = number(step, step.depth)
     if depth < 1 or planned.scope != "shared" or planned.at is None or planned.stage.reduce:
         what = "a copy in shared memory that is computed at a loop; a depth of at least 1"
-        raise refused(step, f"stage {step.stage} cannot be filled ahead", what)
+        raise refused(step, f"stage {step.stage} cannot be prefetched", what)
     return replace(planned, depth_of_pipeline=depth)
 
 
@@ -207,8 +208,8 @@ def _layout(step: Layout, planned: Planned) -> Planned:
         if place.by < 1 or (place.modulo is not None and place.modulo < 1):
             raise refused(step, f"{place} is not a dimension", "such as 0, 1/8, 1%8 or 1/8%4")
     for dimension in range(len(planned.stage.axes)):
-        # The parts of a dimension follow each other: each begins where the next larger one ends.
-        parts = sorted((p for p in wanted if p.dimension == dimension), key=lambda p: -p.by)
+        # The parts of a dimension follow each other: each begins where the next larger one ends. One of 1 is nothing.
+        parts = sorted((p for p in wanted if p.dimension == dimension and p.modulo != 1), key=lambda p: -p.by)
         ends = [p.by for p in parts]
         starts = [None, *ends[:-1]]
         sizes = [p.by * p.modulo if p.modulo else None for p in parts]

@@ -1,4 +1,4 @@
-"""What is known of indices: the ranges of loop variables, and facts, indices that are known not to be negative."""
+"""Facts about indices: the ranges of loop variables, and indices that are known not to be negative."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _quotient(atom: Iter | Quotient | Remainder) -> Quotient | None:
 
 
 def conditions(value: Value) -> tuple[Index, ...] | None:
-    """The indices that are not negative exactly where a condition over whole numbers holds; None for other ones."""
+    """The indices that are not negative exactly where a condition over integers holds; None for other ones."""
     if isinstance(value, Logic) and value.op == "and":
         left, right = conditions(value.left), conditions(value.right)
         return None if left is None or right is None else (*left, *right)

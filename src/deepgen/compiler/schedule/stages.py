@@ -1,4 +1,4 @@
-"""What most steps do: split, reorder, fuse, annotate and unroll change the loops of one stage; inline, caches and
+"""Implements most steps: split, reorder, fuse, annotate and unroll change the loops of one stage; inline, caches and
 partial reductions change what stages there are."""
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from deepgen.compiler.schedule.steps import (
     Step,
     Unroll,
     fused_name,
+    number,
+    refused,
     split_names,
 )
-from deepgen.compiler.schedule.text import number, refused
 from deepgen.operators.expr.index import Index, index, iterator
 from deepgen.operators.expr.nodes import (
     Axis,
@@ -125,7 +126,7 @@ def annotate(step: Annotate, planned: Planned) -> Planned:
     together = step.kind in (PARALLEL, VECTOR, *BOUND)
     by_lanes = step.kind == LANES and planned.scope == "warp"
     if together and planned.stage.scan in loop.axes and not by_lanes:
-        raise refused(step, f"loop {loop.name} is scanned: its turns follow each other")
+        raise refused(step, f"loop {loop.name} is scanned: its iterations run in order")
     if step.kind == SCAN and [one for one in planned.loops if planned.stage.scan in one.axes][-1:] != [loop]:
         raise refused(step, f"loop {loop.name} is not the innermost of those that are scanned")
     if loop.reduced and step.kind in (PARALLEL, *BOUND) and step.kind != LANES:
@@ -266,7 +267,7 @@ def _stage(step: Step, state: State, name: str) -> Planned:
 def _untouched(step: Step, state: State, name: str) -> Planned:
     planned = _stage(step, state, name)
     if planned.touched or planned.at or _hosts(state, name):
-        raise refused(step, f"the loops of stage {name} are arranged already", "do this first")
+        raise refused(step, f"the loops of stage {name} are already arranged", "do this first")
     return planned
 
 

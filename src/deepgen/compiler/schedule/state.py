@@ -78,7 +78,7 @@ class State:
         return [p for p in self.stages.values() if p.at == (consumer, loop)]
 
     def around(self, planned: Planned) -> Iterator[Loop]:
-        """The loops that a stage is computed inside of, without its own."""
+        """The loops that a stage is computed inside, without its own."""
         if planned.at is None:
             return
         consumer, name = planned.at

@@ -1,19 +1,23 @@
-"""Schedules as data: the steps by which the loops of an expression are rearranged.
+"""Schedules as data, and as text for people: the steps by which the loops of an expression are rearranged.
 
-A number in a step is a whole number, or the text of an expression over knobs (`"BM"`, `"BM * 2"`). A schedule with
-such texts is a template, and a config makes it whole. A loop is named by its stage's axis; splitting `i` into two gives
+A number in a step is an integer, or an expression over knobs as text (`"BM"`, `"BM * 2"`). A schedule with such
+expressions is a template, which a config fills in. A loop is named by its stage's axis; splitting `i` into two gives
 `i.0` (the outer one) and `i.1`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
+
+from deepgen.space import parse
+from deepgen.space.evaluate import evaluate_strictly
+from deepgen.vocabulary import BadInput
 
 Number: TypeAlias = "int | str"
 N_co = TypeVar("N_co", covariant=True)
-
 # Shared memory is a block's; what is in `warp` lies in the registers of a warp's 32 threads, as an intrinsic has it.
 MemoryScope: TypeAlias = Literal["global", "shared", "warp", "register"]
 SCOPES: tuple[MemoryScope, ...] = get_args(MemoryScope)
@@ -214,3 +218,60 @@ Step: TypeAlias = (
     | Layout | RFactor | Pipeline | Swizzle | Tensorize
 )  # fmt: skip
 Schedule: TypeAlias = "tuple[Step, ...]"
+
+
+_NAMES = {kind: re.sub("(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Step)}
+_NUMBERS = {kind: [f.name for f in fields(kind) if "Number" in str(f.type)] for kind in get_args(Step)}
+
+
+def to_text(schedule: Schedule) -> str:
+    """One step a line: its stage, what is done, and with what."""
+    return "".join(f"{step_text(step)}\n" for step in schedule)
+
+
+def step_text(step: Step) -> str:
+    """Such as `split C: i by 4, 8`."""
+    words = {field.name: _words(getattr(step, field.name)) for field in fields(step)}
+    cast = f", cast to {step.dtype}" if isinstance(step, CacheRead) and step.dtype else ""
+    return f"{_NAMES[type(step)]} {step.phrase.format(**words)}{cast}"
+
+
+def refused(step: Step, what: str, allowed: str | None = None) -> BadInput:
+    """Why a step cannot be done."""
+    return BadInput(what, where=step_text(step), allowed=allowed)
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def concrete(schedule: Schedule, config: Mapping[str, Any]) -> Schedule:
+    """The schedule of one config: numbers in place of texts over knobs."""
+    return tuple(_concrete_step(step, config) for step in schedule)
+
+
+def number(step: Step, value: Number) -> int:
+    """A number of a concrete step."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise refused(step, f"{value!r} is not an integer", "give a config for its knobs")
+    return value
+
+
+def _concrete_step(step: Any, config: Mapping[str, Any]) -> Step:
+    if isinstance(step, Layout):
+        values = [(p, None if p.modulo is None else _value(step, p.modulo, config)) for p in step.order]
+        return replace(step, order=tuple(LayoutPlace(p.dimension, _value(step, p.by, config), m) for p, m in values))
+    changed: dict[str, Any] = {}
+    for name in _NUMBERS[type(step)]:
+        value = getattr(step, name)
+        many = isinstance(value, tuple)
+        changed[name] = tuple(_value(step, v, config) for v in value) if many else _value(step, value, config)
+    changed_step: Step = replace(step, **changed)
+    return changed_step
+
+
+def _value(step: Step, value: Number, config: Mapping[str, Any]) -> int:
+    number = evaluate_strictly(parse(value), config) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise refused(step, f"{value!r} is {number!r}", "an integer")
+    return number

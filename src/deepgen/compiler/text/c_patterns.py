@@ -1,7 +1,7 @@
-"""Products of signed numbers by an instruction for unsigned ones: what it adds too much is taken off once, at the end.
+"""Products of signed numbers by an instruction for unsigned ones: the excess is subtracted once, at the end.
 
-That excess depends on the second operand only, so that all rows of a tile have the same: it is summed up beside them,
-in a vector for each column of vectors.
+The excess depends only on the second operand, so all rows of a tile share it: it is summed in one vector for each
+column of vectors.
 """
 
 from __future__ import annotations

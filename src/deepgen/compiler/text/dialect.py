@@ -1,15 +1,18 @@
-"""How C, CUDA and HIP name what texts have in common: numbers and their types, a kernel's own names, loops."""
+"""Spelling of the common parts of C, CUDA and HIP: numbers and their types, identifiers, loops."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
 from math import isinf, isnan
+from typing import TYPE_CHECKING
 
-from deepgen.compiler.passes.ir import Buffer
 from deepgen.operators.expr.nodes import BOOL, Const
 from deepgen.vocabulary import BadInput, dtype
 from deepgen.vocabulary.c_words import is_reserved
+
+if TYPE_CHECKING:
+    from deepgen.compiler.passes.ir import Buffer
 
 STORED = ("f16", "bf16")  # whose arithmetic is that of f32
 TYPES = ("f32", "f64", "i8", "u8", "i16", "i32", "i64")
@@ -61,7 +64,7 @@ def arithmetic(name: str) -> str:
     """The type that numbers of a format are computed with."""
     kind = "f32" if name in STORED else name
     if kind not in TYPES and kind != BOOL:
-        raise BadInput(f"C kernels by rules do not compute with {name}", allowed=", ".join((*TYPES, *STORED)))
+        raise BadInput(f"C kernels made by rules do not support {name}", allowed=", ".join((*TYPES, *STORED)))
     return kind
 
 

@@ -25,7 +25,12 @@ DG_DEVICE int remainder_of(int a, int by) { return a % by + (a % by < 0 ? by : 0
 DG_DEVICE f32 widen_f16(f16 x) { f32 y; widen(x, y); return y; }
 DG_DEVICE f32 widen_bf16(bf16 x) { f32 y; widen(x, y); return y; }
 DG_DEVICE f16 narrow_f16(f32 x) { f16 y; narrow(x, y); return y; }
+#if __CUDA_ARCH__ >= 800  // one instruction where bits take seven
+#define DG_INSTRUCTIONS
+DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); return y; }
+#else
 DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
+#endif
 
 // Functions of the chip, or of the CPU that emulates it: HIP's compiler has some without a vendor's library.
 #if defined(__HIP__)
@@ -36,25 +41,36 @@ DG_DEVICE bf16 narrow_bf16(f32 x) { bf16 y; narrow(x, y); return y; }
 #define DG_FLOATS(T, f)                                                   \
     DG_DEVICE T add_##T(T a, T b) { return a + b; }                       \
     DG_DEVICE T mul_##T(T a, T b) { return a * b; }                       \
-    DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
-    DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }     \
     DG_DEVICE T abs_##T(T x) { return x < 0 ? -x : x == 0 ? (T)0 : x; }   \
     DG_DEVICE T sqrt_##T(T x) { return DG_CHIP(sqrt##f)(x); }             \
     DG_DEVICE T rsqrt_##T(T x) { return 1 / DG_CHIP(sqrt##f)(x); }        \
     DG_DEVICE T floor_##T(T x) { return DG_CHIP(floor##f)(x); }
+#define DG_BOUNDS(T)                                                      \
+    DG_DEVICE T max_##T(T a, T b) { return a > b || a != a ? a : b; }     \
+    DG_DEVICE T min_##T(T a, T b) { return a < b || a != a ? a : b; }
 #define DG_FUNCTIONS(T, f)                                                \
     DG_DEVICE T exp_##T(T x) { return DG_CHIP(exp##f)(x); }               \
     DG_DEVICE T log_##T(T x) { return DG_CHIP(log##f)(x); }               \
     DG_DEVICE T sin_##T(T x) { return DG_CHIP(sin##f)(x); }               \
-    DG_DEVICE T cos_##T(T x) { return DG_CHIP(cos##f)(x); }               \
-    DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + DG_CHIP(exp##f)(-x)); }
+    DG_DEVICE T cos_##T(T x) { return DG_CHIP(cos##f)(x); }
+#define DG_SIGMOID(T, f) DG_DEVICE T sigmoid_##T(T x) { return 1 / (1 + DG_CHIP(exp##f)(-x)); }
 #define DG_LIBRARY(T, f)                                                  \
     DG_DEVICE T tanh_##T(T x) { return tanh##f(x); }                      \
     DG_DEVICE T erf_##T(T x) { return erf##f(x); }                        \
     DG_DEVICE T pow_##T(T a, T b) { return pow##f(a, b); }
 DG_FLOATS(f32, f)
 DG_FLOATS(f64, )
+DG_BOUNDS(f64)
 DG_FUNCTIONS(f32, f)
+#if defined(DG_INSTRUCTIONS)
+DG_DEVICE f32 max_f32(f32 a, f32 b) { f32 y; asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+DG_DEVICE f32 min_f32(f32 a, f32 b) { f32 y; asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+// Off by one unit in the last place, which a division of numbers from 1 on is not worth nine instructions for.
+DG_DEVICE f32 sigmoid_f32(f32 x) { f32 y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(1 + expf(-x))); return y; }
+#else
+DG_BOUNDS(f32)
+DG_SIGMOID(f32, f)
+#endif
 #if defined(__HIP__)
 // By its series near zero, and by an exponential elsewhere: the chip has none.
 DG_DEVICE f32 tanh_f32(f32 x) {
@@ -77,6 +93,7 @@ DG_DEVICE f32 erf_f32(f32 x) {
 }
 #else
 DG_FUNCTIONS(f64, )
+DG_SIGMOID(f64, )
 DG_LIBRARY(f32, f)
 DG_LIBRARY(f64, )
 #endif

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from deepgen.compiler.intrinsics.matrix import MatrixProduct, WideProduct
 from deepgen.compiler.passes.ir import Alloc, Barrier, Buffer, Call, For, Launch, Program, Stmt, Store, used, walk
 from deepgen.compiler.passes.launches import copies_of_scratch, overlaps
-from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule.stages import combined
 from deepgen.compiler.schedule.steps import BLOCKS, SERIAL, THREADS, UNROLL, VECTOR
 from deepgen.compiler.text import gpu_values
@@ -256,7 +256,8 @@ class LaunchEmitter(Statements[GpuScope]):
         text = scope.value(result(replace(store, value=value))).text
         unrolled = f"DG_UNROLL for (int {counter} = 0; {counter} < {loop.extent}; ++{counter})"
         width = scope.together(to, start, loop.extent)
-        if to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
+        copies = not (store.reduce or store.joined)
+        if copies and to.scope in HELD and to.dtype == value.dtype == "f16" and value in runs:
             lines.append(f"widen_run({runs[value]}, {scope.at(to, start)});")
         elif to.scope in HELD or (to.swizzle and width < loop.extent):
             lines.append(f"{unrolled} {self.stored(to, store.indices[0], text, scope)}")

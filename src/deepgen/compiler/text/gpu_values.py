@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from deepgen.compiler.passes.ir import Buffer, For, If, Seq, Stmt, Store
-from deepgen.compiler.passes.unroll import HELD
+from deepgen.compiler.passes.simplify import HELD
 from deepgen.compiler.schedule import bounds
 from deepgen.compiler.schedule.steps import VECTOR
 from deepgen.compiler.text.dialect import CUDA, Dialect, arithmetic, widened

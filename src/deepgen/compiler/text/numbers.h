@@ -17,6 +17,18 @@ typedef int64_t i64;
 typedef u16 f16;   // as stored
 typedef u16 bf16;  // as stored
 
+// The C library's functions also set errno. Nothing here reads it, and what is the same for a whole row is computed once.
+#define OF_NUMBERS_ALONE(name)                           \
+    extern double name(double) __attribute__((const)); \
+    extern float name##f(float) __attribute__((const));
+OF_NUMBERS_ALONE(exp)
+OF_NUMBERS_ALONE(log)
+OF_NUMBERS_ALONE(sqrt)
+OF_NUMBERS_ALONE(tanh)
+OF_NUMBERS_ALONE(erf)
+OF_NUMBERS_ALONE(sin)
+OF_NUMBERS_ALONE(cos)
+
 // Zero, in conditions. Where gcc before 14 knows which lanes of a masked load are wanted, it loads all of them if vectors
 // have 16 or 32 bytes, also beyond the end of a tensor; so it must not know.
 #if defined(__AVX512VL__) && !defined(__clang__) && __GNUC__ < 14
@@ -49,6 +61,7 @@ static inline bf16 narrow_bf16(f32 x) {
     return x != x ? 0x7fc0 : (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// By bits also where there is an instruction: compilers make vectors of these, but not of that.
 static inline f32 widen_f16(f16 x) {
     u32 size = (u32)(x & 0x7fff) << 13, odd = size >= 0x7c00u << 13 ? 0x7f800000u : 0;
     return f32_of_bits(bits_of_f32(f32_of_bits(size) * 0x1p112f) | odd | (u32)(x & 0x8000) << 16);
@@ -224,19 +237,8 @@ WHOLES(i64, u64)
 
 #define U16_VECTOR(lanes) typedef u16 u16x##lanes __attribute__((vector_size(lanes * 2)));
 
-// Vectors of 16-bit floats in memory.
-#define STORED_VECTOR(lanes)                                                                                \
-    typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));            \
-    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }         \
-    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }               \
-    static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                           \
-        return (f32x##lanes)(i32_of_u16x##lanes(x) << 16);                                                  \
-    }                                                                                                       \
-    static inline u16x##lanes narrow_bf16x##lanes(f32x##lanes x) {                                          \
-        f32x##lanes##_mask all = (f32x##lanes##_mask)x, odd = x != x;                                       \
-        f32x##lanes##_mask rounded = (all + 0x7fff + (all >> 16 & 1)) >> 16;                                \
-        return u16_of_i32x##lanes((odd & 0x7fc0) | (~odd & rounded));                                       \
-    }                                                                                                       \
+// Of and to f16: by the instruction for vectors of such a length, or by bits.
+#define HALVES_BY_BITS(lanes)                                                                               \
     static inline f32x##lanes widen_f16x##lanes(u16x##lanes x) {                                            \
         f32x##lanes##_mask all = i32_of_u16x##lanes(x), size = (all & 0x7fff) << 13;                        \
         f32x##lanes##_mask odd = size >= 0x7c00 << 13;                                                      \
@@ -251,3 +253,43 @@ WHOLES(i64, u64)
         f32x##lanes##_mask out = (large & 0x7c00) | (~large & ((tiny & small) | (~tiny & normal)));         \
         return u16_of_i32x##lanes((odd & 0x7e00) | (~odd & (sign | out)));                                  \
     }
+#ifdef __F16C__
+typedef i16 halves_8 __attribute__((vector_size(16)));
+typedef i16 halves_16 __attribute__((vector_size(32)));
+#define HALVES_8                                                                                                  \
+    static inline f32x8 widen_f16x8(u16x8 x) { return (f32x8)__builtin_ia32_vcvtph2ps256((halves_8)x); }       \
+    static inline u16x8 narrow_f16x8(f32x8 x) { return (u16x8)__builtin_ia32_vcvtps2ph256(x, 0); }
+#else
+#define HALVES_8 HALVES_BY_BITS(8)
+#endif
+#ifdef __AVX512F__
+#define HALVES_16                                                                                                 \
+    static inline f32x16 widen_f16x16(u16x16 x) {                                                                 \
+        return (f32x16)__builtin_ia32_vcvtph2ps512_mask((halves_16)x, (f32x16){0}, -1, 4);                     \
+    }                                                                                                             \
+    static inline u16x16 narrow_f16x16(f32x16 x) {                                                                \
+        return (u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (halves_16){0}, -1);                             \
+    }
+#else
+#define HALVES_16 HALVES_BY_BITS(16)
+#endif
+#define HALVES_2 HALVES_BY_BITS(2)
+#define HALVES_4 HALVES_BY_BITS(4)
+#define HALVES_32 HALVES_BY_BITS(32)
+#define HALVES_64 HALVES_BY_BITS(64)
+#define HALVES_128 HALVES_BY_BITS(128)
+
+// Vectors of 16-bit floats in memory.
+#define STORED_VECTOR(lanes)                                                                                \
+    typedef u16 u16x##lanes##_at __attribute__((vector_size(lanes * 2), aligned(2), may_alias));            \
+    static inline u16x##lanes at_u16x##lanes(const u16 *p) { return *(const u16x##lanes##_at *)p; }         \
+    static inline void put_u16x##lanes(u16 *p, u16x##lanes x) { *(u16x##lanes##_at *)p = x; }               \
+    static inline f32x##lanes widen_bf16x##lanes(u16x##lanes x) {                                           \
+        return (f32x##lanes)(i32_of_u16x##lanes(x) << 16);                                                  \
+    }                                                                                                       \
+    static inline u16x##lanes narrow_bf16x##lanes(f32x##lanes x) {                                          \
+        f32x##lanes##_mask all = (f32x##lanes##_mask)x, odd = x != x;                                       \
+        f32x##lanes##_mask rounded = (all + 0x7fff + (all >> 16 & 1)) >> 16;                                \
+        return u16_of_i32x##lanes((odd & 0x7fc0) | (~odd & rounded));                                       \
+    }                                                                                                       \
+    HALVES_##lanes

@@ -205,7 +205,7 @@ class Scope:
         return self._mask(text, left) if isinstance(value, Compare) else replace(left, text=text)
 
     def _products(self, value: Value) -> Text | None:
-        """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one step for many processors."""
+        """Vectors of products of 16-bit numbers, added to vectors of 32 bits: one step for many CPUs."""
         product = value.right if isinstance(value, Binary) and value.op == "add" else None
         if not isinstance(product, Binary) or product.op != "mul" or product.dtype != "i32" or self.vector is None:
             return None
@@ -266,7 +266,7 @@ class Scope:
         if text.type == kind:
             return text
         if text.type == BOOL:
-            raise BadInput("a condition cannot be a number", allowed="choose between two numbers instead")
+            raise BadInput("a condition cannot be a number", allowed="use a choice between two numbers instead")
         if text.lanes == 1:
             return Text(f"(({kind}){text.text})", kind)
         function = conversion(text.type, kind)

@@ -1,4 +1,4 @@
-"""Sums of products that matrix units can do: which axes are rows and which columns, and how operands must lie."""
+"""Contractions for matrix units: which axes are rows and which columns, and the required operand layout."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
     """A stage as products of matrices, or why matrix units cannot do it."""
     sides = factors(stage)
     if sides is None:
-        return "it is no sum of products"
+        return "it is not a sum of products"
     one, other = (side.value if isinstance(side, Cast) else side for side in sides)
     if not isinstance(one, Read) or not isinstance(other, Read) or one.tensor == other.tensor:
         return "it does not multiply elements of two tensors as they are"
@@ -65,7 +65,7 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
         and stage.dtype == p.sum and p.warps == 1
     ]  # fmt: skip
     if not fitting:
-        return f"{gpu.arch} has no matrix instruction for {one.dtype} x {other.dtype} added up in {stage.dtype}"
+        return f"{gpu.arch} has no matrix instruction for {one.dtype} x {other.dtype} accumulated in {stage.dtype}"
     own = [tuple(a for a in stage.axes if facts.depends(r, a.name) and not facts.depends(q, a.name))
            for r, q in ((one, other), (other, one))]  # fmt: skip
     both = tuple(a for a in stage.axes if facts.depends(one, a.name) and facts.depends(other, a.name))
@@ -80,13 +80,13 @@ def matrix_product(stage: Stage, gpu: Gpu) -> MatrixContraction | str:
     if along is None or len(inner) < len(several):
         return "it sums over an axis that only one operand has"
     if along.extent % fitting[0].k:
-        return f"the {along.extent} products of a sum are no multiple of {fitting[0].k}"
+        return f"the {along.extent} products of a sum are not a multiple of {fitting[0].k}"
     taps = tuple(a for a in stage.reduced if a != along)
     for read in (one, other):
         # What is summed over is a dimension of its own, so that it can be the innermost one; or a part of it.
         moved = [i for i in read.indices if along.name in i.iterators]
         if len(moved) != 1 or not _is_part(moved[0], along, both):
-            return f"what it sums over is no dimension of {read.tensor}"
+            return f"what it sums over is not a dimension of {read.tensor}"
     return MatrixContraction(stage, fitting[0], one, other, own[0], own[1], both, along, taps)
 
 
@@ -202,7 +202,7 @@ def split_counts(plain: Expression, gpu: Gpu) -> list[int] | str:
     why it had better not be."""
     contractions = [c for stage in plain.stages if (c := contraction(stage, gpu))]
     if len(contractions) != 1 or contractions[0].taps:
-        return "it has not one sum of products without taps that matrix units do"
+        return "it has no single sum of products without taps for matrix units"
     (c,) = contractions
     results = prod(c.stage.shape)
     blocks = -(-results // _TILE)

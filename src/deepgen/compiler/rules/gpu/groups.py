@@ -1,29 +1,33 @@
-"""An expression in parts that are launches of their own: each a stage that is stored, and what is computed with it."""
+"""Splits an expression into launches: each has a stored stage and what is computed with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
+from math import prod
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.schedule.apply import apply
 from deepgen.compiler.schedule.steps import Inline, Step
-from deepgen.operators.expr.index import Quotient, Remainder
-from deepgen.operators.expr.nodes import Cast, Expression, Read, Stage, Value, reads, with_reads
+from deepgen.operators.expr.index import Quotient, Remainder, iterator
+from deepgen.operators.expr.nodes import Binary, Cast, Expression, Read, Stage, Value, reads, with_reads
 from deepgen.vocabulary import dtype
 
 _HELD = 16 << 10  # bytes of a row that a warp keeps in registers
+_OFTEN = 16  # times that an element is read: it had better be stored
 
 
 @dataclass(frozen=True)
 class StageGroup:
     """`last` is stored. `sums` are reductions that are computed with it: one that it reads place by place, or those of
-    its rows, in the order in which they are computed. With `spread`, that stage stores `last`, in other places."""
+    its rows, in the order in which they are computed; `once` are elements of rows that several of these read. With
+    `spread`, that stage stores `last`, in other places."""
 
     last: Stage
     sums: tuple[Stage, ...] = ()
     rows: bool = False
     spread: Stage | None = None
+    once: tuple[Stage, ...] = ()
 
     @property
     def stored(self) -> Stage:
@@ -48,8 +52,32 @@ def inlined(expression: Expression, keep: frozenset[str] = frozenset()) -> tuple
         Inline(stage.name)
         for stage in expression.stages
         if stage.reduce is None and stage.name not in expression.outputs and stage.name not in keep
+        if not _stored_first(expression, stage)
     )
     return steps, changed(expression, steps)
+
+
+def _stored_first(expression: Expression, stage: Stage) -> bool:
+    """Whether it is computed from reductions, and each element is multiplied many times by others: the shares of
+    attention. A product reads them best from memory, and the rows that they come of are computed once."""
+    sums = {one.name for one in expression.stages if one.reduce is not None and not one.scan}
+    if not sums & {read.tensor for read in reads(stage.value)} or len(stage.axes) < 2:
+        return False
+    uses = facts.readers(expression, stage.name)
+    return bool(uses) and all(_times(one, stage.name) >= _OFTEN for one in uses)
+
+
+def _times(reader: Stage, name: str) -> int:
+    """How often a sum of products reads each element of a stage."""
+    if reader.reduce != "sum" or reader.scan or not isinstance(reader.value, Binary) or reader.value.op != "mul":
+        return 0
+    places = [{index.plain for index in read.indices} for read in facts.reads_of(reader, name)]
+    return min(prod(axis.extent for axis in reader.axes if axis.name not in at) for at in places)
+
+
+def _is_product(stage: Stage) -> bool:
+    """Whether it is one of matrices, which no row is computed with: elements of both are read many times."""
+    return all(_times(stage, read.tensor) >= _OFTEN for read in reads(stage.value))
 
 
 def cast_when_read(expression: Expression) -> Expression:
@@ -81,8 +109,12 @@ def changed(expression: Expression, steps: tuple[Step, ...]) -> Expression:
     return Expression(expression.name, expression.tensors, stages, expression.outputs)
 
 
-def groups(expression: Expression) -> list[StageGroup]:
-    """Of an expression without stages that could be inlined, in the order of their launches."""
+def groups(expression: Expression, split: bool = False, once: Set[str] = frozenset()) -> list[StageGroup]:
+    """Of an expression without stages that could be inlined, in the order of their launches.
+
+    `split`: where reductions have parts, there are too few rows for a launch that reduces and stores whole ones.
+    `once`: stages that may belong to rows.
+    """
     parts: list[StageGroup] = []
     taken: set[str] = set()
     for stage in reversed(expression.stages):
@@ -91,10 +123,10 @@ def groups(expression: Expression) -> list[StageGroup]:
         group = (
             _spread(expression, stage)
             or _with_its_sum(expression, stage)
-            or _with_its_rows(expression, stage, taken)
+            or (None if split else _with_its_rows(expression, stage, taken, once))
             or StageGroup(stage)
         )
-        taken |= {stage.name, group.last.name, *(one.name for one in group.sums)}
+        taken |= {stage.name, group.last.name, *(one.name for one in (*group.sums, *group.once))}
         parts.append(group)
     return parts[::-1]
 
@@ -144,8 +176,22 @@ def _spread(expression: Expression, stage: Stage) -> StageGroup | None:
 def _with_its_sum(expression: Expression, stage: Stage) -> StageGroup | None:
     if stage.reduce is not None:
         return None
-    read = [one for one in _read_reductions(expression, stage) if facts.fusible_consumer(expression, one) == stage]
+    every = _read_reductions(expression, stage)
+    if pieces := [one for one in every if one.scan and _stores_pieces(expression, stage, one)]:
+        return StageGroup(stage, tuple(pieces)) if len(pieces) == 1 and scans_rows(pieces[0]) else None
+    read = [one for one in every if facts.fusible_consumer(expression, one) == stage]
+    if any(_along_rows(one) and _read_reductions(expression, one) for one in read):
+        return None  # as a variance reads the mean: a row is reduced again
     return StageGroup(stage, (read[0],)) if len(read) == 1 and (not read[0].scan or scans_rows(read[0])) else None
+
+
+def _stores_pieces(expression: Expression, stage: Stage, scan: Stage) -> bool:
+    """Whether it stores what pieces of rows come to, side by side."""
+    own, places = [axis.name for axis in stage.axes], facts.reads_of(stage, scan.name)
+    if len(places) != 1 or len(scan.axes) != len(own) + 1 or facts.readers(expression, scan.name) != (stage,):
+        return False
+    length, here = scan.axes[-1].extent, iterator(own[-1])
+    return places[0].indices == (*map(iterator, own[:-1]), here // length, here % length)
 
 
 def held_numbers(scan: Stage) -> int:
@@ -154,43 +200,59 @@ def held_numbers(scan: Stage) -> int:
 
 
 def scans_rows(scan: Stage) -> bool:
-    """Whether it scans its last axis, of tensors that it reads place by place, and lanes have room for its rows."""
+    """Whether it scans its last axis, of tensors whose neighbours it reads, and lanes have room for its rows."""
     own, operands = [axis.name for axis in scan.axes], reads(scan.value)
+
+    def along(read: Read) -> bool:
+        steps = [index.step(own[-1]) for index in read.indices]
+        return all(facts.depends(read, name) for name in own) and steps == [0] * (len(steps) - 1) + [1]
+
     return (
         len(own) > 1
         and 1 < scan.axes[-1].extent <= held_numbers(scan)
         and scan.scan == own[-1]
         and len({read.tensor for read in operands}) == len(operands) > 0
-        and all([facts.plain(i) for i in read.indices] == own for read in operands)
+        and all(map(along, operands))
     )
 
 
-def _with_its_rows(expression: Expression, stage: Stage, taken: set[str]) -> StageGroup | None:
+def _with_its_rows(expression: Expression, stage: Stage, taken: set[str], once: Set[str]) -> StageGroup | None:
     """Reductions over what the stage reads of a row, as in a softmax: all of them read by this stage or each other."""
-    if stage.reduce is not None or stage.scan:
+    if stage.scan or (stage.reduce is not None and not _along_rows(stage)):
         return None
     stages: list[Stage] = []
-    waiting = _read_reductions(expression, stage)
+    waiting = _read_reductions(expression, stage, once)
     while waiting:
         one = waiting.pop()
-        if one in stages:
+        if one in stages or (stage.reduce is None and len(one.axes) == len(stage.axes) and _is_product(one)):
             continue
         readers = facts.readers(expression, one.name)
         rows = [axis.extent for axis in one.axes] == [axis.extent for axis in stage.axes[: len(one.axes)]]
         inside = all(r == stage or r.name in {f.name for f in stages} | {w.name for w in waiting} for r in readers)
         plain = all(
-            [facts.plain(i) for i in read.indices] == [axis.name for axis in reader.axes[: len(one.axes)]]
+            [facts.plain(i) for i in read.indices]
+            == [axis.name for axis in (*reader.axes, *reader.reduced)[: len(one.axes)]]
             for reader in readers
             for read in facts.reads_of(reader, one.name)
         )
-        if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain):
+        whole = stage.reduce is None or len(one.axes) == len(stage.axes)
+        if one.scan or one.name in expression.outputs or one.name in taken or not (rows and inside and plain and whole):
             return None
         stages.append(one)
-        waiting += _read_reductions(expression, one)
+        waiting += _read_reductions(expression, one, once)
     order = [one for one in expression.stages if one in stages]
-    return StageGroup(stage, tuple(order), rows=True) if order else None
+    sums = tuple(one for one in order if one.reduce is not None)
+    elements = tuple(one for one in order if one.reduce is None)
+    return StageGroup(stage, sums, rows=True, once=elements) if sums else None
 
 
-def _read_reductions(expression: Expression, stage: Stage) -> list[Stage]:
+def _along_rows(stage: Stage) -> bool:
+    """Whether it reduces neighbours."""
+    over = {axis.name for axis in stage.reduced}
+    last = [read.indices[-1] for read in reads(stage.value) if len(read.indices) > len(stage.axes)]
+    return not stage.scan and bool(last) and all(index.iterators & over for index in last)
+
+
+def _read_reductions(expression: Expression, stage: Stage, also: Set[str] = frozenset()) -> list[Stage]:
     names = {read.tensor for read in reads(stage.value)}
-    return [one for one in expression.stages if one.name in names and one.reduce is not None]
+    return [one for one in expression.stages if one.name in names and (one.reduce is not None or one.name in also)]

@@ -1,4 +1,4 @@
-"""Configs to begin with: those that a count of what they have to do expects to be fast."""
+"""Start configs: those that a static cost count predicts to be fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deepgen.space import Space, Value
 from deepgen.targets import Gpu
 
 _LOOKED_AT = 150  # configs that are drawn
-_KEPT = 6  # from which to go on, one knob at a time
+_KEPT = 6  # from which to continue, one knob at a time
 _SWEEPS = 6
 
 

@@ -1,4 +1,4 @@
-"""An operand in another order, by a launch of its own: a block copies a part of it to shared memory as it lies, and
+"""Reorders an operand in a separate launch: a block copies a part of it to shared memory in its original layout, and
 stores it with the new innermost dimension in runs of 16 bytes."""
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def by_tiles(plan: Plan, packed: Stage, along: int, source: Stage) -> None:
 
 
 def _part(extent: int, places: int) -> int:
-    """How much of a dimension a block has, given how many places it has of those inside of it."""
+    """How much of a dimension a block has, given how many places it has of those inside it."""
     if places >= _PLACES // 2:
         return 1
     if extent <= 2 * _PLACES and places == 1:
@@ -133,7 +133,7 @@ def flattened(plain: Expression, gpu: Gpu) -> Flat | str:
     its rows cannot be one axis."""
     contractions = [one for stage in plain.stages if (c := contraction(stage, gpu)) and (one := by_four_warps(c, gpu))]
     if len(contractions) != 1:
-        return "it has not one sum of products that four warps do together"
+        return "it has no single sum of products that four warps compute together"
     (c,) = contractions
     if c.both or len(c.rows) < 2:
         return "its rows are one axis already" if len(c.rows) < 2 else "it multiplies several pairs of matrices"

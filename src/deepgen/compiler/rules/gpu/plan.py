@@ -1,4 +1,4 @@
-"""A sketch for GPUs in the making: steps with knobs for numbers, and what the chip requires of these."""
+"""A partial sketch for GPUs: steps with knobs for numbers, and the chip's requirements on them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Form:
 class Plan:
     """What rules for GPUs work on, a part of an expression at a time, the last one first: each is a launch of its own.
 
-    Mutable while a rule works on it; `branch` copies it for another way to go on. `base` is what all steps apply to,
+    Mutable while a rule works on it; `branch` copies it for another way to continue. `base` is what all steps apply to,
     `expression` what they make of it: stages that can be are inlined, and a rule may add others for its part.
     """
 
@@ -73,7 +73,7 @@ class Plan:
         return replace(self, names=(*self.names, *names), derived=dict(self.derived))
 
     def tried(self, *ways: Callable[[Plan], None]) -> list[Plan]:
-        """A branch for each way to go on; one that has no config says why."""
+        """A branch for each way to continue; one that has no config says why."""
         plans = []
         for go in ways:
             plan = self.branch()
@@ -117,7 +117,7 @@ class Plan:
         if isinstance(expr, bool):
             # Decided already: a config that breaks it does not exist, and the sketch is useless.
             if not expr:
-                raise Useless(f"no config keeps to: {words}")
+                raise Useless(f"no config satisfies: {words}")
             return
         words = unused(words, "{} ({})", [requirement.name for requirement in self.requirements])
         self.requirements = (*self.requirements, Requirement(words, expr))

@@ -3,35 +3,22 @@ each thread reduces columns of its own. Where there are few results, several blo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from deepgen.compiler.rules import facts
-from deepgen.compiler.rules.gpu.groups import StageGroup, held_numbers, scans_rows, with_operands
+from deepgen.compiler.rules.gpu.groups import StageGroup, groups, with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.gpu.threads import STREAMS, result, shareable
-from deepgen.compiler.rules.template import Extent, covered, text, times
+from deepgen.compiler.rules.template import Extent, covered, plus, text, times
 from deepgen.compiler.schedule import steps as s
-from deepgen.compiler.schedule.stages import combined, identity
 from deepgen.operators.expr.index import iterator
-from deepgen.operators.expr.nodes import (
-    Axis,
-    Compare,
-    Const,
-    Expression,
-    Place,
-    Read,
-    Select,
-    Stage,
-    reads,
-    walk,
-    with_reads,
-)
+from deepgen.operators.expr.nodes import Axis, Expression, Place, Read, Stage, reads, walk, with_reads
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
-_MOST_THREADS = 1024
-
+_MOST_THREADS, _USUAL_THREADS = 1024, 128
 
 _FEW = 256  # results: below that, threads had better share a reduction
 _NEIGHBOURS = 32  # columns: as many as a warp has lanes
@@ -39,7 +26,9 @@ _SHORT = 9  # rows of a column: threads read these at once in any case
 _BLOCKS = 8  # of a multiprocessor that do so with rows
 _LEAST_ROWS, _LEAST_PART = 32, 4096  # of a column, and elements of a row, that a part has
 _MOST_PARTS = 1024
-_SHORTEST = 64  # of pieces of a row that is scanned
+_LEAST_OF_ROWS = 8  # parts, where a launch could reduce and store whole rows
+_MOST_KEPT, _BESIDE_KEPT, _USUALLY_KEPT = 88, 24, 40  # registers of threads that keep their numbers of a row
+_SHORTEST_ROW, _SHORT_ROW, _MEDIUM_ROW, _LONG_ROW = 16, 64, 1024, 16384  # numbers
 
 
 class LongRows:
@@ -51,7 +40,9 @@ class LongRows:
         return _why_no_rows(plan) or (None if _is_few(plan.part) else "there are many results of short reductions")
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
-        return plan.tried(lambda way: by_rows(way, way.part))
+        kept = _kept(plan.part)
+        ways = [lambda way: by_rows(way, way.part, kept)] if kept else []
+        return plan.tried(*ways, *(() if plan.part.once else [lambda way: by_rows(way, way.part)]))
 
 
 class ShortRows(LongRows):
@@ -60,7 +51,7 @@ class ShortRows(LongRows):
     name, exclusive, targets = "Short-Rows", False, (Gpu,)
 
     def declines(self, plan: Plan, stage: Stage) -> str | None:
-        return _why_no_rows(plan) or ("Long-Rows serves it" if _is_few(plan.part) else None)
+        return _why_no_rows(plan) or ("Long-Rows handles it" if _is_few(plan.part) else None)
 
 
 def _why_no_rows(plan: Plan) -> str | None:
@@ -72,8 +63,6 @@ def _why_no_rows(plan: Plan) -> str | None:
     reductions = part.sums or (part.last,)
     if any(stage.reduce is None or not stage.reduced for stage in reductions):
         return "there is no reduction for threads to share"
-    if part.last.reduce is not None and part.sums:
-        return "it reduces what was reduced"
     return None if part.last.axes else "there are no rows to start from"
 
 
@@ -92,7 +81,7 @@ class Columns:
         if plan.reads_kept:
             return BORDER
         sums = plan.part.reduction
-        return "it reduces nothing by itself" if sums is None else why_no_columns(sums)
+        return "it has no reduction of its own" if sums is None else why_no_columns(sums)
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         return plan.tried(by_columns)
@@ -135,18 +124,70 @@ def by_columns(plan: Plan) -> None:
     plan.annotate(sums.name, "vector", own[-1])
 
 
+def with_columns(expression: Expression) -> Expression:
+    """The expression with a reduction over short rows, and over many of them, in two: of columns first, then of rows.
+
+    These rows, side by side, are one dimension of tensors that nobody else reads.
+    """
+    for stage in expression.stages:
+        over, streams = {axis.name: axis for axis in stage.reduced}, reads(stage.value)
+        last = {tuple(facts.plain(index) for index in read.indices[-2:]) for read in streams}
+        if stage.reduce is None or stage.scan or len(over) < 2 or len(last) != 1 or len(*last) != 2:
+            continue
+        (beside, within), axes = next(iter(last)), {axis.name: axis for axis in stage.axes}
+        inner, own = over.get(within or ""), axes.get(beside or "")
+        tensors = {read.tensor for read in streams}
+        alone = all(facts.readers(expression, tensor) == (stage,) for tensor in tensors)
+        placed = any(isinstance(node, Place) for node in walk(stage.value))
+        if inner is None or own is None or placed or not alone or not tensors <= {t.name for t in expression.tensors}:
+            continue
+        shapes = {expression.shape_of(tensor)[-2:] for tensor in tensors}
+        both = sum(facts.depends(read, name) for read in streams for name in (own.name, inner.name))
+        few = inner.extent > _SHORT_ROW or _extent(stage) < inner.extent * _LEAST_ROWS
+        if few or shapes != {(own.extent, inner.extent)} or both != 2 * len(streams):
+            continue
+        return _of_columns(expression, stage, own, inner)
+    return expression
+
+
+def _of_columns(expression: Expression, stage: Stage, own: Axis, inner: Axis) -> Expression:
+    tensors = {read.tensor for read in reads(stage.value)}
+    whole = replace(own, extent=own.extent * inner.extent)
+    value = with_reads(stage.value, lambda read: replace(read, indices=read.indices[:-1]))
+    rest = tuple(axis for axis in stage.reduced if axis != inner)
+    axes = tuple(whole if axis == own else axis for axis in stage.axes)
+    columns = Stage(f"{stage.name}.columns", axes, value, stage.reduce, rest)
+    at = iterator(own.name) * inner.extent + iterator(inner.name)
+    places = tuple(at if axis == own else iterator(axis.name) for axis in stage.axes)
+    row = replace(stage, value=Read(columns.name, places, stage.dtype), reduced=(inner,))
+    stages = [one for other in expression.stages for one in ([columns, row] if other == stage else [other])]
+    flat = [replace(t, shape=(*t.shape[:-2], whole.extent)) if t.name in tensors else t for t in expression.tensors]
+    return replace(expression, tensors=tuple(flat), stages=tuple(stages))
+
+
 def longest(stage: Stage) -> Axis:
     return max(stage.reduced, key=lambda axis: axis.extent)
 
 
-def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] | str:
-    """The reduction that blocks had better share, into how many parts; or why there is none."""
+def parts_of_reductions(plain: Expression, gpu: Gpu) -> list[dict[str, int]] | str:
+    """The reductions that blocks had better share, into how many parts each; or why there are none.
+
+    Where one reads what another came to, as a variance does, each has parts, in launches of its own.
+    """
     sums = [stage for stage in plain.stages if stage.reduce is not None]
-    if len(sums) != 1 or sums[0].scan or not sums[0].axes or shareable(sums[0]):
-        return "it has not one reduction whose elements are read once"
-    (stage,) = sums
-    if stage.name not in plain.outputs and facts.fusible_consumer(plain, stage) is None:
-        return "its rows are read again once they are reduced"
+    if not sums or any(stage.scan or not stage.axes or shareable(stage) for stage in sums):
+        return "it has no reductions, or reads their elements more than once"
+    several = any(group.rows for group in groups(plain))  # rows are read again once they are reduced
+    wanted = {stage.name: n for stage in sums if (n := _wanted_parts(stage, gpu)) >= (_LEAST_OF_ROWS if several else 2)}
+    if not wanted:
+        return "there is work for all multiprocessors, or its reductions are short"
+    by_name = {stage.name: longest(stage).extent for stage in sums}
+    return [{name: _even(by_name[name], n // by) for name, n in wanted.items() if n // by >= 2} for by in (1, 4)
+            if any(n // by >= 2 for n in wanted.values())]  # fmt: skip
+
+
+def _wanted_parts(stage: Stage, gpu: Gpu) -> int:
+    """A power of two."""
     elements, results = _extent(stage), prod(stage.shape)
     if why_no_columns(stage) is None:
         width = max(WIDEST // dtype(read.dtype).bytes for read in reads(stage.value))
@@ -155,10 +196,7 @@ def parts_of_reduction(plain: Expression, gpu: Gpu) -> tuple[Stage, list[int]] |
     else:
         lacking = gpu.multiprocessors * _BLOCKS // results
         most = min(longest(stage).extent, elements // _LEAST_PART)
-    wanted = 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
-    if wanted < 2:
-        return "there is work for all multiprocessors" if lacking < 2 else "its reductions are too short"
-    return stage, [_even(longest(stage).extent, n) for n in (wanted, wanted // 4) if n >= 2]
+    return 1 << max(0, min(lacking, most, _MOST_PARTS).bit_length() - 1)
 
 
 def _even(extent: int, parts: int) -> int:
@@ -167,37 +205,23 @@ def _even(extent: int, parts: int) -> int:
     return min(near, key=lambda n: abs(n - parts), default=parts)
 
 
-class ScanRows:
-    """Lanes of a warp scan a row together in registers."""
-
-    name, exclusive, targets = "Scan-Rows", False, (Gpu,)
-
-    def declines(self, plan: Plan, stage: Stage) -> str | None:
-        scan = plan.part.scan
-        if scan is None or plan.reads_kept:
-            return "it scans nothing" if scan is None else BORDER
-        return None if scans_rows(scan) else "it does not scan rows that lie together and that lanes have room for"
-
-    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
-        return plan.tried(_scanned)
-
-
-def _scanned(plan: Plan) -> None:
-    scan = plan.part.scan
-    assert scan is not None
-    name = plan.added_up(scan, "warp")
-    plan.restructure(*runs(scan, name))
-    by_lanes(plan, plan.stage(plan.part.last.name), plan.stage(name), reads(scan.value))
-
-
-def by_rows(plan: Plan, group: StageGroup) -> None:
+def by_rows(plan: Plan, group: StageGroup, kept: Sequence[str] = ()) -> None:
+    """Of tensors that are `kept`, threads load their elements of a row once, and keep what is made of them."""
     out = group.last
-    plan.names += ("rows",)
-    reductions = group.sums or (out,)
-    longest = max(_extent(stage) for stage in reductions)
-    team = plan.knob("team", powers(min(_MOST_THREADS, longest), 2), _usual_team(longest))
-    beside = plan.knob("rows", [n for n in (1, 2, 4, 8, 16) if n <= _rows(out, group)], 1)
-    each = plan.knob("each", (1, 2, 4, 8), max(1, WIDEST // max(dtype(out.dtype).bytes, 2)))
+    plan.names += ("kept",) if kept else ("rows",)
+    reductions = (*group.sums, *((out,) if out.reduce is not None else ()))
+    row = (*group.sums, *group.once, out)
+    readers = {t: tuple(one.name for one in row if facts.reads_of(one, t)) for t in kept}
+    plan.restructure(*(s.CacheRead(t, f"{t}.row", "warp", names) for t, names in readers.items()))
+    longest, count = max(_extent(stage) for stage in reductions), _rows(out, group)
+    each_usual = _usual_run(reductions, longest)
+    usual = _usual_team(longest, each_usual, kept) if kept or not group.rows or longest <= _LONG_ROW else _MOST_THREADS
+    team = plan.knob("team", powers(min(_MOST_THREADS, longest), 2), usual)
+    several = [n for n in powers(64) if n <= count]
+    most = _USUAL_THREADS // 2 if kept and longest > _MEDIUM_ROW else _USUAL_THREADS
+    enough = [n for n in several if n * usual <= most and count // n >= plan.target.multiprocessors * _BLOCKS]
+    beside = plan.knob("rows", several, max(enough, default=1))
+    each = plan.knob("each", (1, 2, 4, 8), each_usual)
     plan.require(times([team, beside]) <= plan.target.threads_per_block, "threads of a block")
     plan.derive("threads", times([team, beside]))
     own = [a.name for a in out.axes]
@@ -213,9 +237,47 @@ def by_rows(plan: Plan, group: StageGroup) -> None:
         plan.deal(out.name, columns, ("thread.x", team), ("vector", each))
     if out.reduce is not None:
         _shared_out(plan, out, team, each)
-    for stage in reversed(group.sums):
+    last = len(rows)
+    own_places = (s.LayoutPlace[s.Number](last, 1, text(each)), s.LayoutPlace(last, text(each), text(team)))
+    order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places)
+
+    def keep(name: str, along: str) -> None:
+        plan.step(s.SetScope(name, "warp"), s.Layout(name, order), s.ComputeAt(name, out.name, by_y))
+        plan.deal(name, [along], ("thread.x", team), ("vector", each))
+
+    for stage in reversed([one for one in plan.expression.stages if one.name in {one.name for one in row[:-1]}]):
+        if stage.reduce is None:
+            keep(stage.name, stage.axes[-1].name)
+            continue
         plan.step(s.SetScope(stage.name, "register"), s.ComputeAt(stage.name, out.name, by_y))
         _shared_out(plan, stage, team, each)
+    rounds = covered(longest, times([team, each]))
+    if kept:
+        words = sum(max(1, dtype(plan.expression.dtype_of(tensor)).bytes // 4) for tensor in kept)
+        held = plus([times([words, rounds, each]), _BESIDE_KEPT])
+        plan.require(times([team, beside, held]) <= plan.target.registers_per_sm, "rows fit in registers")
+        plan.require(held <= _MOST_KEPT, "what a thread keeps of a row fits in its registers")
+    for tensor in kept:
+        keep(f"{tensor}.row", f"a{last}")
+
+
+def _kept(group: StageGroup) -> list[str]:
+    """The tensors of which several stages of a row read the same elements, each in the same order."""
+    if not group.rows or any(
+        len(stage.reduced) != 1 for stage in (*group.sums, group.last) if stage.reduce is not None
+    ):
+        return []
+    rows = len(group.sums[0].axes)
+    if not rows or len(group.last.axes) > rows + 1:
+        return []
+    readers: dict[str, set[str]] = {}
+    elsewhere = {stage.name for stage in group.once}
+    for stage in (*group.sums, *group.once, group.last):
+        own = [axis.name for axis in (*stage.axes[:rows], *(stage.reduced or stage.axes[rows:]))]
+        for read in reads(stage.value):
+            same = [facts.plain(index) for index in read.indices] == own and len(own) == rows + 1
+            (readers.setdefault(read.tensor, set()) if same else elsewhere).add(stage.name if same else read.tensor)
+    return [tensor for tensor, names in readers.items() if len(names) > 1 and tensor not in elsewhere]
 
 
 def _shared_out(plan: Plan, stage: Stage, team: Extent, each: Extent) -> None:
@@ -231,103 +293,25 @@ def _rows(out: Stage, group: StageGroup) -> int:
     return prod(axis.extent for axis in out.axes[: len(group.sums[0].axes) if group.rows else None])
 
 
-def _usual_team(longest: int) -> int:
-    """Threads with about two loads of 16 bytes each."""
+def _usual_run(reductions: Sequence[Stage], longest: int) -> int:
+    """How many neighbours a thread loads at once: 16 bytes, and of the shortest rows no more than four."""
+    widest = WIDEST // max(2, min(dtype(read.dtype).bytes for stage in reductions for read in _streams(stage)))
+    return min(widest, 4) if longest <= _SHORTEST_ROW else widest
+
+
+def _streams(stage: Stage) -> list[Read]:
+    """What is read along the reduced axes: the rest is one number for a row."""
+    over, every = {axis.name for axis in stage.reduced}, reads(stage.value)
+    return [read for read in every if any(index.iterators & over for index in read.indices)] or [*every]
+
+
+def _usual_team(longest: int, each: int, kept: Sequence[str] = ()) -> int:
+    """Threads with about two loads of 16 bytes each; of short rows as many as cover them. Where these are `kept`, as
+    many as have registers for them."""
+    if kept and longest > _SHORT_ROW:
+        few = _USUALLY_KEPT if longest > _MEDIUM_ROW else _USUALLY_KEPT // 2
+        able = [n for n in powers(_MOST_THREADS, 2) if len(kept) * -(-longest // (n * each)) * each <= few]
+        return able[0] if able else _MOST_THREADS // 2
+    if longest <= _SHORT_ROW:
+        return max(2, 1 << (-(-longest // each) - 1).bit_length())
     return min(256, max(32, 1 << max(0, (longest // 16).bit_length() - 1)))
-
-
-_WARP = 32
-_USUAL_THREADS = 128
-
-
-def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
-    """What a lane reads of a row at once, in registers."""
-    return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
-
-
-def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
-    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
-    length = scan.axes[-1].extent
-    plan.names += ("scan_lanes",)
-    count = prod(axis.extent for axis in scan.axes[:-1])
-    widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
-    widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
-    each = plan.knob("each", widths, widths[-1])
-    teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
-    covering = 1 << (-(-length // widths[-1]) - 1).bit_length()
-    team = plan.knob("team", teams, min(_WARP, max(2, covering)))
-    usual = _USUAL_THREADS // min(_WARP, max(2, covering))
-    rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
-    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
-    iterations = plan.knob("turns", several, 1)
-    held = times([iterations, covered(length, times([team, each])), each])
-    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
-    plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
-    plan.derive("threads", times([team, rows]))
-    loops = [axis.name for axis in out.axes]
-    block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
-    plan.annotate(out.name, "block.x", block)
-    plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
-    own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
-    own_places = [s.LayoutPlace[s.Number](last, 1, text(each))] if widths != [1] else []
-    lane = s.LayoutPlace(last, text(each), text(team))
-    order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places, lane)
-    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, order))
-    plan.step(s.ComputeAt(scan.name, out.name, by_y))
-    _, lanes, _ = plan.deal(scan.name, own[-1:], ("thread.x", team), ("unroll", each))
-    for read in operands:
-        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
-        plan.annotate(_run(read), "vector", f"a{last}")
-
-
-def _run(read: Read) -> str:
-    return f"{read.tensor}.run"
-
-
-def scan_in_pieces(expression: Expression) -> Expression | None:
-    """A scan of rows that are too long for lanes: of pieces, each of which goes on from what those before come to.
-
-    None of other expressions. Tensors have a dimension more, for the same elements in the same order.
-    """
-    scans = [stage for stage in expression.stages if stage.scan]
-    out = expression.stages[-1]
-    if len(scans) != 1 or expression.outputs != (out.name,) or {*expression.stages} - {out} - {*scans}:
-        return None
-    (scan,) = scans
-    length, rows = scan.axes[-1].extent, scan.axes[:-1]
-    pieces = [n for n in range(_SHORTEST, held_numbers(scan) // 2 + 1) if length % n == 0]
-    if scan.scan != scan.axes[-1].name or not rows or length <= held_numbers(scan) or not pieces:
-        return None
-    if out != scan and facts.fusible_consumer(expression, scan) != out:
-        return None
-    names = {stage: [axis.name for axis in stage.axes] for stage in (scan, out)}
-    plain = [(stage, read, [facts.plain(i) for i in read.indices]) for stage in names for read in reads(stage.value)]
-    if any(at != names[stage] for stage, _, at in plain) or any(map(_placed, names)):
-        return None
-    outer, inner = Axis("piece", length // pieces[-1]), Axis("place", pieces[-1])
-    return _in_pieces(expression, scan, out, (*rows, outer, inner))
-
-
-def _placed(stage: Stage) -> bool:
-    return any(isinstance(node, Place) for node in walk(stage.value))
-
-
-def _in_pieces(expression: Expression, scan: Stage, out: Stage, axes: tuple[Axis, ...]) -> Expression:
-    *rows, outer, inner = axes
-    assert scan.reduce is not None
-    at = tuple(iterator(axis.name) for axis in axes)
-
-    def cut(read: Read) -> Read:
-        return replace(read, indices=at)
-
-    value, kind = with_reads(scan.value, cut), scan.dtype
-    parts = Stage(f"{scan.name}.parts", (*rows, outer), value, scan.reduce, (inner,))
-    before = Stage(f"{scan.name}.before", (*rows, outer), Read(parts.name, at[:-1], kind), scan.reduce, (), outer.name)
-    own = Stage(f"{scan.name}.own", axes, value, scan.reduce, (), inner.name)
-    later = Compare("lt", Const(0, "i64"), Place(at[-2]))
-    start = Select(later, Read(before.name, (*at[:-2], at[-2] - 1), kind), identity(scan.reduce, kind))
-    total = combined(scan.reduce, Read(own.name, at, kind), start)
-    result = total if out == scan else with_reads(out.value, lambda r: total if r.tensor == scan.name else cut(r))
-    last = Stage(out.name, axes, result)
-    tensors = tuple(replace(t, shape=(*t.shape[:-1], outer.extent, inner.extent)) for t in expression.tensors)
-    return replace(expression, tensors=tensors, stages=(parts, before, own, last))

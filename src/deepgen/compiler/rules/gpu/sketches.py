@@ -1,5 +1,5 @@
-"""The sketches of an expression on a GPU: what rules make of it in the forms that it is prepared in, and the rules that
-matrix units need a form of their own for."""
+"""The sketches of an expression on a GPU: rules applied to its prepared forms, and rules for matrix units that need a
+form of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from deepgen.compiler.rules import facts
 from deepgen.compiler.rules.draft import unused
-from deepgen.compiler.rules.gpu import operands, rows, tensor, threads, windows
+from deepgen.compiler.rules.gpu import operands, rows, scans, tensor, threads, windows
 from deepgen.compiler.rules.gpu.contraction import (
     MatrixContraction,
     adds_parts,
@@ -42,7 +42,7 @@ from deepgen.compiler.rules.gpu.operands import Flat, flattened
 from deepgen.compiler.rules.gpu.plan import Form, Plan
 from deepgen.compiler.rules.padding import with_padding
 from deepgen.compiler.rules.residues import with_residues
-from deepgen.compiler.rules.rewrites import with_joined
+from deepgen.compiler.rules.rewrites import with_flat_rows, with_joined, with_kept
 from deepgen.compiler.rules.rule import RULES, Log, Rule, RuleAnswer, rules_for, ways_of
 from deepgen.compiler.rules.sketch import Sketch
 from deepgen.compiler.schedule import steps as s
@@ -53,6 +53,7 @@ from deepgen.vocabulary import DeepgenError
 _MOST = 8  # sketches of an expression
 _FLAT, _MATRICES, _WINDOWS, _SPLIT = "Flat-Rows", "Matrix-Units", "Windows", "Split-Sums"
 _FORMED = (_FLAT, _MATRICES, _WINDOWS, _SPLIT)  # rules that are asked about expressions that were prepared for them
+_ONCE = "once"  # of a form whose rows keep what is costly to compute
 MatrixForm: TypeAlias = "Callable[[MatrixContraction, Gpu], MatrixContraction | None]"
 
 
@@ -62,9 +63,11 @@ _Key: TypeAlias = tuple[bool, str]  # whether a rule takes part that is not deep
 def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log: Log | None = None) -> list[Sketch]:
     """The better ones first, but for those of a user's rules and of plug-ins, which come before all others."""
     rules, log = rules_for(gpu, own), [] if log is None else log
-    joined = with_joined(expression)
+    expression = rows.with_columns(expression)
+    joined = with_joined(expression, reductions=True)
     expression = joined if joined.tensors != expression.tensors else expression
-    expression = rows.scan_in_pieces(expression) or expression
+    expression = with_flat_rows(expression)
+    expression = scans.scan_in_pieces(expression, gpu) or expression
     base = cast_when_read(with_padding(expression))
     apart = cast_when_read(with_padding(with_residues(expression)))
     lifted = {stage.name for stage in base.stages} - {stage.name for stage in expression.stages}
@@ -91,7 +94,7 @@ def gpu_sketches(expression: Expression, gpu: Gpu, own: Sequence[Rule] = (), log
     for form in _split_forms(base, gpu, log):
         sketches |= _by_form(form, gpu, rules, log, _MOST, sketches, taken)
     if not sketches:
-        raise DeepgenError(f"no rule serves expression {expression.name!r} on {gpu.name}")
+        raise DeepgenError(f"no rule applies to expression {expression.name!r} on {gpu.name}")
     names = [name for other, name in sketches if not other]
     return [
         replace(one, name=unused(name, "{}_{}", names)) if other else one for (other, name), one in sketches.items()
@@ -142,7 +145,8 @@ def _parts_of(form: Form) -> tuple[tuple[s.Step, ...], Expression, list[StageGro
         return (), form.expression, [StageGroup(form.expression.stage(form.facts.out))]
     spread = spread_parts(form.expression) if form.by in (_MATRICES, _SPLIT) else frozenset[str]()
     first, plain = inlined(form.expression, form.kept | spread)
-    return first, plain, [group for group in groups(plain) if group.last.name not in form.kept]
+    parts = groups(plain, form.by == _SPLIT, form.kept if form.facts == _ONCE else frozenset())
+    return first, plain, [group for group in parts if group.last.name not in form.kept]
 
 
 def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str]) -> list[Rule]:
@@ -162,6 +166,12 @@ def _asked(rules: Sequence[Rule], form: Form, part: StageGroup, taken: Set[str])
 
 def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
     """For plain arithmetic."""
+    _, plain = inlined(base)
+    once = with_kept(plain)
+    if names := frozenset(stage.name for stage in once.stages) - {stage.name for stage in plain.stages}:
+        form = Form(once, names, facts=_ONCE)
+        if any({stage.name for stage in part.once} == names for part in _parts_of(form)[2]):
+            yield form
     shared = _shared(base, lifted)
     yield Form(windows.in_runs(base, shared), shared, _WINDOWS)
     yield Form(base, shared)
@@ -173,13 +183,16 @@ def _plain_forms(base: Expression, lifted: set[str]) -> Iterator[Form]:
 def _shared_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
     """In which several blocks reduce parts of what has few results."""
     _, plain = inlined(base)
-    parts = rows.parts_of_reduction(plain, gpu)
-    if isinstance(parts, str):
-        log.append(RuleAnswer(base.outputs[-1], _SPLIT, parts))
+    ways = rows.parts_of_reductions(plain, gpu)
+    if isinstance(ways, str):
+        log.append(RuleAnswer(base.outputs[-1], _SPLIT, ways))
         return
-    sums, counts = parts
-    for count in counts:
-        yield Form(with_parts(plain, sums, rows.longest(sums), count), by=_SPLIT, facts=count)
+    for counts in ways:
+        split = plain
+        for name, count in counts.items():
+            sums = plain.stage(name)
+            split = with_parts(split, sums, rows.longest(sums), count)
+        yield Form(split, by=_SPLIT, facts=max(counts.values()))
 
 
 def _split_forms(base: Expression, gpu: Gpu, log: Log) -> Iterator[Form]:
@@ -221,7 +234,7 @@ class MatrixUnits:
     def declines(self, plan: Plan, stage: Stage) -> str | None:
         sums = plan.part.reduction
         if sums is None:
-            return "it reduces nothing by itself"
+            return "it has no reduction of its own"
         product = matrix_product(sums, plan.target)
         return product if isinstance(product, str) else None
 
@@ -317,13 +330,14 @@ class SplitSums:
 
     def declines(self, plan: Plan, stage: Stage) -> str | None:
         sums = plan.part.reduction
-        return None if sums is not None and adds_parts(sums) else "it adds up no parts of sums"
+        return None if sums is not None and adds_parts(sums) else "it adds no partial sums"
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
-        sums, count = plan.part.reduction, plan.form.facts
+        sums = plan.part.reduction
         assert sums is not None
+        count = sums.reduced[0].extent
         together = rows.ShortRows() if rows.why_no_columns(sums) else rows.Columns()
         (way,) = (threads.ByThreads() if count <= _MOST_SERIAL else together).apply(plan, stage)
-        way.names, way.suffix = plan.names, f"_split{count}"
-        way.workspace = workspace_bytes(prod(sums.shape), count)
+        way.names, way.suffix = plan.names, f"_split{plan.form.facts}"
+        way.workspace += workspace_bytes(prod(sums.shape), count)
         return [way]

@@ -1,4 +1,4 @@
-"""Results on their way to memory: lanes put what they have in shared memory, and all threads store runs of 16 bytes."""
+"""Stores of results through shared memory: lanes write their elements there, and all threads store runs of 16 bytes."""
 
 from __future__ import annotations
 

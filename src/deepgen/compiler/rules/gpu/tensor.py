@@ -1,8 +1,8 @@
 """Matrix units: a sum of products is tiled for blocks, warps and products of matrices.
 
 Rows and columns of the products may be several axes: of a convolution, the images and places of its result. Operands
-lie in shared memory as in their tensors, and lanes ask for rows of matrices by the operands' own indices. So one copy
-of an image serves all taps of a filter.
+have the same layout in shared memory as in their tensors, and lanes load matrix rows by the operands' own indices. So
+one copy of an image is used for all taps of a filter.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _sums(plan: Plan, c: MatrixContraction, inner: dict[str, Extent], chunk: Ext
     tiles = [level[a.name][0] for a in (*c.rows, *c.columns)]
     plan.step(s.Reorder(name, (outer, *taps, steps, *batches, *tiles, *rows, *columns, along)))
     copies = outer if all_taps or not taps else plan.fuse(name, [outer, *taps])
-    # Written out, loads of one tap are under way while products of the one before are computed.
+    # Written out, loads of one tap are in progress while products of the one before are computed.
     plan.annotate(name, "unroll", *(taps[-1:] if all_taps else ()), steps)
     first = plan.fuse(name, rows)
     plan.fuse(name, columns)

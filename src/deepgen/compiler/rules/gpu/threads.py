@@ -3,6 +3,7 @@ the block copied to shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from deepgen.compiler.rules import facts
@@ -10,16 +11,22 @@ from deepgen.compiler.rules.gpu.groups import with_operands
 from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
 from deepgen.compiler.rules.template import Extent, plus, span, times
 from deepgen.compiler.schedule import steps as s
+from deepgen.operators.expr.index import Index
 from deepgen.operators.expr.nodes import Axis, Read, Stage, reads
 from deepgen.targets import Gpu
 from deepgen.vocabulary import dtype
 
 _MOST_INNER = 8
 _MOST_HELD = 96  # registers for what a thread adds up
-_USUAL_THREADS = 128
+_USUAL_THREADS, _FEW_THREADS = 128, 32
 _MOST_TAPS = 9  # that are written out
+_FEW_TAPS = 16  # with more, operands of large tiles leave no room for a second block
+_WIDE_SIDE, _OTHER_SIDE = (
+    (4, 16),
+    (8, 8),
+)  # of a sum of products: elements of a thread and threads, of each operand's axes
 STREAMS = 512  # threads of a multiprocessor that keep its memory busy
-_SQUARE = 32  # places along each side of what a block transposes, at least
+_SQUARE, _TILE = 32, 4096  # places along each side of what a block transposes, at least; of it, where one is shorter
 
 
 class SharedTiles:
@@ -30,7 +37,7 @@ class SharedTiles:
     def declines(self, plan: Plan, stage: Stage) -> str | None:
         sums = plan.part.reduction
         if sums is None:
-            return "it reduces nothing by itself"
+            return "it has no reduction of its own"
         return None if plan.reads_kept or shareable(sums) else "a block reads no element of all operands twice"
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
@@ -78,7 +85,7 @@ def _crosswise(plan: Plan, out: Stage) -> Read | None:
         return None
     once = sum(read.tensor == across[0].tensor for read in reads(out.value)) == 1
     other = extents.get(facts.plain(across[0].indices[-1]) or "", 0)
-    return across[0] if once and min(other, out.axes[-1].extent) >= _SQUARE else None
+    return across[0] if once and other > 1 and out.axes[-1].extent >= _SQUARE else None
 
 
 def _by_squares(plan: Plan) -> None:
@@ -91,7 +98,14 @@ def _by_squares(plan: Plan) -> None:
     assert across is not None
     size, words = dtype(read.dtype).bytes, max(1, 4 // dtype(read.dtype).bytes)
     threads = plan.knob("team", powers(1024, 128), 256)
-    down, along = (plan.knob(name, (32, 64, 128), _SQUARE * words) for name in ("down", "along"))
+    short = next(axis.extent for axis in out.axes if axis.name == across)
+    down: Extent
+    along: Extent
+    if short < _SQUARE:  # all of it, and more along the other side
+        usual = min(1024, 1 << (_TILE // short).bit_length() - 1)
+        down, along = short, plan.knob("along", (64, 128, 256, 512, 1024), usual)
+    else:
+        down, along = (plan.knob(name, (32, 64, 128), _SQUARE * words) for name in ("down", "along"))
     width = plan.knob("each", powers(WIDEST // dtype(out.dtype).bytes), words)
     outer, inner = plan.split(out.name, across, (down,))
     others = [axis.name for axis in out.axes[:-1] if axis.name != across]
@@ -135,7 +149,7 @@ def by_threads(plan: Plan, out: Stage, sums: Stage | None, *, shared: bool) -> N
     if sums is None and out.reduce is None:
         _place_by_place(plan, out)
         return
-    threads, inner = _sizes(plan, out, sums)
+    threads, inner = _sizes(plan, out, sums, _tile(plan, out, sums) if shared and sums is not None else {})
     loops = result(plan, out, threads, inner)
     whole = times(threads.values())
     plan.require(whole <= plan.target.threads_per_block, "threads of a block")
@@ -185,9 +199,8 @@ def _place_by_place(plan: Plan, out: Stage) -> None:
     """All elements in a row, a few neighbours for each thread."""
     count = prod(out.shape)
     threads = plan.knob(f"{out.name}_threads", [n for n in powers(1024, 32) if n < 2 * count] or [32], 256)
-    run = WIDEST // dtype(out.dtype).bytes
-    whole = len(out.axes) == 1 or (out.shape and out.shape[-1] % run == 0)  # one row may end within a vector
-    each = plan.knob(f"{out.name}_each", powers(2 * run), run if whole else 1)
+    run = WIDEST // dtype(out.dtype).bytes  # where rows begin within a vector, as many loads are in progress at a time
+    each = plan.knob(f"{out.name}_each", powers(2 * run), run)
     blocks, *_ = plan.deal(out.name, [a.name for a in out.axes], ("thread.x", threads), ("vector", each))
     plan.annotate(out.name, "block.x", blocks)
 
@@ -205,13 +218,54 @@ def shareable(sums: Stage) -> bool:
 
 def _reused(read: Read, sums: Stage) -> bool:
     """Whether several results read the same element: along an axis that it does not know, or by taps that overlap."""
-    own, taps = {a.name for a in sums.axes}, {a.name for a in sums.reduced if a.extent > 1}
-    return any(not facts.depends(read, name) for name in own) or any(
-        i.iterators & own and i.iterators & taps for i in read.indices
+    own, taps = ([a for a in axes if a.extent > 1] for axes in (sums.axes, sums.reduced))
+    return any(not facts.depends(read, axis.name) for axis in own) or any(
+        _overlap(index, [a for a in own if a.name in index.iterators], [a for a in taps if a.name in index.iterators])
+        for index in read.indices
     )
 
 
-def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent], dict[str, Extent]]:
+def _overlap(index: Index, own: Sequence[Axis], taps: Sequence[Axis]) -> bool:
+    """Whether taps of one result are those of another one, too. Parts of a sum lie side by side."""
+    steps = [index.step(axis.name) for axis in own]
+    reach = sum(abs(index.step(axis.name) or axis.extent) * (axis.extent - 1) for axis in taps)
+    return bool(taps) and any(step is None or abs(step) <= reach for step in steps)
+
+
+def _tile(plan: Plan, out: Stage, sums: Stage) -> dict[str, tuple[int, int]]:
+    """Of a sum of products, for each axis how many threads share it as a rule, and how many elements each has.
+
+    What a thread reads of an operand serves all its elements along axes that the operand does not know: a thread has
+    several along the axes of both operands, and one along those that both depend on. Nothing for other sums.
+    """
+    read, same = operands(sums), facts.same_places(out, sums)
+    if len(read) != 2 or same is None:
+        return {}
+    of = {o: tuple(facts.depends(r, a.name) for r in read) for a, o in zip(sums.axes, same, strict=True)}
+    sides = [[a for a in reversed(out.axes) if of[a.name] == side] for side in ((True, False), (False, True))]
+    if not all(sides):
+        return {}
+    tile = {a.name: (1, 1) for a in out.axes}
+    blocks = prod(a.extent for a in out.axes)
+    for side in sides:
+        each, threads = _WIDE_SIDE if out.axes[-1] in side else _OTHER_SIDE
+        for axis in side:
+            own = max(k for k in powers(each) if axis.extent % k == 0)
+            shared = min(threads, _power_below(max(1, axis.extent // own)))
+            if axis != out.axes[-1] and axis.extent % (own * shared):
+                return {}  # parts that are not whole cost more than they save
+            tile[axis.name] = own, shared
+            each, threads = each // own, threads // shared
+            blocks //= own * shared
+        if threads > 1 or each > 1:
+            return {}
+    taps = prod(sorted(a.extent for a in sums.reduced)[:-1])
+    return tile if blocks >= 2 * plan.target.multiprocessors and taps <= _FEW_TAPS else {}
+
+
+def _sizes(
+    plan: Plan, out: Stage, sums: Stage | None, tile: dict[str, tuple[int, int]]
+) -> tuple[dict[str, Extent], dict[str, Extent]]:
     """Of each axis, how many threads share a block's part of it, and how many elements each of them has."""
     threads: dict[str, Extent] = {}
     inner: dict[str, Extent] = {}
@@ -226,11 +280,15 @@ def _sizes(plan: Plan, out: Stage, sums: Stage | None) -> tuple[dict[str, Extent
         several = [k for k in powers(_MOST_INNER) if k <= axis.extent] if last or sums is not None else [1]
         most = run if last else _neighbours(n, len(free)) if sums is not None else 1
         each = max((k for k in several if axis.extent % k == 0 and k <= most), default=1)
+        each = tile[axis.name][0] if tile else each
         inner[axis.name] = plan.knob(f"{axis.name}_each", several, each)
         covering = _power_below(max(1, axis.extent // each))
         usual = min(covering, room, 16 if sums is not None else room)
         while n and usual > 1 and axis.extent % (usual * each):
             usual //= 2
+        if not tile and n == len(free) - 1 and sums is not None and _USUAL_THREADS // room * usual < _FEW_THREADS:
+            usual = min(covering, room, 32)  # or a block would have hardly any
+        usual = tile[axis.name][1] if tile else usual
         room //= usual
         threads[axis.name] = plan.knob(f"{axis.name}_threads", powers(min(axis.extent, 256 if last else 32)), usual)
     return threads, inner

@@ -1,7 +1,7 @@
 """Windows: sums over the taps of a filter alone, as a depthwise convolution has them, with all operands in registers.
 
 Neighbouring results read mostly the same elements: a thread loads the window of a few results once, in runs of up to 16
-bytes, and its filter. Loads of other threads find these elements in the first-level cache.
+bytes, and its filter. Other threads' loads of these elements hit the L1 cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def why_not(sums: Stage) -> str | None:
     """None where it sums over taps alone: each moves what is read along an axis of the results."""
     taps = {a.name for a in sums.reduced if a.extent > 1}
     if sums.reduce != "sum" or not taps or not threads.shareable(sums):
-        return "it is no sum of which neighbours read the same elements"
+        return "it is not a sum whose neighbours read the same elements"
     moving = {tap for read in threads.operands(sums) for i in read.indices for tap in _moved(sums, i.iterators) & taps}
     if moving != taps:
         return "it sums over more than the taps of a filter"
@@ -102,7 +102,7 @@ class Windows:
 
     def declines(self, plan: Plan, stage: Stage) -> str | None:
         sums = plan.part.reduction
-        return "it reduces nothing by itself" if sums is None else why_not(sums)
+        return "it has no reduction of its own" if sums is None else why_not(sums)
 
     def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
         return plan.tried(by_window)

@@ -1,0 +1,198 @@
+"""Scans: lanes of a warp scan a row together, and long rows in pieces, each continuing from the one before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from deepgen.compiler.rules import facts
+from deepgen.compiler.rules.gpu.groups import held_numbers, scans_rows
+from deepgen.compiler.rules.gpu.plan import BORDER, WIDEST, Plan, powers
+from deepgen.compiler.rules.template import covered, text, times
+from deepgen.compiler.schedule import steps as s
+from deepgen.compiler.schedule.stages import combined, identity
+from deepgen.operators.expr.index import iterator
+from deepgen.operators.expr.nodes import (
+    Axis,
+    Compare,
+    Const,
+    Expression,
+    Place,
+    Read,
+    Select,
+    Stage,
+    reads,
+    substituted,
+    walk,
+    with_reads,
+)
+from deepgen.targets import Gpu
+from deepgen.vocabulary import dtype
+
+_WARP, _USUAL_THREADS = 32, 128
+_SHORTEST = 64  # of pieces of a row that is scanned
+_LEAST_PIECE, _MULTIPLE, _WARPS = 512, 256, 32  # of numbers; warps of a multiprocessor
+
+
+class ScanRows:
+    """Lanes of a warp scan a row together in registers."""
+
+    name, exclusive, targets = "Scan-Rows", False, (Gpu,)
+
+    def declines(self, plan: Plan, stage: Stage) -> str | None:
+        scan = plan.part.scan
+        if scan is None or plan.reads_kept:
+            return "it has no scan" if scan is None else BORDER
+        return None if scans_rows(scan) else "it does not scan rows that lie together and that lanes have room for"
+
+    def apply(self, plan: Plan, stage: Stage) -> list[Plan]:
+        return plan.tried(_scanned)
+
+
+def _scanned(plan: Plan) -> None:
+    scan = plan.part.scan
+    assert scan is not None
+    name = plan.added_up(scan, "warp")
+    plan.restructure(*runs(scan, name))
+    by_lanes(plan, plan.stage(plan.part.last.name), plan.stage(name), reads(scan.value))
+
+
+def runs(scan: Stage, reader: str) -> tuple[s.Step, ...]:
+    """What a lane reads of a row at once, in registers."""
+    return tuple(s.CacheRead(r.tensor, _run(r), "register", (reader,)) for r in reads(scan.value))
+
+
+def by_lanes(plan: Plan, out: Stage, scan: Stage, operands: tuple[Read, ...]) -> None:
+    """`out` stores what `scan` gives; `operands` are what it read before these were copied."""
+    length = scan.axes[-1].extent
+    plan.names += ("scan_lanes",)
+    count = prod(axis.extent for axis in scan.axes[:-1])
+    widest = max(1, WIDEST // max(dtype(read.dtype).bytes for read in operands))
+    widths = [n for n in powers(max(widest, 2), 2) if length % n == 0] or [1]
+    each = plan.knob("each", widths, widths[-1])
+    teams = [n for n in powers(min(_WARP, -(-length // 2)), 2) if n <= _WARP]
+    covering = 1 << (-(-length // widths[-1]) - 1).bit_length()
+    team = plan.knob("team", teams, min(_WARP, max(2, covering)))
+    usual = _USUAL_THREADS // min(_WARP, max(2, covering))
+    rows = plan.knob("rows", [n for n in powers(64) if n < 2 * count], usual)
+    several = [n for n in (1, 2, 4) if scan.axes[-2].extent % n == 0]
+    iterations = plan.knob("turns", several, 1)
+    held = times([iterations, covered(length, times([team, each])), each])
+    plan.require(held <= held_numbers(scan) // _WARP, "a lane's numbers fit in its registers")
+    plan.require(times([team, rows]) <= plan.target.threads_per_block, "threads of a block")
+    plan.derive("threads", times([team, rows]))
+    loops = [axis.name for axis in out.axes]
+    if len(loops) < len(scan.axes):  # rows end within a piece
+        loops[-1:] = plan.split(out.name, loops[-1], (length,))
+    block, by_y, _ = plan.deal(out.name, loops[:-1], ("thread.y", rows), ("unroll", iterations))
+    plan.annotate(out.name, "block.x", block)
+    plan.deal(out.name, loops[-1:], ("thread.x", team), ("vector", each))
+    own, last = [axis.name for axis in scan.axes], len(scan.axes) - 1
+    own_places = [s.LayoutPlace[s.Number](last, 1, text(each))] if widths != [1] else []
+    lane = s.LayoutPlace(last, text(each), text(team))
+    order = (*s.whole(*range(last)), s.LayoutPlace(last, text(times([team, each]))), *own_places, lane)
+    plan.step(s.SetScope(scan.name, "warp"), s.Layout(scan.name, order))
+    plan.step(s.ComputeAt(scan.name, out.name, by_y))
+    _, lanes, _ = plan.deal(scan.name, own[-1:], ("thread.x", team), ("unroll", each))
+    for read in operands:
+        plan.step(s.ComputeAt(_run(read), scan.name, lanes))
+        plan.annotate(_run(read), "vector", f"a{len(read.indices) - 1}")
+
+
+def _run(read: Read) -> str:
+    return f"{read.tensor}.run"
+
+
+def scan_in_pieces(expression: Expression, gpu: Gpu) -> Expression | None:
+    """A scan of rows that are too long for lanes: in pieces, each continuing from the result of the one before. One
+    row is the only one of a matrix.
+
+    None of other expressions. Tensors may have a dimension more, for the same elements in the same order.
+    """
+    scans = [stage for stage in expression.stages if stage.scan]
+    out = expression.stages[-1]
+    if len(scans) != 1 or expression.outputs != (out.name,) or {*expression.stages} - {out} - {*scans}:
+        return None
+    (scan,) = scans
+    if scan.scan != scan.axes[-1].name or (out != scan and facts.fusible_consumer(expression, scan) != out):
+        return None
+    names = {stage: [axis.name for axis in stage.axes] for stage in (scan, out)}
+    plain = [(stage, read, [facts.plain(i) for i in read.indices]) for stage in names for read in reads(stage.value)]
+    if any(at != names[stage] for stage, _, at in plain) or any(map(_placed, names)):
+        return None
+    if len(scan.axes) == 1:
+        one = _as_matrix(expression)
+        return scan_in_pieces(one, gpu) or one
+    length, rows = scan.axes[-1].extent, scan.axes[:-1]
+    if length <= held_numbers(scan):
+        return None
+    pieces = [n for n in range(_SHORTEST, held_numbers(scan) // 2 + 1) if length % n == 0]
+    if pieces and length // pieces[-1] <= held_numbers(scan):
+        outer, inner = Axis("piece", length // pieces[-1]), Axis("place", pieces[-1])
+        return _in_pieces(expression, scan, out, (*rows, outer, inner))
+    return replace(expression, stages=_of_any_length(scan, out, gpu))
+
+
+def _as_matrix(expression: Expression) -> Expression:
+    """Of one row."""
+    row = Axis("row", 1)
+
+    def within(stage: Stage) -> Stage:
+        value = with_reads(stage.value, lambda read: replace(read, indices=(iterator(row.name), *read.indices)))
+        return replace(stage, axes=(row, *stage.axes), value=value)
+
+    tensors = tuple(replace(tensor, shape=(1, *tensor.shape)) for tensor in expression.tensors)
+    return replace(expression, tensors=tensors, stages=tuple(map(within, expression.stages)))
+
+
+def _of_any_length(scan: Stage, out: Stage, gpu: Gpu, level: str = "") -> tuple[Stage, ...]:
+    """The same where no pieces are equally long: the last one ends within a row."""
+    *rows, along = scan.axes
+    assert scan.reduce is not None
+    most = held_numbers(scan) // 2
+    wanted = prod(axis.extent for axis in scan.axes) // (gpu.multiprocessors * _WARPS)
+    count = -(-along.extent // min(most, max(_LEAST_PIECE, wanted)))
+    length = -(-along.extent // count // _MULTIPLE) * _MULTIPLE
+    outer, inner = Axis(f"piece{level}", -(-along.extent // length)), Axis(f"place{level}", length)
+    at, first, kind = tuple(iterator(axis.name) for axis in rows), identity(scan.reduce, scan.dtype), scan.dtype
+    piece, place = iterator(outer.name), iterator(inner.name)
+    whole = piece * length + place
+    inside = Compare("lt", Place(whole), Const(along.extent, "i64"))
+    value = Select(inside, substituted(scan.value, {along.name: whole}), first)
+    parts = Stage(f"{scan.name}.parts{level}", (*rows, outer), value, scan.reduce, (inner,))
+    before = Stage(
+        f"{scan.name}.before{level}", (*rows, outer), Read(parts.name, (*at, piece), kind), scan.reduce, (), outer.name
+    )
+    own = Stage(f"{scan.name}.own{level}", (*rows, outer, inner), value, scan.reduce, (), inner.name)
+    here = iterator(out.axes[-1].name)
+    later = Compare("le", Const(length, "i64"), Place(here))
+    start = Select(later, Read(before.name, (*at, here // length - 1), kind), first)
+    total = combined(scan.reduce, Read(own.name, (*at, here // length, here % length), kind), start)
+    result = total if out == scan else with_reads(out.value, lambda r: total if r.tensor == scan.name else r)
+    earlier = (before,) if outer.extent <= held_numbers(scan) else _of_any_length(before, before, gpu, f"{level}_")
+    return (parts, *earlier, own, Stage(out.name, out.axes, result))
+
+
+def _placed(stage: Stage) -> bool:
+    return any(isinstance(node, Place) for node in walk(stage.value))
+
+
+def _in_pieces(expression: Expression, scan: Stage, out: Stage, axes: tuple[Axis, ...]) -> Expression:
+    *rows, outer, inner = axes
+    assert scan.reduce is not None
+    at = tuple(iterator(axis.name) for axis in axes)
+
+    def cut(read: Read) -> Read:
+        return replace(read, indices=at)
+
+    value, kind = with_reads(scan.value, cut), scan.dtype
+    parts = Stage(f"{scan.name}.parts", (*rows, outer), value, scan.reduce, (inner,))
+    before = Stage(f"{scan.name}.before", (*rows, outer), Read(parts.name, at[:-1], kind), scan.reduce, (), outer.name)
+    own = Stage(f"{scan.name}.own", axes, value, scan.reduce, (), inner.name)
+    later = Compare("lt", Const(0, "i64"), Place(at[-2]))
+    start = Select(later, Read(before.name, (*at[:-2], at[-2] - 1), kind), identity(scan.reduce, kind))
+    total = combined(scan.reduce, Read(own.name, at, kind), start)
+    result = total if out == scan else with_reads(out.value, lambda r: total if r.tensor == scan.name else cut(r))
+    last = Stage(out.name, axes, result)
+    tensors = tuple(replace(t, shape=(*t.shape[:-1], outer.extent, inner.extent)) for t in expression.tensors)
+    return replace(expression, tensors=tensors, stages=(parts, before, own, last))
