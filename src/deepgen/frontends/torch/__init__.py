@@ -7,6 +7,9 @@ with deepgen.torch.use(library):
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from deepgen.vocabulary.errors import Missing, install_extra
 
 try:
@@ -18,6 +21,19 @@ from deepgen.frontends.torch.ops import OPS
 from deepgen.frontends.torch.recording import record
 from deepgen.frontends.torch.using import Use, patch, use
 
+if TYPE_CHECKING:
+    from deepgen.frontends.torch.tracing import Traced
+
 linear, mm, bmm, matmul, addmm = OPS.linear, OPS.mm, OPS.bmm, OPS.matmul, OPS.addmm
 
-__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "use"]
+__all__ = ["Use", "addmm", "bmm", "linear", "matmul", "mm", "patch", "record", "traced", "use"]
+
+
+def traced(module: Callable[..., Any], *inputs: Any) -> Traced:
+    """The operator that a module, or a function of tensors, computes of such inputs: dg.tune takes its `operator`.
+
+    Raises BadInput where there is none.
+    """
+    from deepgen.frontends.torch import tracing
+
+    return tracing.traced(module, *inputs)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from deepgen.frontends.torch.routes import Met
-from deepgen.frontends.torch.using import Use, use
+from deepgen.frontends.torch.using import Use
 from deepgen.libraries import Choice, Library
 from deepgen.libraries.entry import Entry
 from deepgen.operators import Operator
@@ -27,7 +27,7 @@ _SAMPLE = 0.02  # seconds of a sample: short runs are repeated until they take t
 _MOST_CALLS = 200
 EAGER, COMPILED, GRAPHS = "eager", "torch.compile", "CUDA graph"
 WITH = " + deepgen"
-_FAILS = {EAGER: "the model fails", COMPILED: "torch.compile fails; --no-compile leaves it out"}
+_FAILS = {EAGER: "the model fails", COMPILED: "torch.compile fails; skip it with --no-compile"}
 
 Run = Callable[[], Any]
 _Counts: TypeAlias = "tuple[dict[str, int], dict[str, int]]"
@@ -64,6 +64,7 @@ class ModelBench:
     met: tuple[Met, ...]
     # Where eager torch became slower: how many times as fast the model is with the kernel of one operator only.
     alone: tuple[tuple[str, Ratio], ...] = ()
+    unused: str = ""  # that nothing was called that the library has a kernel for
 
     def calls_of(self, operator: Operator) -> str:
         """How many calls of a run in eager torch kernels served; those that they gave back to torch are said."""
@@ -74,13 +75,13 @@ class ModelBench:
 
     @property
     def warning(self) -> str:
-        """What is slower with the library and which operators lose; empty where nothing is."""
+        """What is slower with the library and which operators lose, or that it has nothing for the model."""
         slower = [row for row in self.rows if row.slower]
         if not slower:
-            return ""
+            return self.unused
         rows = "; ".join(f"{row.name} reaches {row.faster.estimate:.2f} of {row.than}" for row in slower)
         lose = [f"{name} ({ratio.estimate:.2f} alone)" for name, ratio in self.alone if ratio.high < 1.0]
-        cause = f"Kernels that lose: {', '.join(lose)}." if lose else "No single operator's kernel loses beyond noise."
+        cause = f"Slower kernels: {', '.join(lose)}." if lose else "No single operator's kernel is slower beyond noise."
         return f"The library makes this model slower: {rows}. {cause if self.alone else ''}".rstrip()
 
     def to_json(self) -> JsonObject:
@@ -120,10 +121,10 @@ def bench(
 ) -> ModelBench:
     """Run what `make` gives in each way, interleaved and in another order each round."""
     if graphs and not torch.cuda.is_available():
-        raise Missing("a GPU that torch can use", blocks="--cuda-graphs replays graphs of one", remedy="Leave it out")
+        raise Missing("a GPU that torch can use", blocks="--cuda-graphs needs a GPU", remedy="Leave it out")
     with torch.no_grad():
         run = runnable(_of_the_users(make, "the function that makes the model fails"))
-        used = use(library)
+        used = Use(library, warns=False)
         ways = [_Way(EAGER, run), _with(used, run)]
         if compiled:
             # In the library's scope another graph is compiled: functions that it calls are others there.
@@ -154,14 +155,15 @@ def bench(
         rows.append(Row(way.name, tuple(samples[way.name]), ratio, than, far, *counts[way.name]))
     slower = next(row for row in rows if row.name == EAGER + WITH)
     served = {met.operator: None for met in used.met if met.operator.describe() in slower.served}
-    return ModelBench(tuple(rows), used.met, _alone(run, library, [*served], rounds) if slower.slower else ())
+    alone = _alone(run, library, [*served], rounds) if slower.slower else ()
+    return ModelBench(tuple(rows), used.met, alone, used.unused)
 
 
 def _alone(run: Run, library: Library, operators: Sequence[Operator], rounds: int) -> tuple[tuple[str, Ratio], ...]:
     """How many times as fast the model is where kernels serve one operator only, for each."""
     ratios = []
     for operator in operators:
-        ways = [_Way(EAGER, run), _with(use(_Only(library, operator), race=False), run)]  # type: ignore[arg-type]
+        ways = [_Way(EAGER, run), _with(Use(_Only(library, operator), race=False, warns=False), run)]  # type: ignore[arg-type]
         with torch.no_grad():
             samples = _timed([_often_enough(way) for way in ways], rounds)
         ratios.append((operator.describe(), paired_ratio(samples[EAGER], samples[EAGER + WITH])))
@@ -190,7 +192,7 @@ class _Only:
     def choose(self, operator: Operator, target: Target, among: tuple[str, ...] | None = None) -> Choice:
         if operator == self._operator:
             return self._library.choose(operator, target, among)
-        return Choice(operator, target, "none", None, None, None, "another operator is looked at")
+        return Choice(operator, target, "none", None, None, None, "another operator is being measured")
 
 
 def _counted(used: Use, run: Callable[[], T]) -> tuple[T, _Counts]:
@@ -225,13 +227,15 @@ def runnable(subject: Any) -> Run:
     if callable(subject):
         run: Run = subject
         return run
-    raise BadInput(f"it gave {type(subject).__name__}", allowed="(model, input, ...), or a function without arguments")
+    raise BadInput(
+        f"it returned {type(subject).__name__}", allowed="(model, input, ...), or a callable without arguments"
+    )
 
 
 def _timed(ways: Sequence[_Way], rounds: int) -> dict[str, list[float]]:
     def seconds(way: _Way) -> float:
         with way.within():
-            way.run()  # where torch's functions were just exchanged, Python looks all of them up anew
+            way.run()  # where torch's functions were just exchanged, Python looks all of them up again
             return _seconds(way.run, way.calls)
 
     timers = {way.name: partial(seconds, way) for way in ways}

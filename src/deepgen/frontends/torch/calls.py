@@ -1,23 +1,25 @@
 """Calls of torch's functions as operators: which product, convolution or normalisation a call computes, by its tensors.
 
-Only shapes, strides and formats are looked at, so tensors without memory, as compilers trace with, serve as well.
+Only shapes, strides and dtypes are used, so a compiler's fake tensors work as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from deepgen.frontends.torch import elements, products
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of, rows_of
-from deepgen.operators import Operator, softmax
+from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format_of, rows_of
+from deepgen.operators import Operator, attention, softmax
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import operator as named
 from deepgen.operators.named.convolutions import CHANNELS, IMAGES
 from deepgen.vocabulary import BadInput
+
+_ATTENDED = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def softmax_of(x: Any, dim: int | None = None, *_: Any, dtype: Any = None, **__: Any) -> Asked | None:
@@ -59,7 +61,7 @@ def convolution(
     return _convolved(x, weight, bias, options, groups)
 
 
-def conv_transpose2d(
+def transposed_convolution(
     x: Any,
     weight: Any,
     bias: Any = None,
@@ -70,7 +72,7 @@ def conv_transpose2d(
     dilation: Any = 1,
 ) -> Asked | None:
     options = {"stride": stride, "pad": padding, "dilation": dilation, "out_pad": output_padding}
-    return _convolved(x, weight, bias, options, groups) if x.dim() == 4 and groups == 1 else None
+    return _convolved(x, weight, bias, options, groups)
 
 
 def _aten_convolution(
@@ -85,8 +87,59 @@ def _aten_convolution(
     groups: int,
 ) -> Asked | None:
     if transposed:
-        return conv_transpose2d(x, weight, bias, stride, padding, out_pad, groups, dilation)
+        return transposed_convolution(x, weight, bias, stride, padding, out_pad, groups, dilation)
     return convolution(x, weight, bias, stride, padding, dilation, groups)
+
+
+def attention_of(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Asked | None:
+    """Of four dimensions. torch counts a query's place among keys from their beginning, deepgen from their end."""
+    if any(x.dim() != 4 or x.dtype != q.dtype or x.stride(3) != 1 for x in (q, k, v)) or q.dtype not in _ATTENDED:
+        return None
+    (batch, heads, queries, width), (_, kv_heads, keys, _) = q.shape, k.shape
+    same = k.shape[:3] == v.shape[:3] and (k.shape[0], k.shape[3]) == (batch, width)
+    if not same or (kv_heads != heads and not enable_gqa) or dropout_p or (is_causal and queries != keys):
+        return None
+    if attn_mask is not None and (attn_mask.dtype != q.dtype or attn_mask.dim() > 4):
+        return None
+    tensors, places = ((q, k, v), (0, 1, 2)) if attn_mask is None else ((q, k, v, attn_mask), (0, 1, 2, 3))
+
+    def make() -> Operator:
+        return attention(
+            batch, heads, queries, keys, width, kv_heads=kv_heads, v_width=v.shape[3], dtype=format_of(q),
+            causal=is_causal, scale=scale or 0.0, bias=attn_mask is not None,
+        )  # fmt: skip
+
+    return asked(make, tensors, places, (*q.shape[:3], v.shape[3]), q.dtype)
+
+
+def _attention_kernels() -> Iterator[tuple[Any, Reads]]:
+    """What torch dispatches for attention, by who computes it. Heads that share keys have come so far only grouped."""
+    plain = partial(attention_of, enable_gqa=True)
+    yield _ATEN.scaled_dot_product_attention.default, attention_of
+    yield (
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        lambda q, k, v, drop=0.0, causal=False, *, attn_mask=None, scale=None: plain(
+            q, k, v, attn_mask, drop, causal, scale
+        ),
+    )
+    yield (
+        _ATEN._scaled_dot_product_flash_attention.default,
+        lambda q, k, v, drop=0.0, causal=False, *_, scale=None: plain(q, k, v, None, drop, causal, scale),
+    )
+    for op in (_ATEN._scaled_dot_product_cudnn_attention, _ATEN._scaled_dot_product_efficient_attention):
+        yield (
+            op.default,
+            lambda q, k, v, bias, _, drop=0.0, causal=False, *__, scale=None: plain(q, k, v, bias, drop, causal, scale),
+        )
 
 
 # The functions that are looked at, by the names of deepgen's own operators.
@@ -96,7 +149,7 @@ KINDS: Mapping[str, Reads] = {
     "layer_norm": layer_norm,
     "rms_norm": rms_norm,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), convolution),
-    "conv_transpose2d": conv_transpose2d,
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), transposed_convolution),
     **elements.KINDS,
 }
 
@@ -122,6 +175,7 @@ ATEN: Mapping[Any, Reads] = {
         x, shape, weight, bias, eps
     ),
     _ATEN.convolution.default: _aten_convolution,
+    **dict(_attention_kernels()),
     **{
         op.default: rms_norm
         for op in (getattr(_ATEN, name, None) for name in ("rms_norm", "_fused_rms_norm"))
@@ -166,10 +220,10 @@ def _convolved(x: Any, weight: Any, bias: Any, options: Mapping[str, Any], group
     words |= {word: _each(value, dimensions) for word, value in options.items()}
     words |= {IMAGES: x.shape[0], "k": [*weight.shape[2:]], "dtype": format_of(x)}
     words |= dict(zip(_SPACE[dimensions], x.shape[2:], strict=True))
-    words |= {"CI": x.shape[1], "CO": weight.shape[int(transposed)]}
+    words |= {"CI": x.shape[1], "CO": weight.shape[1] * groups if transposed else weight.shape[0]}
     words |= {"epilogue": "bias"} if bias is not None else {}
     name = _named(words, groups, dimensions, transposed=transposed)
-    if name is None or x.shape[1] != weight.shape[1 - int(transposed)] * groups:
+    if x.shape[1] != (weight.shape[0] if transposed else weight.shape[1] * groups):
         return None
     if name == "depthwise_conv2d":
         filters = weight.view(weight.shape[0], *weight.shape[2:])
@@ -203,10 +257,11 @@ def _laid(x: Any, weight: Any, *, transposed: bool) -> tuple[Any, Any, dict[str,
     return (x.movedim(1, -1), weight.movedim(1, -1), words) if weight.is_contiguous(memory_format=form) else None
 
 
-def _named(words: dict[str, Any], groups: int, dimensions: int, *, transposed: bool) -> str | None:
+def _named(words: dict[str, Any], groups: int, dimensions: int, *, transposed: bool) -> str:
     """The operator; words that it does not have are left out."""
     if transposed or dimensions != 2:
-        return ("conv_transpose2d" if transposed else f"conv{dimensions}d") if groups == 1 else None
+        words["groups"] = groups
+        return f"conv_transpose{dimensions}d" if transposed else f"conv{dimensions}d"
     if groups == words["CI"] == words["CO"] and groups > 1 and words["layout"] == "nchw":
         words[CHANNELS] = words.pop("CI")
         del words["CO"]

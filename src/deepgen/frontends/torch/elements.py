@@ -1,9 +1,9 @@
-"""Operators on elements as expressions: sums, products, quotients, activations, and two tensors after each other.
+"""Elementwise operators as expressions: sums, products, quotients, activations, and concatenation of two tensors.
 
-torch is fast where all tensors are contiguous. Where they are views (transposed, slices, the same for all rows) it
-reads memory at a third of its rate, and so it does where a scale of another format lies on the GPU. The expression of
-such a call has the axes of its result in the order in which that lies in memory, as few as possible. What is read is
-one line of memory, from the first to the last element of the view: strides are part of the expression.
+torch is fast where all tensors are contiguous. Where they are views (transposed, sliced, broadcast) it reaches a third
+of the memory bandwidth; also where a scale of another dtype is on the GPU. The expression of such a call has the axes
+of its result in memory order, as few as possible. A view is read as one line of memory, from its first to its last
+element: strides are part of the expression.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of
-from deepgen.operators.expr.builder import compute, expression, tensor
+from deepgen.frontends.torch.products import FLOATS, Asked, Reads, asked, format_of
+from deepgen.operators.expr.builder import compute, expression, tensor, where
 from deepgen.operators.expr.elements import Element, Operand
-from deepgen.operators.expr.functions import where
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named.base import ACTIVATIONS
 
 LEAST = 1 << 15  # elements: what has fewer is torch's at once
-LARGE = 1 << 20  # elements: eager calls with fewer wait for the processor, not for the GPU
+LARGE = 1 << 20  # elements: eager calls with fewer wait for the CPU, not for the GPU
 
 _ATEN = torch.ops.aten
 _WIDE = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64"}  # format of elements -> that of arithmetic
@@ -43,7 +42,7 @@ _Reads: TypeAlias = "Callable[[Sequence[Any]], Element]"  # what reads an elemen
 
 def _binary(kind: str, a: Any, b: Any, **named: Any) -> Asked | None:
     """Of two tensors of one format, or of a tensor and a number in memory, which may have another one. The first is as
-    large as the result: calls are told apart by its size."""
+    large as the result: calls are distinguished by its size."""
     if named.get("alpha", 1) != 1 or len(named) > ("alpha" in named) or not _large(a, b):
         return None
     operands = (a, b)
@@ -202,7 +201,7 @@ def _is_number(one: Any) -> bool:
 
 def _stays_wide(kind: str, place: int, one: Any) -> bool:
     """Whether a number of another format is not rounded to that of the result before the arithmetic. torch rounds it,
-    but for factors and divisors on processors."""
+    but for factors and divisors on CPUs."""
     return kind in ("mul", "div") and place == 1 and _is_number(one) and one.device.type == "cpu"
 
 

@@ -1,7 +1,7 @@
-"""Functions in place of torch's: the same arguments and results, by a kernel of a library where that is faster.
+"""Replacements for torch's functions: same arguments and results, by a library's kernel where that is faster.
 
-They are called once for each layer of a model, and torch's own take a few microseconds. So who serves a kind of call
-is decided once and found again by one check of its tensors, at the place where such a call was met.
+They are called once for each layer of a model, and torch's own take a few microseconds. So the implementation for a
+kind of call is chosen once, cached at the call site, and found again by one check of its tensors.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 from torch.autograd import forward_ad
 
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
-from deepgen.frontends.torch.guards import Check, Looks, check_of, modes, watched
 from deepgen.frontends.torch.ops import OPS, TORCHS
-from deepgen.frontends.torch.race import PLAIN
+from deepgen.frontends.torch.race import PLAIN, Check, Looks, check_of, modes, watched
 from deepgen.frontends.torch.routes import Router, Table
 
 GRADIENT = 50e-6  # seconds that a call with gradients costs more, which torch computes in C++
@@ -41,7 +40,7 @@ Run: TypeAlias = "Callable[..., Any]"
 # parameter, mostly: it is only a hint, as another tensor may have that number later.
 Places: TypeAlias = "dict[Any, tuple[tuple[Check, Run | None], ...]]"
 
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d")
+CONVOLUTIONS = tuple(f"{kind}{n}d" for kind in ("conv", "conv_transpose") for n in (1, 2, 3))
 
 
 def _filtered(args: Sequence[Any]) -> tuple[Any, ...]:
@@ -76,7 +75,7 @@ class _Calls:
         self._table: Table = {}
         self.places: tuple[Places, Places] = ({}, {})  # while gradients are not enabled, and while they are
         # Calls that are torch's, by their second tensor, a weight mostly: how many elements the first one has. Nothing
-        # else is looked at: torch's own function is right for all tensors.
+        # else is looked at: torch's own function is correct for all tensors.
         self.torchs_own: dict[int, tuple[ref[Any], tuple[int, ...]]] = {}
 
     def slowly(
@@ -221,7 +220,7 @@ class Elements:
 
     Models call these most, and mostly with little to do or with a shape that is new, as a cache that grows has. Kernels
     are made for one shape, so calls are looked at only where the result may have as many elements as that of a kernel.
-    A look takes the processor's time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
+    A look takes CPU time. Where a GPU waits for it, on `small` sizes, only the first calls are looked at,
     so that kernels are ready, and then those that become part of a CUDA graph: replays call nothing. And where kernels
     save less than the looks at other calls of Python's operators take, `looks` gives these up.
     """

@@ -1,9 +1,9 @@
-"""torch.compile: products of a compiled graph become deepgen's where a kernel is faster, without a break in the graph.
+"""torch.compile: replaces products in a compiled graph by deepgen's where a kernel is faster, without graph breaks.
 
-Traced functions call torch's own, so that every graph is the usual one. When Inductor gets it, with the shapes known,
-single products are exchanged. Its generated code calls them as it calls torch's: by one function for each kernel, with
-`out=`. The tensors are as they were when the graph was compiled, so nothing is looked up but the kernel's binding to a
-thread, and nothing checked but where the tensors lie.
+Traced functions call torch's own, so that every graph is the usual one. When Inductor gets it, with known shapes,
+single products are replaced. Its generated code calls them like torch's: one function for each kernel, with `out=`.
+The tensors are as they were when the graph was compiled, so the only lookup is the kernel's binding to a thread, and
+the only check is of addresses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from deepgen.frontends.torch.guards import View, Views, viewed
 from deepgen.frontends.torch.ops import OPS, TORCHS, scaled_mm, two_scales_mm
 from deepgen.frontends.torch.products import torch_scaled_mm
-from deepgen.frontends.torch.race import calling, elsewhere, made_real
+from deepgen.frontends.torch.race import View, Views, calling, elsewhere, made_real, viewed
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router
 from deepgen.frontends.torch.scaled import PRODUCT, Factors, by_scales
 
@@ -250,7 +249,7 @@ def _register() -> None:
 
 
 def _whole(tensor: Any) -> Any:
-    """The tensor of which another is a view from its first element on; None where it is no such view.
+    """The tensor of which another is a view from its first element on; None where it is not such a view.
 
     Kernels are told addresses, so nothing need make the view in each call.
     """
@@ -279,7 +278,7 @@ def _is_input(tensor: Any) -> bool:
 
 
 def extern(kind: str, route: Route, rest: tuple[Any, ...], views: Views) -> Any:
-    """A function of Inductor's for one route. `rest`: the arguments that are no tensors."""
+    """A function of Inductor's for one route. `rest`: the arguments that are not tensors."""
     from torch._inductor.select_algorithm import ExternKernelChoice
 
     key = (kind, route, views)
@@ -319,8 +318,8 @@ def call_of(kind: str, route: Route, rest: tuple[Any, ...], views: Views = (None
 def costs(kind: str, route: Route, args: tuple[Any, ...]) -> str:
     """Why compiled code had better call torch, where nothing replays it: empty where a kernel pays.
 
-    That is a question on GPUs only, whose work and the processor's overlap. It is decided as for eager code, with the
-    processor's times of these calls in place of eager ones.
+    That is a question on GPUs only, whose work and the CPU's overlap. It is decided as for eager code, with the
+    CPU's times of these calls in place of eager ones.
     """
     if route.raced is None or route.raced.calling is None:
         return ""
@@ -332,7 +331,7 @@ def costs(kind: str, route: Route, args: tuple[Any, ...]) -> str:
 
 
 def _timed(kind: str, route: Route, args: tuple[Any, ...]) -> tuple[float, float]:
-    """Seconds of the processor's for a call by compiled code, ours and torch's, with the memory that it takes."""
+    """Seconds of the CPU's for a call by compiled code, ours and torch's, with the memory that it takes."""
     real = made_real(args)
     rest = tuple(arg for arg in args if not isinstance(arg, torch.Tensor))
     sets = cycle([[arg for arg in some if isinstance(arg, torch.Tensor)] for some in (real, elsewhere(real))])

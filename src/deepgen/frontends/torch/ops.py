@@ -1,7 +1,7 @@
-"""Operators of torch's own kind, `torch.ops.deepgen.*`: for autograd, torch.compile and torch.export.
+"""Registered torch operators, `torch.ops.deepgen.*`: for autograd, torch.compile and torch.export.
 
-They mean what torch's functions of the same names mean. What runs is decided by the library in use when they are
-called; without one it is torch.
+They have the semantics of torch's functions of the same names. The library in use at the time of the call decides what
+runs; without one it is torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TORCHS: Mapping[str, Callable[..., Any]] = {
     "scaled_mm": torch._scaled_mm,
     **{kind: getattr(torch, kind) for kind in ("add", "sub", "mul", "div", "neg", "cat")},
     "silu": F.silu,
-    **{kind: getattr(torch, kind) for kind in ("conv1d", "conv2d", "conv3d", "conv_transpose2d")},
+    **{kind: getattr(torch, kind) for kind in (f"{one}{n}d" for one in ("conv", "conv_transpose") for n in (1, 2, 3))},
 }
 IN_USE: dict[str, Callable[..., Any]] = {}  # the functions of the library in use
 

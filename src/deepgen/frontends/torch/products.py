@@ -1,17 +1,18 @@
-"""Calls of torch's functions that multiply matrices, as one operator: in whichever layout these lie in memory."""
+"""Maps torch calls to deepgen operators; and matrix products in any layout."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
-from deepgen.frontends.torch.asked import FLOATS, Asked, Reads, asked, format_of, rows_of
 from deepgen.operators import Gemm, Operator, gemm
+from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.dtypes import our_name
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -80,7 +81,7 @@ def torch_scaled_mm(
 
 
 def kinds_of(operator: Operator) -> tuple[str, ...]:
-    """The functions that an operator may serve; none where it is no product."""
+    """The functions that an operator may serve; none where it is not a product."""
     if not isinstance(operator, Gemm):
         return ()
     return ("linear", "mm", "bmm", "matmul", "addmm") if operator.scales == "none" else ("scaled_mm",)
@@ -162,3 +163,54 @@ def _matrices(x: Any) -> Any:
     if x.is_contiguous():
         return x.view(shape)
     return x.mT.view(shape[0], shape[2], shape[1]).mT if x.mT.is_contiguous() else None
+
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+Reads = Callable[..., "Asked | None"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call computes.
+
+    `tensors` are those that the operator reads, in its order, as views of the call's own memory in the operator's
+    shapes. `places` says which arguments of the call they are.
+    """
+
+    operator: Operator
+    tensors: tuple[Any, ...]
+    places: tuple[int, ...]
+    shape: tuple[int, ...]  # of the result
+    dtype: Any
+    strides: tuple[int, ...] | None = None  # of the result, where it is not contiguous
+
+
+def asked(
+    make: Callable[[], Operator],
+    tensors: tuple[Any, ...],
+    places: tuple[int, ...],
+    shape: Sequence[int],
+    dtype: Any,
+    strides: tuple[int, ...] | None = None,
+) -> Asked | None:
+    """Sizes that are not numbers, as compilers have them for shapes that may change, are no operator's."""
+    sizes = (*shape, *(size for tensor in tensors for size in tensor.shape))
+    if not all(type(size) is int for size in sizes) or 0 in sizes:
+        return None
+    try:
+        return Asked(make(), tensors, places, tuple(shape), dtype, strides)
+    except BadInput:
+        return None
+
+
+def format_of(tensor: Any) -> str:
+    return our_name(str(tensor.dtype).rpartition(".")[2])
+
+
+def rows_of(x: Any) -> Any:
+    """All but the last dimension as one; None where that needs a copy."""
+    if x.dim() < 1:
+        return None
+    if x.dim() == 2:
+        return x
+    return x.view(prod(x.shape[:-1]), x.shape[-1]) if x.is_contiguous() else None

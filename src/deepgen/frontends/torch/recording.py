@@ -25,7 +25,7 @@ _EMPTY = 9  # pairs of events with nothing between them
 
 
 class Recording:
-    """What was recorded, once the block is left."""
+    """The recording, available once the block has ended."""
 
     def __init__(self) -> None:
         self._work: RecordedWork | None = None
@@ -49,9 +49,9 @@ class Recording:
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Record what runs in the block, on this thread, forward and backward; what is compiled runs elsewhere.
+    """Record the operators that run in the block on this thread, forward and backward, but not compiled code.
 
-    Each operator is timed on its own. Run the model once before: what is slow only the first time would be recorded.
+    Each operator is timed on its own. Run the model once before, so that first-call costs are not recorded.
     """
     recording, recorder = Recording(), _Recorder()
     with _Whole(recorder), recorder:

@@ -1,11 +1,13 @@
-"""Which calls of torch go to which kernels: decided when a kind of call is first met, by times.
+"""Routes torch calls to kernels: decided by times when a kind of call is first seen.
 
-A kind is what a kernel depends on: the shapes, strides, formats and devices of a call's tensors.
+A kind is what a kernel depends on: the shapes, strides, dtypes and devices of a call's tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import c_uint64
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from math import inf
@@ -16,10 +18,21 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from deepgen import targets
-from deepgen.frontends.torch.asked import Asked, Reads
 from deepgen.frontends.torch.calls import KINDS
-from deepgen.frontends.torch.guards import Views, contiguous, viewed
-from deepgen.frontends.torch.race import PLAIN, TorchRace, elsewhere, lend, made_real, race, race_for_cores, several
+from deepgen.frontends.torch.products import Asked, Reads
+from deepgen.frontends.torch.race import (
+    PLAIN,
+    TorchRace,
+    Views,
+    contiguous,
+    elsewhere,
+    lend,
+    made_real,
+    race,
+    race_for_cores,
+    several,
+    viewed,
+)
 from deepgen.libraries import Library
 from deepgen.operators import Operator
 from deepgen.operators.filling import INF, NAN
@@ -41,8 +54,13 @@ _MOST = 1000  # threads and streams that a route is ready for at a time
 class Calls:
     """How many calls of one kind a kernel served, and how many it gave back to torch. Replays of graphs do not show."""
 
-    served: int = 0
+    in_python: int = 0  # served
     refused: int = 0
+    in_c: c_uint64 = field(default_factory=c_uint64)  # served, by dispatch.cpp
+
+    @property
+    def served(self) -> int:
+        return self.in_python + self.in_c.value
 
 
 @dataclass(frozen=True)
@@ -72,19 +90,19 @@ class Won:
 class Route:
     """A kernel for one kind of call. `gain`: the seconds that a call takes less than torch's.
 
-    `called`: it serves calls. Where these take the processor longer than torch's, it serves only graphs of the GPU's,
+    `called`: it serves calls. Where these take the CPU longer than torch's, it serves only graphs of the GPU's,
     whose replays call nothing, and compiled code where its shorter way to call it pays. `captured`: it serves graphs.
     """
 
     __slots__ = (
-        "_align", "_device", "_dtype", "_fires", "_for_graphs", "_loaded", "_others", "_places", "_read", "_shape",
-        "called", "calls", "captured", "gain", "make", "on_gpu", "raced", "strides",
+        "_device", "_dtype", "_fires", "_for_graphs", "_loaded", "_others", "_read", "align", "called", "calls",
+        "captured", "gain", "make", "on_gpu", "places", "raced", "shape", "strides",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, read: Reads, won: Won, args: tuple[Any, ...]) -> None:
         self._others = tuple(None if place in asked.places else arg for place, arg in enumerate(args))
-        self._shape, self._dtype, self._places, self._read = asked.shape, asked.dtype, asked.places, read
-        self._loaded, self._align, self.calls = won.kernel, won.kernel.align, won.calls
+        self.shape, self._dtype, self.places, self._read = asked.shape, asked.dtype, asked.places, read
+        self._loaded, self.align, self.calls = won.kernel, won.kernel.align, won.calls
         self.gain, self.raced = won.gain, won.raced
         self.called, self.captured = (True, True) if won.raced is None else (won.raced.called, won.raced.won)
         self._device = asked.tensors[0].get_device()
@@ -105,12 +123,20 @@ class Route:
         if result is None:
             self.calls.refused += 1
         else:
-            self.calls.served += 1
+            self.calls.in_python += 1
         return result
+
+    def ready(self, args: tuple[Any, ...] | None = None) -> Fire | None:
+        """What carries out calls on this thread. With `args`, a call with these is made first where there was none."""
+        stream = _stream(self._device) if self.on_gpu else 0
+        if args is not None and self._place(stream) not in self._fires:
+            with suppress(RuntimeError, BadInput):
+                self._meet(args, stream, None)
+        return self._fires.get(self._place(stream))
 
     @property
     def saves(self) -> float:
-        """The seconds that a call takes less, at most: on the GPU, or of the processor's time. Where the gain is not
+        """The seconds that a call takes less, at most: on the GPU, or of the CPU time. Where the gain is not
         known, nothing costs more.
         """
         calling = self.raced.calling if self.raced is not None else None
@@ -127,7 +153,7 @@ class Route:
         It takes the tensors that the operator reads, in its order, up to three. `fitting`: `out` is known to fit.
         `views`: what the first two tensors are views of is given in their places.
         """
-        device, on_gpu, fires, align, make = self._device, self.on_gpu, self._fires, self._align, self.make
+        device, on_gpu, fires, align, make = self._device, self.on_gpu, self._fires, self.align, self.make
         by_stream, fits, calls = self._by_stream, self._fits, self.calls
 
         def run(a: Any, b: Any = None, c: Any = None, out: Any = None) -> Any:
@@ -159,7 +185,7 @@ class Route:
             except BadInput:  # `out` overlaps what is read
                 calls.refused += 1
                 return None
-            calls.served += 1
+            calls.in_python += 1
             return out
 
         return run
@@ -173,7 +199,7 @@ class Route:
     def _whole(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of a call with these tensors."""
         args = [*self._others]
-        for place, tensor in zip(self._places, tensors, strict=False):
+        for place, tensor in zip(self.places, tensors, strict=False):
             args[place] = tensor
         return tuple(args)
 
@@ -190,9 +216,9 @@ class Route:
             out = self.make()
         elif not self._fits(out):
             return None
-        at = (*[args[place].data_ptr() for place in self._places], out.data_ptr())
+        at = (*[args[place].data_ptr() for place in self.places], out.data_ptr())
         for address in at:
-            if address % self._align:
+            if address % self.align:
                 return None
         fire(at, stream)
         return out
@@ -200,7 +226,7 @@ class Route:
     def _fits(self, out: Any) -> bool:
         return (
             type(out) in PLAIN
-            and out.shape == self._shape
+            and out.shape == self.shape
             and out.dtype is self._dtype
             and out.get_device() == self._device
             and not out.requires_grad
@@ -213,7 +239,7 @@ class Route:
         not be replayed at the same time.
         """
         asked = self._read(*args)
-        if asked is None or any(tensor.data_ptr() % self._align for tensor in asked.tensors):
+        if asked is None or any(tensor.data_ptr() % self.align for tensor in asked.tensors):
             return None
         if out is not None and not self._fits(out):
             return None
@@ -228,12 +254,15 @@ class Route:
             if len(self._fires) >= _MOST:
                 self._fires.clear()
             self._fires[self._place(stream)] = fire
-        result = result.as_strided(self._shape, self.strides)
+        result = result.as_strided(self.shape, self.strides)
         return result if out is None else out.copy_(result)
 
 
 Table: TypeAlias = "dict[Any, Route | None]"
-Door: TypeAlias = "Callable[[Route], Callable[..., Any]]"
+Run: TypeAlias = "Callable[..., Any]"
+Door: TypeAlias = "Callable[[Route], Run]"
+# Takes as long as a call by a function of ours, which finds the route first.
+_STRAIGHT: Door = lambda route: lambda *args: route.run(args)  # noqa: E731
 
 
 class Router:
@@ -247,6 +276,9 @@ class Router:
         self._lock = renewed_lock()
         self._decider: int | None = None
         self.met: list[Met] = []
+        self.has_kernels = False  # whether a call was met that the library has a kernel for
+        # A function, such that torch's own kernels serve all that it calls.
+        self.alone: Callable[[Run], Run] = lambda function: function
 
     @property
     def deciding(self) -> bool:
@@ -254,13 +286,14 @@ class Router:
         return self._decider == get_ident()
 
     def route(
-        self, kind: str, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door | None = None
+        self, kind: str, args: tuple[Any, ...], torchs: Run, door: Door | None = None, read: Reads | None = None
     ) -> Route | None:
         """The kernel for calls like this one; None: torch is to serve them.
 
-        `torchs` is torch's own function. `door` gives what calls by a route run, where that is more than its kernel.
+        `torchs` is torch's own function. `door` gives what calls by a route run, where that is more
+        than its kernel. `read`: which operator a call is, of kinds that `calls` does not name.
         """
-        read = KINDS[kind]
+        read = read or KINDS[kind]
         asked = read(*args)
         if asked is None:
             return None
@@ -273,7 +306,7 @@ class Router:
                 if key not in self._winners:
                     self._decider = get_ident()
                     try:
-                        decided = self._decide(asked, read, args, torchs, door or _straight)
+                        decided = self.alone(self._decide)(asked, read, args, torchs, door or _STRAIGHT)
                     finally:
                         self._decider = None
                     self._winners[key] = decided if isinstance(decided, Won) else None
@@ -291,9 +324,7 @@ class Router:
             if met.calls is route.calls and why not in met.why:
                 self.met[place] = replace(met, why=f"{met.why}; {why}")
 
-    def _decide(
-        self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Callable[..., Any], door: Door
-    ) -> Won | str:
+    def _decide(self, asked: Asked, read: Reads, args: tuple[Any, ...], torchs: Run, door: Door) -> Won | str:
         """The kernel, or why torch serves."""
         device = asked.tensors[0].device
         target = self._target(device)
@@ -302,17 +333,18 @@ class Router:
         choice = self._library.choose(asked.operator, target, TORCH)
         if choice.entry is None:
             return choice.reason
+        self.has_kernels = True
         if lost := choice.entry.properties.loses():
-            return f"the kernel does not keep {' and '.join(lost)} as torch does"
+            return f"the kernel does not handle {' and '.join(lost)} as torch does"
         if untried := choice.entry.properties.untried(_kept_by_torch(asked.operator)):
-            return f"the kernel was not tried with {' and '.join(untried)}: `deepgen retest`, and add it again"
+            return f"the kernel was not tested with {' and '.join(untried)}: run `deepgen retest` and add it again"
         theirs = [one.seconds for one in choice.considered if one.name in TORCH and one.seconds is not None]
         gain = min(theirs) - choice.seconds if theirs and choice.seconds is not None else inf
         try:
             kernel = choice.load()
             if not isinstance(kernel, Loaded):
                 return choice.reason
-            library = Won(kernel, gain, "by the times that the library has")
+            library = Won(kernel, gain, "according to the library's times")
             if gain < 0.0 and (capturing(device) or not self._race):
                 return choice.reason  # to a library, ours is as fast within the noise; here nothing may be slower
             lent = device.type == "cpu" and lend(kernel)
@@ -322,7 +354,7 @@ class Router:
                 real = made_real(args)
                 route = Route(asked, read, replace(library, calls=Calls()), args)  # trials are not counted
                 if route.run(real) is None:
-                    return "the kernel needs tensors that are dense or better aligned"
+                    return "the kernel needs dense or better aligned tensors"
                 if not self._race:
                     return library
                 tensors = cycle((real,) if device.type == "cpu" else (real, elsewhere(real)))
@@ -354,10 +386,6 @@ def _kept_by_torch(operator: Operator) -> tuple[str, ...]:
 def _crowds(entry: Any, device: Any, lent: bool) -> bool:
     """Whether a library's kernel and torch both have several threads; it may where its config does not tell."""
     return device.type == "cpu" and not lent and several() and getattr(entry, "config", {}).get("THREADS") != 1
-
-
-def _straight(route: Route) -> Callable[..., Any]:
-    return lambda *args: route.run(args)  # as long as a call by a function of ours, which finds the route first
 
 
 def capturing(device: Any) -> bool:

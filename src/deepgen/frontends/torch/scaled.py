@@ -1,4 +1,4 @@
-"""A function in place of torch._scaled_mm: products of 8-bit floats, with one factor for each of the two matrices."""
+"""A replacement for torch._scaled_mm: products of 8-bit floats, with one scale for each of the two matrices."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch.autograd import forward_ad
 
 from deepgen.frontends.torch.functions import Places, Run, remember
-from deepgen.frontends.torch.guards import modes, watched
 from deepgen.frontends.torch.ops import TORCHS
-from deepgen.frontends.torch.race import PLAIN
+from deepgen.frontends.torch.race import PLAIN, modes, watched
 from deepgen.frontends.torch.routes import LAUNCH, Route, Router, capturing_now
 
 SCALED_MM = TORCHS["scaled_mm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 
-from deepgen.frontends.torch import functions, inductor
+from deepgen.frontends.torch import dispatching, functions, inductor
 from deepgen.frontends.torch.calls import kinds_of
 from deepgen.frontends.torch.elements import LARGE, LEAST, size_of
 from deepgen.frontends.torch.elements import TENSORS as ELEMENTS
@@ -53,21 +54,32 @@ _OLDER = ((torch.jit, "trace"), (torch.jit, "script"))
 _SCRIPT = torch.jit.script
 # The compiler tells functions apart by their code objects: what it compiled with the kernels of one library is not for
 # another. Libraries have their own, which last, so that what is compiled with one stays so when that is used again.
-_CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType], CodeType]] = WeakKeyDictionary()
-_GIVEN_UP = "tensors' own methods are torch's again: looking at all calls took longer than this saved"
+# Functions of torch's in C have none: there it is another object of the same function.
+_CODES: WeakKeyDictionary[Any, dict[tuple[bool, CodeType | str], Any]] = WeakKeyDictionary()
+_COMPILED = ("linear", "mm", "bmm", "matmul", "addmm")  # what kernels serve in compiled code
+_GIVEN_UP = "patches of Tensor methods are removed: inspecting every call cost more than it saved"
+_entered: list[Any] = []  # what is in use, one at most
 _GRAPH, _CAPTURES = torch.cuda.CUDAGraph, ("capture_begin", "capture_end")
 
 
 class Use:
     """A library in use, in the whole process, until it is left."""
 
-    def __init__(self, library: Library, *, race: bool = True) -> None:
+    def __init__(self, library: Library, *, race: bool = True, warns: bool = True) -> None:
+        """`warns`: where nothing was called that the library has a kernel for, once it is left."""
         if not callable(getattr(library, "choose", None)):
-            raise BadInput(f"{library!r} is not a library", allowed="what deepgen.library(path) gives")
-        self._router = Router(library, race=race)
+            raise BadInput(f"{library!r} is not a library", allowed="pass the result of deepgen.library(path)")
+        self._router, self._library, self._warns = Router(library, race=race), library, warns
         kinds = _kinds(library)
+        in_c = kinds & dispatching.KINDS if _on_cpu(library) else set()
+        core = dispatching.core() if in_c else None
+        self._dispatch = None if core is None else dispatching.Dispatch(self._router, in_c)
+        in_c = set() if core is None else in_c
+        kinds -= in_c
         self._functions = {kind: function for kind, function in _functions(self._router).items() if kind in kinds}
-        self._placed = [(*place, function) for kind, function in self._functions.items() for place in _PLACES[kind]]
+        self._placed: list[tuple[Any, str, Any]] = [
+            (*place, function) for kind, function in self._functions.items() for place in _PLACES[kind]
+        ]
         self._given_up: set[str] = set()  # kinds whose methods of tensors are torch's own again
         self._elements = {}
         for kind, (sizes, small) in _sizes(library).items():
@@ -79,6 +91,11 @@ class Use:
         codes = _CODES.setdefault(library, {})
         for *_, function in self._placed:
             function.__code__ = codes.setdefault((race, function.__code__), function.__code__.replace())
+        for owner, name in (place for kind in _COMPILED if kind in in_c for place in _PLACES[kind]):
+            if owner is not torch.Tensor:
+                self._placed.append(
+                    (owner, name, codes.setdefault((race, name), dispatching.core().again(TORCHS[name])))
+                )
         if self._elements:
             self._placed += [(_GRAPH, name, self._told_of(name)) for name in _CAPTURES]
         self._before: list[tuple[Any, str, Any]] = []  # what stood where our functions stand
@@ -88,19 +105,36 @@ class Use:
 
     @property
     def met(self) -> tuple[Met, ...]:
-        """What was called, whether a kernel of the library serves it, and why."""
+        """What was called, whether a kernel of the library is used for it, and why."""
         return tuple(
             replace(met, why=f"{met.why}; {_GIVEN_UP}") if met.ours and self._is_given_up(met.operator) else met
             for met in self._router.met
         )
 
+    @property
+    def unused(self) -> str:
+        """What to say where nothing was called that the library has a kernel for; empty elsewhere."""
+        names = dict.fromkeys(entry.operator.describe() for entry in getattr(self._library, "list", tuple)())
+        if self._router.has_kernels or not names:
+            return ""
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return (
+            f"No call was met that the library has a kernel for: {', '.join([*names][:3])}{more}. Layers with a path "
+            "of their own inside torch, code that was compiled before, and other sizes do not reach its kernels."
+        )
+
     def __enter__(self) -> Use:
-        if IN_USE:
-            raise BadInput("a library is in use already", allowed="one at a time: leave it first, or merge the two")
+        if _entered:
+            raise BadInput(
+                "a library is in use already", allowed="only one at a time: leave it first, or merge the two"
+            )
         if inductor.loaded():
             self._with_compiler()
         self._put()
+        if self._dispatch is not None:
+            self._dispatch.open()
         IN_USE.update(self._functions)
+        _entered.append(self)
         return self
 
     def _put(self) -> None:
@@ -192,11 +226,17 @@ class Use:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._warns and kind is None and (unused := self.unused):
+            self._warns = False  # from now on
+            warnings.warn(unused, UserWarning, stacklevel=2)
 
     def close(self) -> None:
-        """Leave it: torch's functions are as they were before."""
+        """Restore torch's own functions."""
         if not self._before:
             return
+        if self._dispatch is not None:
+            self._dispatch.close()
+        _entered.remove(self)
         IN_USE.clear()
         if self._leave is not None:
             self._leave()
@@ -204,12 +244,12 @@ class Use:
         self._put_back()
 
     def __str__(self) -> str:
-        """A table of what was met, with the calls that kernels served."""
+        """A table of the calls seen so far, with the number that kernels handled."""
         rows = [
             f"{'deepgen' if met.ours else 'torch':8} {met.calls.served or '':>8} {met.operator.describe():48} {met.why}"
             for met in self.met
         ]
-        return "\n".join(rows) if rows else "nothing was called yet"
+        return "\n".join(rows) if rows else "no calls yet"
 
 
 def _restore(owner: Any, name: str, before: Any) -> None:
@@ -221,18 +261,25 @@ def _restore(owner: Any, name: str, before: Any) -> None:
 
 
 def use(library: Library, *, race: bool = True) -> Use:
-    """Torch's functions by kernels of a library, as a context manager.
+    """Replace torch's functions by a library's kernels, as a context manager.
 
-    A kind of call, by its shapes, strides and formats, goes to a kernel where the library has one that was faster than
-    torch when it was tuned. With `race`, both are also timed when a kind is first met, on the call's own tensors, and
-    torch keeps what is not slower.
+    A kind of call, by its shapes, strides and dtypes, goes to a kernel if the library has one that was faster than
+    torch when it was tuned. With `race`, both are also timed when a kind is first seen, on the call's own tensors, and
+    torch keeps the calls where it is not slower.
     """
     return Use(library, race=race)
 
 
 def patch(library: Library, *, race: bool = True) -> Use:
-    """The same from now on, until `close` of what is returned is called."""
+    """The same from now on, until `close` is called on the returned object."""
     return Use(library, race=race).__enter__()
+
+
+def _on_cpu(library: Library) -> bool:
+    """Whether no kernel of a library runs on a GPU that is here."""
+    listed = getattr(library, "list", None)
+    targets = [] if listed is None else [getattr(entry, "target", None) for entry in listed()]
+    return not torch.cuda.is_available() or all(target is not None and target.runner == "cpu" for target in targets)
 
 
 def _kinds(library: Library) -> set[str]:
