@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from deepgen.frontends.api import judge, tune
     from deepgen.kernels.own import constant, inout, input, kernel, launch, output, scalar, texture, workspace
     from deepgen.libraries import NotServed, library
-    from deepgen.operators import Conv2d, Gemm, Softmax, conv2d, gemm, softmax
-    from deepgen.operators.expr.builder import compute, expression, reduce_axis, scan, tensor
-    from deepgen.operators.expr.functions import (
+    from deepgen.operators import Attention, Conv2d, Gemm, Softmax, attention, conv2d, gemm, softmax
+    from deepgen.operators.expr.builder import (
         abs,
+        compute,
         cos,
         erf,
         exp,
+        expression,
         floor,
         log,
         max,
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
         min,
         minimum,
         prod,
+        reduce_axis,
         rsqrt,
+        scan,
         sigmoid,
         sin,
         sqrt,
         sum,
         tanh,
+        tensor,
         where,
     )
     from deepgen.operators.expr.layouts import packed_layout
@@ -58,13 +62,12 @@ __getattr__, __dir__ = lazy(
         "deepgen.tuning.engines": "LocalEngine",
         "deepgen.kernels.own": "constant inout input kernel launch output scalar texture workspace",
         "deepgen.libraries": "NotServed library",
-        "deepgen.operators": "Conv2d conv2d Gemm gemm Softmax softmax",
-        "deepgen.operators.expr.builder": "compute expression reduce_axis scan tensor",
+        "deepgen.operators": "Attention attention Conv2d conv2d Gemm gemm Softmax softmax",
+        "deepgen.operators.expr.builder": "abs compute cos erf exp expression floor log max maximum min minimum prod "
+        "reduce_axis rsqrt scan sigmoid sin sqrt sum tanh tensor where",
         "deepgen.operators.named.base": "operator",
         "deepgen.operators.expr.serial": "text",
         "deepgen.operators.expr.layouts": "packed_layout",
-        "deepgen.operators.expr.functions": "abs cos erf exp floor log max maximum min minimum prod rsqrt sigmoid sin "
-        "sqrt sum tanh where",
         "deepgen.space": "Space",
         "deepgen.tuning": "Progress Study",
         "deepgen.vocabulary": "BadInput DeepgenError Measurement Trial Verdict",
@@ -72,9 +75,10 @@ __getattr__, __dir__ = lazy(
 )
 
 __all__ = [
-    "BadInput", "Conv2d", "DeepgenError", "Gemm", "LocalEngine", "Measurement", "NotServed", "Progress", "Softmax",
-    "Space", "Study", "Trial", "Verdict", "abs", "autotune", "compute", "constant", "conv2d", "cos", "erf", "exp",
-    "expression", "floor", "gemm", "inout", "input", "judge", "kernel", "launch", "library", "log", "max", "maximum",
-    "min", "minimum", "operator", "output", "packed_layout", "prod", "reduce_axis", "rsqrt", "scalar", "scan",
-    "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune", "where", "workspace",
+    "Attention", "BadInput", "Conv2d", "DeepgenError", "Gemm", "LocalEngine", "Measurement", "NotServed", "Progress",
+    "Softmax", "Space", "Study", "Trial", "Verdict", "abs", "attention", "autotune", "compute", "constant", "conv2d",
+    "cos", "erf", "exp", "expression", "floor", "gemm", "inout", "input", "judge", "kernel", "launch", "library",
+    "log", "max", "maximum", "min", "minimum", "operator", "output", "packed_layout", "prod", "reduce_axis", "rsqrt",
+    "scalar", "scan", "sigmoid", "sin", "softmax", "sqrt", "sum", "tanh", "tensor", "text", "texture", "tune",
+    "where", "workspace",
 ]  # fmt: skip

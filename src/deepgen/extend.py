@@ -1,8 +1,8 @@
-"""What an extension of deepgen is written with. deepgen's own plug-ins, too, use nothing of it but this and what users
-import (`deepgen`, `deepgen.torch`...).
+"""The API for extensions of deepgen. deepgen's own plug-ins use only this and what users import (`deepgen`,
+`deepgen.torch`...).
 
-Pass operators, generators, baselines and strategies to `deepgen.tune` as objects, or let an installed package bring
-them by entry points:
+Pass operators, generators, baselines and strategies to `deepgen.tune` as objects, or let an installed package provide
+them through entry points:
 
 | group | name | object |
 |---|---|---|
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     # Toolchains
     from deepgen.toolchains import BuildError, BuildLimits, Built, Group, Toolchain, build_once, toolchain_for
     from deepgen.toolchains.base import Recipe
-    from deepgen.toolchains.find_gpu import triton_for
-    from deepgen.toolchains.flags import ALLOWED as PLAIN_FLAGS, strange_flag
+    from deepgen.toolchains.find import triton_for
+    from deepgen.toolchains.base import ALLOWED as PLAIN_FLAGS, strange_flag
     from deepgen.toolchains.compilers.triton import Triton
     from deepgen.toolchains import Cache, default_cache_folder, make as make_artifact
     # Runners
@@ -175,10 +175,9 @@ _NAMES = {
         "BuildError BuildLimits Built Cache Group Toolchain build_once default_cache_folder make=make_artifact "
         "toolchain_for"
     ),
-    "deepgen.toolchains.base": "Recipe",
+    "deepgen.toolchains.base": "ALLOWED=PLAIN_FLAGS Recipe strange_flag",
     "deepgen.toolchains.compilers.triton": "Triton",
-    "deepgen.toolchains.find_gpu": "triton_for",
-    "deepgen.toolchains.flags": "ALLOWED=PLAIN_FLAGS strange_flag",
+    "deepgen.toolchains.find": "triton_for",
     "deepgen.tuning": "Progress Request Study tune=tune_request",
     "deepgen.tuning.engines.base": "Engine Look NOT_WORTH_IT Outcome",
     "deepgen.frontends.formats": "Document FileFormat MeasuredConfig TuningFile write_results",

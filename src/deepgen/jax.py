@@ -1,4 +1,4 @@
-"""deepgen for JAX on processors: a library's kernels as functions that JAX traces and XLA calls through its FFI.
+"""deepgen for JAX on CPUs: a library's kernels as functions that JAX traces and XLA calls through its FFI.
 
 import deepgen.jax
 kernels = deepgen.jax.functions(library)

@@ -1,12 +1,12 @@
 """Settings: where toolchains, the cache and studies are, the default target, and limits.
 
 They come from `deepgen.toml` in the project, then from the one in the user's config folder, then from defaults, key
-by key; each value remembers where it came from. The command line loads them. Python calls take what they are handed
+by key; each value remembers where it came from. The command line loads them. Python calls use only what they are passed
 and read no file by themselves: a settings file names programs to run, and a library should not find those by chance.
 
-For the same reason a file that is merely found counts only if nobody but this user and root can have written it. And a
-project's file may have come with a clone of somebody's repository: of such a file the keys that make programs run are
-left out until the user allows them (`deepgen allow`), which is remembered with the file's digest. One that is named, in
+For the same reason a file that is found automatically is used only if no one but this user and root can have written
+it. And a project's file may have come with a cloned repository: its keys that make programs run are ignored until the
+user allows them (`deepgen allow`), which is remembered with the file's digest. One that is named, in
 $DEEPGEN_SETTINGS or by a call of `read`, is the user's own choice.
 """
 
@@ -46,7 +46,7 @@ class Limits:
     build_seconds: float = 120.0  # of one build
     build_memory_gb: float = 4.0  # of one build
     run_seconds: float | None = None  # of one run of a kernel; None: scaled with the operator's work
-    calm_seconds: float | None = None  # that finals wait for a calm machine; None: as a policy does by itself
+    calm_seconds: float | None = None  # that finals wait for a quiet machine; None: as a policy does by itself
     race_seconds: float | None = None  # that the race of finals lasts; None: as a policy does by itself
     calls_seconds: float | None = None  # that finals call a winner again and again; None: as a policy does by itself
 
@@ -144,7 +144,9 @@ def allow(path: Path, *, allowed: bool = True) -> list[str]:
     keys = [key for key, value in _flat(path).items() if runs_programs(key, value)]
     kept = _allowed_file()
     if kept is None:
-        raise BadInput("there is no home folder to remember it in", allowed=f"set XDG_CONFIG_HOME, or {VARIABLE}")
+        raise BadInput(
+            "there is no home folder to store the permission in", allowed=f"set XDG_CONFIG_HOME, or {VARIABLE}"
+        )
     entries = _allowances()
     entries.pop(str(path.resolve()), None)
     if allowed:
@@ -163,7 +165,7 @@ def _allowances() -> dict[str, Any]:
     if kept is None or not kept.is_file():
         return {}
     _require_own(kept)
-    return read_json(kept, allowed="an object; delete it and allow the folders again")
+    return read_json(kept, allowed="an object; delete the file and allow the folders again")
 
 
 def _allowed_file() -> Path | None:
@@ -179,7 +181,7 @@ def _tell_left_out(path: Path, keys: Collection[str]) -> None:
     if not keys or path in _reported:
         return
     _reported.add(path)
-    text = f"deepgen: {path}: {', '.join(keys)} ignored, as the file may be a stranger's; to use it: deepgen allow"
+    text = f"deepgen: {path}: {', '.join(keys)} ignored: the file may be someone else's; to use it: deepgen allow"
     print(foreign.printable(text), file=sys.stderr, flush=True)
 
 
@@ -201,12 +203,12 @@ def _require_own(path: Path) -> None:
     others = [about.st_uid for about in (link, file) if about.st_uid not in (0, os.getuid())]
     anyone = [what for what, about in (("it", file), ("its folder", folder)) if _open_to_all(about)]
     if others or anyone:
-        why = f"it belongs to {_user(others[0])}" if others else f"everyone may write {anyone[0]}"
+        why = f"it belongs to {_user(others[0])}" if others else f"{anyone[0]} is world-writable"
         raise BadInput(
-            f"names programs to run and is not used: {why}",
+            f"names programs to run and is ignored: {why}",
             where=str(path),
-            allowed=f"a file of your own; if you trust this one, say so with {VARIABLE}={path}, and without any "
-            f"with {VARIABLE}={os.devnull}",
+            allowed=f"use a file of your own; if you trust this one, set {VARIABLE}={path}; to use none, "
+            f"set {VARIABLE}={os.devnull}",
         )
 
 
@@ -245,7 +247,7 @@ def project_file(start: Path) -> Path | None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file's content; an unreadable or malformed one is the user's to mend."""
+    """A TOML file's content; an unreadable or malformed one is an error."""
     # The same parser under two names: part of Python since 3.11, a package before. Few folders have such a file.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = foreign.read_bytes(path, most=_MOST_TOML)
@@ -261,7 +263,7 @@ def read_json(path: Path, *, allowed: str) -> dict[str, Any]:
     """A JSON file's object; `allowed` says what belongs in it, for a file that holds something else."""
     data = foreign.read_json(path)
     if not isinstance(data, dict):
-        raise BadInput("holds no object", where=str(path), allowed=allowed)
+        raise BadInput("is not an object", where=str(path), allowed=allowed)
     return data
 
 
@@ -289,16 +291,16 @@ def _seconds(value: Any, folder: Path) -> float | None:
 
 # Each key with how it is read (None: not possible) and what is allowed, in words; but for toolchains.
 _KEYS: Mapping[str, tuple[Callable[[Any, Path], Any], str]] = {
-    "cache": (_path, "the path of a folder, as a string"),
-    "studies": (_path, "the path of a folder, as a string"),
+    "cache": (_path, "a folder's path, as a string"),
+    "studies": (_path, "a folder's path, as a string"),
     "target": (_word, 'the name of a target, such as "x86:native"'),
     "limits.jobs": (_whole, "must be an integer of at least 1"),
-    "limits.build_seconds": (_number, "a number above 0"),
-    "limits.build_memory_gb": (_number, "a number above 0"),
-    "limits.run_seconds": (_number, "a number above 0"),
-    "limits.calm_seconds": (_seconds, "seconds, a number from 0 up"),
-    "limits.race_seconds": (_seconds, "seconds, a number from 0 up"),
-    "limits.calls_seconds": (_seconds, "seconds, a number from 0 up"),
+    "limits.build_seconds": (_number, "a positive number"),
+    "limits.build_memory_gb": (_number, "a positive number"),
+    "limits.run_seconds": (_number, "a positive number"),
+    "limits.calm_seconds": (_seconds, "a number of seconds, at least 0"),
+    "limits.race_seconds": (_seconds, "a number of seconds, at least 0"),
+    "limits.calls_seconds": (_seconds, "a number of seconds, at least 0"),
 }
 _TABLES = ("toolchains", "limits")
 
@@ -319,7 +321,7 @@ def _with_toolchains() -> Mapping[str, tuple[Callable[[Any, Path], Any], str]]:
     """All keys. Which toolchains there are is known to `build`, which takes long to import."""
     from deepgen.toolchains import TOOLS
 
-    return {**{f"toolchains.{name}": (_path, "the path of a program, as a string") for name in TOOLS}, **_KEYS}
+    return {**{f"toolchains.{name}": (_path, "a program's path, as a string") for name in TOOLS}, **_KEYS}
 
 
 def _checked(key: str, value: Any, path: Path) -> Any:

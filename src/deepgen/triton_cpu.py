@@ -1,8 +1,8 @@
-"""Triton kernels on this machine's processor: after this import, `kernel[grid](...)` runs there.
+"""Triton kernels on this machine's CPU: after this import, `kernel[grid](...)` runs there.
 
 import deepgen.triton_cpu
 
-Tensors are torch's on the CPU, or numpy's arrays. No GPU is needed; where there is one, this import comes before it.
+Tensors are torch's on the CPU, or numpy's arrays. No GPU is needed; if there is one, this import takes precedence.
 """
 
 from __future__ import annotations

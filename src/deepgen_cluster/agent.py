@@ -1,4 +1,4 @@
-"""What runs on a host: this file is sent to its Python over SSH, with one request, and answers with one line of JSON.
+"""The agent on a host: this file is sent to its Python over SSH with one request, and answers with one line of JSON.
 
 It needs the standard library only, so that `deepgen cluster check` can say what a host lacks.
 """

@@ -71,7 +71,7 @@ def basic_problems(facts: Mapping[str, Any]) -> list[str]:
     if tuple(there[:2]) != here[:2]:
         problems.append(
             f"Python {facts['python']} there, {platform.python_version()} here: Ray needs the same {here[0]}.{here[1]};"
-            " name the right one with the key python"
+            " name the correct one with the key python"
         )
     packages = facts["packages"]
     missing = [name for name in agent.PACKAGES if packages[name] is None]

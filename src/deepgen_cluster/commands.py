@@ -19,9 +19,7 @@ app = typer.Typer(
 )
 File = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE", help="A cluster task file, in TOML or in the older tool's JSON.", show_default=False
-    ),
+    typer.Argument(metavar="FILE", help="A cluster task file, in TOML or legacy JSON.", show_default=False),
 ]
 Head = Annotated[
     str | None,
@@ -61,7 +59,7 @@ def up(file: File, head: Head = None, force: Force = False, as_json: options.AsJ
         print_json({"address": started.up.address, "started": [str(host) for host in started.fresh]})
         return
     count = len(started.fresh)
-    print(f"up at {started.up.address}: {count} started, {len(cluster.hosts) - count} were up before")
+    print(f"up at {started.up.address}: {count} started, {len(cluster.hosts) - count} already running")
     print(f"look     deepgen cluster status {shown(file)}")
     print(f"stop     deepgen cluster down {shown(file)}")
 
@@ -100,7 +98,7 @@ def down(file: File, force: Force = False, as_json: options.AsJson = False) -> N
     else:
         for host, outcome in ended.items():
             if not isinstance(outcome, HostError):
-                print(f"{host or 'head'}: {f'{outcome} processes ended' if outcome else 'nothing was up'}")
+                print(f"{host or 'head'}: {f'{outcome} processes stopped' if outcome else 'nothing was running'}")
     for error in failed.values():
         note(f"deepgen: {error}")
     if failed:

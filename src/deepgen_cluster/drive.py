@@ -97,7 +97,7 @@ class _Run:
 
     def up(self) -> Up:
         """Start all nodes; those of an earlier driver of this run are reused."""
-        self.board.change(note=f"bringing {len(self.cluster.hosts)} hosts up")
+        self.board.change(note=f"starting {len(self.cluster.hosts)} hosts")
         state = State(self.cluster)
         state.remember_run(self.folder.path)
         before = state.read()
@@ -114,7 +114,7 @@ class _Run:
         ended = nodes.down(self.cluster, self.means.password)
         failed = [str(outcome) for outcome in ended.values() if isinstance(outcome, HostError)]
         if failed:
-            self.board.change(note=f"not everything is down: {'; '.join(failed)}")
+            self.board.change(note=f"some nodes could not be stopped: {'; '.join(failed)}")
         else:
             self.folder.remember_up(None)
 
@@ -197,6 +197,6 @@ class _Run:
         try:
             nodes.up(self.cluster, self.means.password, head=self.definition.head, hosts=lost)
         except DeepgenError as error:
-            self.board.change(note=f"not back yet: {error}")
+            self.board.change(note=f"still lost: {error}")
         else:
             self.board.change(note=f"{names} is back")

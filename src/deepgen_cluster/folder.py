@@ -171,7 +171,7 @@ class RunFolder:
         """Take the driver's lock; held as long as the file is open."""
         file = lock.take(self.path / _LOCK)
         if file is None:
-            raise DeepgenError(f"{self.path} is driven by {lock.who(self.path / _LOCK)} already")
+            raise DeepgenError(f"{self.path} is already driven by {lock.who(self.path / _LOCK)}")
         return file
 
 
@@ -180,7 +180,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     data = foreign.read_json(path, plain=True)
     if not isinstance(data, dict):
-        raise BadInput("holds no object", where=str(path), allowed="delete it and run again")
+        raise BadInput("is not an object", where=str(path), allowed="delete it and run again")
     return data
 
 
@@ -257,7 +257,7 @@ class State:
 def _data_folder() -> Path:
     folder = user_folder("XDG_DATA_HOME", ".local/share")
     if folder is None:
-        raise BadInput("there is no home folder to keep clusters in", allowed="set XDG_DATA_HOME")
+        raise BadInput("there is no home folder to store clusters in", allowed="set XDG_DATA_HOME")
     return folder
 
 

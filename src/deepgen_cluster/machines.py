@@ -153,15 +153,17 @@ def _outcome(host: Host | None, code: int | None, out: str, err: str) -> Any:
         answer = foreign.parse(answers[-1][len(agent.ANSWER) :], where)
         if isinstance(answer, dict) and "refused" in answer:
             raise HostError(host, str(answer["refused"]))
-        with foreign.shaped(where, "is not one of deepgen's"):
+        with foreign.shaped(where, "is not valid"):
             return answer["ok"]
     if code == _NO_FOLDER and host:
-        raise HostError(host, f"the folder {host.folder} is not there; make it: mkdir -p {shlex.quote(host.folder)}")
+        raise HostError(
+            host, f"the folder {host.folder} does not exist; create it: mkdir -p {shlex.quote(host.folder)}"
+        )
     if code == _NO_PYTHON and host:
         tried = host.python or ", ".join(_VENVS)
-        raise HostError(host, f"no Python in {host.folder}: tried {tried}; make one there: python3 -m venv .venv")
+        raise HostError(host, f"no Python in {host.folder}: tried {tried}; create one there: python3 -m venv .venv")
     last = (err.strip().splitlines() or [f"code {code}"])[-1]
-    raise HostError(host, f"the agent ended without an answer: {last}")
+    raise HostError(host, f"the agent exited without an answer: {last}")
 
 
 _LEFT_OUT = ("__pycache__", ".pyc")

@@ -35,7 +35,7 @@ class GroupTask:
 
     config: str  # a tuning config, in the builder's folder or beside the task file
     results: str  # prefix of <prefix>_card<device>.json
-    space: str | None = None  # a space file of the older tool, used instead of the config's space where it exists
+    space: str | None = None  # a space file of the legacy tool, used instead of the config's space where it exists
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class WorkGroup:
     tasks: tuple[GroupTask, ...]
     jobs: int = 1  # builds at a time
     devices: tuple[int, ...] = (0,)
-    space_strategy: int = 1  # how a tuning config of the older tool becomes a space
+    space_strategy: int = 1  # how a tuning config of the legacy tool becomes a space
     samples: int | None = None  # timed runs per kernel; None: as many as the spread of its times requires
     keep_top: int = 8  # rows of a result file
     tuning: Mapping[str, Any] = field(default_factory=dict)  # trials, time_budget, strategy, seed, where given

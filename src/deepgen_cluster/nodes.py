@@ -254,7 +254,7 @@ def _foreign(running: Mapping[str, Any], cluster: Cluster, host: Host, state: St
         if name in ours and record["owner"] != state.owner and record["up"]
     ]
     return [
-        f"a node that {label} started is up in {host.folder}; another folder would do, or --force" for label in others
+        f"a node that {label} started is running in {host.folder}; use another folder, or --force" for label in others
     ]
 
 
@@ -270,7 +270,7 @@ def _address(seen: Mapping[Host, str]) -> str:
     if len(addresses) > 1:
         listed = ", ".join(sorted(addresses))
         raise HostError(
-            None, f"the hosts see this machine as {listed}; name an address that all of them can reach: --head ADDRESS"
+            None, f"the hosts see this machine as {listed}; give an address that all of them can reach: --head ADDRESS"
         )
     return addresses.pop()
 

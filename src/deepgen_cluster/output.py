@@ -90,7 +90,7 @@ def _name(host: Host) -> str:
 def _print_doctor(doctor: Mapping[str, Any]) -> None:
     tools = [f"{tool['name']} {tool['version']}" for tool in doctor["toolchains"] if tool["ok"]]
     devices = [_device(device) for device in doctor["devices"]]
-    labelled("  deepgen", f"{doctor['deepgen']}, sent along: the same as here", indent=12)
+    labelled("  deepgen", f"{doctor['deepgen']}, copied there: the same as here", indent=12)
     labelled("  tools", ", ".join(tools) or "none", indent=12)
     labelled("  devices", ", ".join(devices), indent=12)
     labelled("  clocks", ", ".join(f"{c['device']} {c['state']}" for c in doctor["clocks"]), indent=12)

@@ -1,4 +1,4 @@
-"""A cluster run as a person sees it: started in the background, followed, found again, stopped."""
+"""Managing a cluster run: started in the background, followed, found again, stopped."""
 
 from __future__ import annotations
 

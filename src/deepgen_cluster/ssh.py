@@ -117,7 +117,7 @@ async def _connect(host: Host, secret: Secret | None) -> asyncssh.SSHClientConne
     except asyncssh.HostKeyNotVerifiable as error:
         port = f"-p {host.port} " if host.port != 22 else ""
         what = (
-            "its host key is not among your known hosts (~/.ssh/known_hosts). Look at it and accept it with: "
+            "its host key is not in ~/.ssh/known_hosts. Check it and accept it with: "
             f"ssh {port}{host.user}@{host.address} true"
             f" - or, on a network that you trust: ssh-keyscan {port}{host.address} >> ~/.ssh/known_hosts"
         )

@@ -1,4 +1,4 @@
-"""Cluster task files: the older tool's JSON, unchanged, and our own TOML form of the same content.
+"""Cluster task files: legacy JSON, unchanged, and TOML with the same content.
 
 Their tables are read key by key, so that errors name the place and what would be correct.
 """
@@ -55,16 +55,16 @@ def _seconds(value: Any) -> float | None:
 
 
 WORD = Kind(_word, "a word")
-WORDS = Kind(_words, "a list of words, one or more")
-FOLDER = Kind(_folder, "a folder's whole path, such as /home/me/deepgen")
+WORDS = Kind(_words, "a list of at least one string")
+FOLDER = Kind(_folder, "a folder's absolute path, such as /home/me/deepgen")
 COUNT = Kind(_count(1), "must be an integer of at least 1")
-COUNT0 = Kind(_count(0), "a whole number from 0 up")
+COUNT0 = Kind(_count(0), "an integer of at least 0")
 PORT = Kind(lambda v: v if type(v) is int and 0 < v < 65536 else None, "a port, 1 to 65535")
 DEVICES = Kind(_devices, "a list of device numbers, each once, such as [0, 1]")
 STRATEGY = Kind(lambda v: v if type(v) is int and v in (0, 1) else None, "0 or 1")
 TABLE = Kind(lambda v: v if isinstance(v, dict) else None, "a table")
 TABLES = Kind(lambda v: v if isinstance(v, list) and v and all(isinstance(t, dict) for t in v) else None, "tables")
-SECONDS = Kind(_seconds, "a number of seconds above 0")
+SECONDS = Kind(_seconds, "a positive number of seconds")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ _COMPILER: Mapping[str, Kind] = {
     "backendType": Kind(lambda v: v.upper() if isinstance(v, str) and v.upper() in _PREFIX else None, "CUDA or HIP"),
     "arch": Kind(
         lambda v: str(v) if type(v) is int or (isinstance(v, str) and v.isalnum()) else None,
-        'what follows sm_ or gfx, such as "80" or "906"',
+        'the part after sm_ or gfx, such as "80" or "906"',
     ),
 }
 _TESTER: Mapping[str, Kind] = {
@@ -173,7 +173,7 @@ def _tasks(compiler: Table) -> tuple[GroupTask, ...]:
     if not len(configs) == len(prefixes) == len(spaces):
         counts = {"tuning_config_relative_paths": configs, "tuning_space_relative_paths": spaces}
         counted = ", ".join(f"{len(v)} in {k}" for k, v in {**counts, "perflog_prefix_list": prefixes}.items())
-        raise BadInput(f"the lists of tasks differ in length: {counted}", where=compiler.where, allowed="one a task")
+        raise BadInput(f"the lists of tasks differ in length: {counted}", where=compiler.where, allowed="one per task")
     return tuple(GroupTask(c, p, s) for c, p, s in zip(configs, prefixes, spaces, strict=True))
 
 
@@ -285,7 +285,7 @@ def _check_groups(cluster: Cluster, where: str) -> None:
     for one, other in combinations(cluster.groups, 2):
         names = f"{one.name} and {other.name}"
         if one.name == other.name:
-            raise BadInput(f"two groups are called {one.name}", where=where, allowed="a name for each")
+            raise BadInput(f"two groups are called {one.name}", where=where, allowed="give each its own name")
         if one.builder.place == other.builder.place:
             what = f"groups {names} share the compiler {_place(one.builder)}"
             raise BadInput(what, where=where, allowed="another address or folder for one of them")
@@ -294,7 +294,7 @@ def _check_groups(cluster: Cluster, where: str) -> None:
             raise BadInput(what, where=where, allowed="another address, folder or devices for one of them")
     for one_host, other_host in combinations(cluster.hosts, 2):
         if one_host.place == other_host.place:
-            what = f"{_place(one_host)} is reached in two ways: {one_host} and {other_host}"
+            what = f"{_place(one_host)} is reachable in two ways: {one_host} and {other_host}"
             raise BadInput(what, where=where, allowed="the same user, port and python for one place")
     for group in cluster.groups:
         prefixes = [task.results for task in group.tasks]
@@ -305,7 +305,7 @@ def _check_groups(cluster: Cluster, where: str) -> None:
 
 def _notes(cluster: Cluster, name: str) -> list[str]:
     notes = [
-        f"{name} holds the password of {host}: better a key, or {password_variable(host)} in the environment"
+        f"{name} contains the password of {host}: use a key, or {password_variable(host)} in the environment, instead"
         for host in cluster.passwords
     ]
     for one, other in combinations(cluster.groups, 2):
@@ -314,7 +314,7 @@ def _notes(cluster: Cluster, name: str) -> list[str]:
             devices = _listed(tuple(sorted(shared)))
             notes.append(
                 f"groups {one.name} and {other.name} both measure on devices {devices} of {one.tester.address} "
-                "and will disturb each other"
+                "and will disturb each other's timings"
             )
     return notes
 

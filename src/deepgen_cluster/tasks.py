@@ -63,7 +63,7 @@ async def _fetch(group: WorkGroup, task: GroupTask, beside: Path, password: Ask)
 
 
 async def _target(group: WorkGroup, password: Ask) -> Target:
-    """A named architecture is the same everywhere; `native` and processors are resolved on the tester."""
+    """A named architecture is the same everywhere; `native` and CPUs are resolved on the tester."""
     kind, _, arch = group.target.partition(":")
     if kind != "x86" and arch not in ("", "native"):
         return targets.resolve(group.target)
@@ -103,7 +103,7 @@ def requests_of(
 
 
 def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> Generator | None:
-    """As in the older tool: a space file that exists is the space, and must be of the same problem."""
+    """As in the legacy tool: a space file that exists is the space, and must be of the same problem."""
     if fetched.space is None:
         return config.generator
     where = f"group {group.name}: the space file of {fetched.name}"
@@ -113,11 +113,11 @@ def _points(config: formats.TuningFile, fetched: Fetched, group: WorkGroup) -> G
     listed = formats.tuning_of(space, group.space_strategy)
     problem, other = config.operators[0], listed.operators[0]
     if problem != other:
-        raise BadInput(f"is of {other.describe()}, and the config of {problem.describe()}", where=where)
+        raise BadInput(f"is of {other.describe()}, but the config is of {problem.describe()}", where=where)
     return listed.generator
 
 
-ON_BUILDER = "_cluster_run"  # where the older tool put them, in the builder's folder
+ON_BUILDER = "_cluster_run"  # where the legacy tool put them, in the builder's folder
 
 
 class OnDevice(Study):

@@ -66,7 +66,7 @@ def read(document: Document) -> TuningFile:
     config = data["config"]
     for key in _NEEDED:
         if key not in config:
-            raise BadInput(f"config.{key} is not given", where=where, allowed="it is in all of Heron's case files")
+            raise BadInput(f"config.{key} is not given", where=where, allowed="Heron's case files all have it")
     for key in config:
         if key not in _ACCEPTED:
             raise BadInput(f"unknown key config.{key}", where=where, allowed="one of " + ", ".join(_ACCEPTED))
@@ -76,7 +76,7 @@ def read(document: Document) -> TuningFile:
     formats = our_name(config["in_dtype"]), our_name(config["out_dtype"])
     cases = [_case(name, case, formats, where) for name, case in config["cases"].items()]
     if not cases:
-        raise BadInput("config.cases is empty", where=where, allowed="one case or more")
+        raise BadInput("config.cases is empty", where=where, allowed="at least one case")
     method = config.get("method")
     if method is not None and not (isinstance(method, str) and method in _METHODS):
         raise BadInput(f"config.method is {method!r}", where=where, allowed="one of " + ", ".join(_METHODS))
@@ -109,11 +109,11 @@ def _counted(cases: Sequence[tuple[Operator, int | None]]) -> dict[Operator, int
 def _case(name: str, case: Any, formats: tuple[str, str], where: str) -> tuple[Operator, int | None]:
     where = f"{where}: config.cases.{name.strip()}"
     if not (isinstance(case, list) and [type(part) for part in case[:3]] in ([str, list], [str, list, int])):
-        allowed = 'an operator and its numbers, and how often there is one: ["gemm", [64, 64, 64], 3]'
+        allowed = 'an operator, its sizes and its count: ["gemm", [64, 64, 64], 3]'
         raise BadInput(f"is {case!r:.80}", where=where, allowed=allowed)
     kind, numbers, count = case[0], case[1], case[2] if len(case) > 2 else None
     if len(case) > 3 or (count is not None and count < 1):
-        raise BadInput(f"is {case!r:.80}", where=where, allowed="a count of at least 1, and nothing after it")
+        raise BadInput(f"is {case!r:.80}", where=where, allowed="a count of at least 1, then nothing else")
     if kind not in CASES:
         raise BadInput(f"unknown operator {kind!r}", where=where, allowed="one of " + ", ".join(CASES))
     meaning = CASES[kind]
@@ -172,4 +172,4 @@ def write_case(study: Study) -> None:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{folder} cannot be written: {error.strerror}", allowed="a folder with room") from error
+        raise BadInput(f"{folder} cannot be written: {error.strerror}", allowed="a folder with free space") from error

@@ -1,6 +1,6 @@
 """The benchmark hub's T4 format: what was measured of each config, in milliseconds, and how long everything took.
 
-Where counts stand in place of times, they are written as counts, with what they are as their unit.
+Counts that replace times are written as counts, with their unit.
 """
 
 from __future__ import annotations

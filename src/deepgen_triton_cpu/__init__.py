@@ -1,1 +1,1 @@
-"""Triton kernels on processors: from its IR to C, and the processor as a device of Triton."""
+"""Triton kernels on CPUs: lowering from Triton's IR to C, and the CPU as a Triton device."""

@@ -1,4 +1,4 @@
-"""What this package brings to deepgen, by the entry points in pyproject.toml. Imports little until it is asked for."""
+"""What this package adds to deepgen, through the entry points in pyproject.toml. Imports are lazy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ def lowering() -> Lowering:
 
 
 def activate() -> None:
-    """Makes the processor the device that Triton's calls run on; `import deepgen.triton_cpu` does so."""
-    from deepgen.extend import Missing
+    """Makes the CPU the device that Triton's calls run on; `import deepgen.triton_cpu` does so."""
+    from deepgen.extend import Missing, install_extra
 
     try:
         import triton
         from triton.backends import Backend, backends
         from triton.runtime import driver
     except ImportError as error:
-        raise Missing(
-            "Triton", blocks="its kernels cannot be compiled", remedy="pip install 'deepgen-kernels[triton]'"
-        ) from error
+        raise Missing("Triton", blocks="its kernels cannot be compiled", remedy=install_extra("triton")) from error
     from deepgen_triton_cpu.lowering.ttir import require_release
 
     require_release(triton.__version__)

@@ -1,4 +1,4 @@
-"""Triton kernels for processors: Triton's IR becomes C in a process of its own, and a C compiler builds that."""
+"""Triton kernels for CPUs: Triton's IR becomes C in a separate process, and a C compiler builds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of a product with given tiles: its loops as instructions, then the tokens that keep modules apart."""
+"""Emits the program of a product with given tiles: its loops as instructions, then tokens that synchronize modules."""
 
 from __future__ import annotations
 

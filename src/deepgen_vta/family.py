@@ -1,4 +1,4 @@
-"""The family that serves matrix products on VTA: rules make its space, and each config a program."""
+"""The family for matrix products on VTA: rules define its space, and each config gives a program."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class VtaRules:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(target, Vta):
-            return "it serves vta targets only"
+            return "it supports vta targets only"
         try:
             served = product(operator.expression(), target) if isinstance(operator, HasExpression) else None
         except BadInput as error:
             return str(error)
         if served is None:
-            return "it serves products of two i8 matrices with results in i32"
+            return "it supports products of two i8 matrices with results in i32"
         return f"it takes more than {MOST_INSTRUCTIONS} instructions" if _space(served, target).empty() else None
 
     def space(self, operator: Operator, target: Target) -> Space:

@@ -1,7 +1,4 @@
-"""What makes kernels for VTA, as deepgen finds it by entry points; `chip.py` has what bundles need, which measure only.
-
-Imports little until it is asked for.
-"""
+"""The VTA plug-in's entry points; `chip.py` has what bundles need, which only measure. Imports are lazy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of VTA as data: images of tensors in memory, micro-ops, and instructions of three modules.
+"""VTA programs as data: images of tensors in memory, micro-ops, and instructions of three modules.
 
 Addresses count elements of a buffer: a block of a row of inputs or results, a block x block tile of weights. The
 modules run at the same time, each its own instructions in order. An instruction `waits` for a token from a neighbouring
@@ -124,7 +124,7 @@ class Program:
     def from_text(text: str, where: str) -> Program:
         """Raises BadInput for anything but a program. Whether it fits a target is checked in `bounds.py`."""
         data = foreign.parse(text, where)
-        with foreign.shaped(where, "is not a program of VTA"):
+        with foreign.shaped(where, "is not a VTA program"):
             images = tuple(_checked(Image(**{**row, "axes": tuple(row["axes"])})) for row in data["images"])
             micro_ops = tuple((_address(a), _address(i), _address(w)) for a, i, w in data["micro_ops"])
             return Program(images, micro_ops, tuple(_instruction(row) for row in data["instructions"]))

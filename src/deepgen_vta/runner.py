@@ -35,7 +35,7 @@ class VtaRunner:
 
     def __init__(self, task: Task) -> None:
         if not isinstance(task.target, Vta):
-            raise BadInput(f"{task.target.name} is not a VTA")
+            raise BadInput(f"{task.target.name} is not a VTA target")
         self.task, self._vta = task, task.target
         self._drawn = lru_cache(maxsize=4)(self._draw)
 

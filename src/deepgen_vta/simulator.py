@@ -61,7 +61,7 @@ class Timeline:
 
 
 def timeline(program: Program, target: Vta) -> Timeline:
-    """Raises ProgramFault where a module waits for a token that never comes."""
+    """Raises ProgramFault where a module waits for a token that never arrives."""
     waiting = {name: deque[int]() for name in MODULES}
     for number, instruction in enumerate(program.instructions):
         waiting[module(instruction)].append(number)
@@ -76,7 +76,7 @@ def timeline(program: Program, target: Vta) -> Timeline:
                 ready.append((max([free[name], *(tokens[queue][0][0] for queue in waits)]), place, name))
         if not ready:
             stuck = next(numbers[0] for numbers in waiting.values() if numbers)
-            raise ProgramFault(f"instruction {stuck} waits for a token that never comes")
+            raise ProgramFault(f"instruction {stuck} waits for a token that never arrives")
         begins, _, name = min(ready)
         number = waiting[name].popleft()
         instruction = program.instructions[number]

@@ -1,4 +1,4 @@
-"""The toolchain of VTA: a program is checked against the target's buffers and kept as it is."""
+"""The VTA toolchain: a program is checked against the target's buffers and stored as it is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class VtaToolchain:
         from deepgen_vta.program import Program, check, module
 
         if not isinstance(target, Vta):
-            raise BadInput(f"programs of VTA do not run on {target.name}", allowed="vta targets")
+            raise BadInput(f"VTA programs do not run on {target.name}", allowed="vta targets")
         source = kernel.sources[0]
         try:
             program = Program.from_text(source.text, source.name)

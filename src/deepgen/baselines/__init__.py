@@ -1,10 +1,10 @@
-"""Implementations by others to compare with: each optional, each found at run time."""
+"""Third-party implementations to compare with: each optional, each found at run time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from deepgen.baselines.base import Baseline, Choosing, NewResult, PackedAhead
+from deepgen.baselines.base import Baseline, Choosing, NewResult, PackedAhead, baseline_of
 from deepgen.operators import Operator
 from deepgen.targets import Target
 from deepgen.vocabulary.finding import CodeSource
@@ -20,6 +20,10 @@ BASELINES: Registry[Callable[[], Baseline]] = Registry(
         "cublaslt": "deepgen.baselines.cublaslt:CublasLt",
         "cudnn": "deepgen.baselines.torch_gpu:Cudnn",
         "cudnn-nhwc": "deepgen.baselines.torch_gpu:CudnnNhwc",
+        "sdpa-cudnn": "deepgen.baselines.torch_gpu:Sdpa",
+        "sdpa-flash": "deepgen.baselines.torch_gpu:SdpaFlash",
+        "sdpa-efficient": "deepgen.baselines.torch_gpu:SdpaEfficient",
+        "sdpa-math": "deepgen.baselines.torch_gpu:SdpaMath",
         "rocblas": "deepgen.baselines.torch_gpu:RocBlas",
         "hipblaslt": "deepgen.baselines.torch_gpu:HipBlasLt",
         "mkl": "deepgen.baselines.cblas:Mkl",
@@ -39,7 +43,7 @@ Own = Mapping[str, CodeSource]  # baselines of a user's own by their names, and 
 
 def find(operator: Operator, target: Target, own: Own | None = None) -> list[str]:
     """The names of those that can run this operator here."""
-    candidates = [*(make() for make in BASELINES.working()), *(source.load()() for source in (own or {}).values())]
+    candidates = [*(make() for make in BASELINES.working()), *(by_name(name, own) for name in own or ())]
     return [one.name for one in candidates if one.missing(operator, target) is None]
 
 
@@ -55,11 +59,28 @@ def raced(names: Sequence[str], beside: Operator | None = None, *, packs: bool =
     return [name for name, shown in ahead.items() if shown is None or (beside is not None and (packs or shown(beside)))]
 
 
+def light(names: Sequence[str], own: Own | None = None) -> list[str]:
+    """Those that import nothing that takes seconds."""
+    return [name for name in names if not getattr(by_name(name, own), "imports", ())]
+
+
 def by_name(name: str, own: Own | None = None) -> Baseline:
     if own and name in own:
-        baseline: Baseline = own[name].load()()
+        baseline = baseline_of(own[name].load())
+        assert baseline is not None, "it was one when it was given"
         return baseline
     return BASELINES.get(name)()
 
 
-__all__ = ["BASELINES", "Baseline", "Choosing", "NewResult", "PackedAhead", "by_name", "find", "raced"]
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "Choosing",
+    "NewResult",
+    "PackedAhead",
+    "baseline_of",
+    "by_name",
+    "find",
+    "light",
+    "raced",
+]

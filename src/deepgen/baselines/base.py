@@ -1,13 +1,18 @@
-"""What every baseline does: the same operator, by someone else's implementation, on the same buffers."""
+"""The interface of baselines: the same operator, by a third-party implementation, on the same buffers."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from deepgen.operators import Operator
+from deepgen.operators.signature import INPUT, OUTPUT
 from deepgen.targets import Target
+from deepgen.vocabulary import BadInput
 
 Timer: TypeAlias = "Callable[[Callable[[], None]], float]"  # the seconds of one run of a call
 
@@ -17,7 +22,7 @@ class Baseline(Protocol):
 
     One with an attribute `on_request` that is true takes part only where it is asked for by name. An attribute
     `imports` names the modules that take long to import, or is a function of the operator that does: they are imported
-    while the search goes on and has the device. One whose weights are packed ahead of its calls has a static method
+    while the search continues and has the device. One whose weights are packed ahead of its calls has a static method
     `ahead`, which says beside which operators it is shown unasked; libraries never choose it.
     """
 
@@ -100,3 +105,76 @@ class Choosing(Protocol):
     ) -> Callable[[], None]:
         """In place of `prepare`."""
         ...
+
+
+@dataclass(frozen=True)
+class FunctionBaseline:
+    """A function of the user's own. As a reference does, it takes tensors, sizes and scalars by the names of its
+    parameters, and returns the outputs: one array, a tuple, or a mapping. On GPUs the tensors are torch's.
+    """
+
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        name = getattr(self.function, "__name__", "")
+        return name if name.isidentifier() else "baseline"  # a lambda has none
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if target.runner not in ("cpu", "gpu"):
+            return f"a function of Python does not run on {target.name}"
+        return (
+            None if target.runner == "cpu" or find_spec("torch") else "torch, whose tensors it takes, is not installed"
+        )
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> NewResult:
+        import numpy as np
+
+        on_gpu = any(hasattr(tensor, "__cuda_array_interface__") for tensor in tensors.values())
+        if on_gpu:
+            from deepgen.baselines.torch_gpu import gpu_torch, shared
+
+            tensors = {name: shared(gpu_torch(), tensor) for name, tensor in tensors.items()}
+        elif "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
+        roles = {param.name: param.role for param in operator.signature().params if param.name in tensors}
+        inputs = {name: tensors[name] for name, role in roles.items() if role != OUTPUT}
+        outputs = [name for name, role in roles.items() if role != INPUT]
+        arguments = self._arguments({**operator.sizes(), **operator.values(), **inputs})
+
+        def keep(result: Any) -> None:
+            for name, values in self._by_output(result, outputs).items():
+                if on_gpu:
+                    tensors[name].copy_(values)
+                else:
+                    np.copyto(tensors[name], np.asarray(values))
+
+        return NewResult(lambda: self.function(**arguments), keep)
+
+    def _arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = inspect.signature(self.function).parameters.values()
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in wanted):
+            return dict(values)
+        for p in wanted:
+            if p.name not in values and p.default is inspect.Parameter.empty:
+                what = f"the baseline {self.name} takes {p.name!r}"
+                raise BadInput(what, allowed="tensors, sizes and scalars by name: " + ", ".join(values))
+        return {p.name: values[p.name] for p in wanted if p.name in values}
+
+    def _by_output(self, result: Any, outputs: Sequence[str]) -> Mapping[str, Any]:
+        if isinstance(result, Mapping):
+            return result
+        results = result if isinstance(result, (tuple, list)) else [result]
+        if len(results) != len(outputs):
+            what = f"the baseline {self.name} gave {len(results)} results"
+            raise BadInput(what, allowed=f"{len(outputs)}: {', '.join(outputs)}")
+        return dict(zip(outputs, results, strict=True))
+
+
+def baseline_of(thing: Any) -> Baseline | None:
+    """Of a class, of a function, or of a user's own kernel that brings one, or of its operators' class."""
+    if isinstance(thing, type) and isinstance(getattr(thing, "name", None), str) and hasattr(thing, "prepare"):
+        baseline: Baseline = thing()
+        return baseline
+    function = thing if inspect.isfunction(thing) else getattr(thing, "baseline", None)
+    return FunctionBaseline(function) if callable(function) else None

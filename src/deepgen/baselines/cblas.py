@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from deepgen.baselines import expression_calls
 from deepgen.baselines.products import factors, product
 from deepgen.operators import Array, Gemm, Operator
+from deepgen.operators.expr.operator import Expressed
 from deepgen.targets import Target
 from deepgen.vocabulary import DeepgenError, Missing
 
@@ -120,13 +122,18 @@ def _packages() -> list[Path]:
 
 
 class NumpyBlas:
-    """The number of its threads is set through the worker's environment, which the BLAS reads when it is loaded."""
+    """matmul for products, and for expressions the calls that somebody would write.
+
+    The number of its threads is set through the worker's environment, which the BLAS reads when it is loaded.
+    """
 
     name = "numpy"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "cpu":
             return f"numpy does not run on {target.name}"
+        if isinstance(operator, Expressed):
+            return expression_calls.unfit(operator.expression(), expression_calls.ArrayCalls)
         if not isinstance(operator, Gemm):
             return f"numpy has no {operator.name}"
         if operator.a not in ("f32", "f64") or not operator.a == operator.b == operator.c:
@@ -136,6 +143,8 @@ class NumpyBlas:
         return None if operator.activation == "none" else "numpy's matmul has no activation"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
+        if isinstance(operator, Expressed):
+            return expression_calls.call_of(expression_calls.ArrayCalls(), operator.expression(), tensors)
         operator = product(operator, "numpy")
         return partial(np.matmul, *factors(operator, tensors), out=tensors["C"])
 

@@ -1,7 +1,7 @@
-"""The best of cuBLASLt: every algorithm that its heuristic proposes is tried, and the fastest is the rival.
+"""The best of cuBLASLt: every algorithm that its heuristic proposes is timed, and the fastest is the baseline.
 
-Where it has none, as for 8-bit numbers whose rows are not multiples of 16 bytes, it multiplies padded copies, and to
-make them is part of the call. The few calls of it that a matrix product needs are made through ctypes.
+Where it has none, as for 8-bit types whose rows are not multiples of 16 bytes, it multiplies padded copies, and
+making them is part of the call. The few functions needed are called through ctypes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class _Algorithms:
         b, a, c = self._addresses
         first, second, result, _ = self._layouts
         size, on = c_size_t(chosen.workspace), c_void_p(0)
-        # Kept as they are passed: making them anew for each call would take longer than many a launch.
+        # Kept as they are passed: making them again for each call would take longer than many a launch.
         arguments = (
             self._product, byref(self._alpha), b, first, a, second, byref(self._beta), c, result, c, result,
             byref(chosen), self._workspace, size, on,

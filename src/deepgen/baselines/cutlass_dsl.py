@@ -48,7 +48,7 @@ class CutlassDsl:
         try:
             version(_PACKAGE)
         except PackageNotFoundError:
-            return f"CUTLASS's kernels in Python are not installed (pip install '{_PACKAGE}[heuristics]')"
+            return f"CUTLASS's Python kernels are not installed (pip install '{_PACKAGE}[heuristics]')"
         if find_spec(_RANKS) is None:
             return f"{_RANKS}, which ranks CUTLASS's kernels, is not installed (pip install nvidia-matmul-heuristics)"
         return None if find_spec("torch") else "torch, whose tensors it takes, is not installed (pip install torch)"

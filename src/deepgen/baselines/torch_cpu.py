@@ -176,7 +176,7 @@ class OneDnn:
             return "oneDNN multiplies matrices of one dtype here: " + ", ".join(_ONEDNN_DTYPES)
         if (operator.alpha, operator.beta, operator.scales) != (1.0, 0.0, "none"):
             return "oneDNN is compared without alpha, beta and scales"
-        return None if find_spec("torch") else "torch, which brings oneDNN along, is not installed (pip install torch)"
+        return None if find_spec("torch") else "torch, which includes oneDNN, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> Callable[[], None]:
         torch = imported(threads)
@@ -195,6 +195,9 @@ class OneDnn:
         return run
 
 
+# Activations as oneDNN's primitives have them: a name and a form.
+_FUSED = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "silu": ("swish", ""),
+          "tanh": ("tanh", ""), "sigmoid": ("sigmoid", "")}  # fmt: skip
 _FORMS = {"i8": "weights packed ahead, x as u8, sums as f32"}
 
 
@@ -209,8 +212,9 @@ class OneDnnPacked:
 
     @staticmethod
     def ahead(operator: Operator) -> bool:
-        """Beside kernels that are given packed weights too."""
-        return torch_named.is_packed(operator.parameters())
+        """Beside kernels that are given packed weights too, and those of i8: nobody else has them."""
+        words = operator.parameters()
+        return torch_named.is_packed(words) or words.get("dtype") == "i8"
 
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "cpu":
@@ -220,10 +224,13 @@ class OneDnnPacked:
         if why := torch_named.unfit(operator, packed=True):
             return why
         words = operator.parameters()
-        able = _ONEDNN_DTYPES if operator.name == "conv_transpose2d" else (*_ONEDNN_DTYPES, "i8")
+        able = _ONEDNN_DTYPES if operator.name in torch_named.TRANSPOSED else (*_ONEDNN_DTYPES, "i8")
         if words["dtype"] not in able or (words["dtype"] == "i8" and words.get("epilogue", "none") != "none"):
             return f"oneDNN has no {operator.name} of {words['dtype']} here"
-        return None if find_spec("torch") else "torch, which brings oneDNN along, is not installed (pip install torch)"
+        steps = torch_named.epilogue_of(words)[1]
+        if len(steps) > 1 or any(step not in _FUSED for step in steps):
+            return "oneDNN is compared with a bias and one activation"
+        return None if find_spec("torch") else "torch, which includes oneDNN, is not installed (pip install torch)"
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Array], threads: int) -> PackedAhead:
         torch = imported(threads)
@@ -244,13 +251,14 @@ class OneDnnPacked:
             packed[:] = [convolution.pack(weight.unsqueeze(2) if line else weight)]
 
         kind = _QuantizedConvolution if words["dtype"] == "i8" else _FloatConvolution
-        convolution = kind(torch, name, x, t.get("bias"), options)
+        fused = [_FUSED[step] for step in torch_named.epilogue_of(words)[1]]
+        convolution = kind(torch, name, x, t.get("bias"), options, fused[0] if fused else ("none", ""))
         try:
             pack()
             convolution.run(packed[0])
-        except RuntimeError as error:  # as of bf16 on a processor without it
-            what = f"a torch and a processor for it ({str(error).partition(chr(10))[0]})"
-            raise Missing(what, blocks="oneDNN cannot run", remedy="Compare with torch.") from error
+        except RuntimeError as error:  # as of bf16 on a CPU without it
+            what = f"a torch and a CPU that support it ({str(error).partition(chr(10))[0]})"
+            raise Missing(what, blocks="oneDNN cannot run", remedy="Compare with torch instead.") from error
 
         def keep(result: Any) -> None:
             result = result.squeeze(2) if line else result
@@ -274,26 +282,36 @@ def _plain_weight(torch: Any, operator: Operator, weight: Array) -> Any:
     k, dimensions = words["k"], layout.dimensions - 2
     shape = (words["CO"], words["CI"] // words.get("groups", 1), *(k if isinstance(k, tuple) else (k,) * dimensions))
     plain = shared_array(torch, layout.unpacked(weight, shape), words["dtype"])
-    return plain.movedim(1, 0) if operator.name == "conv_transpose2d" else plain
+    return plain.movedim(1, 0) if operator.name in torch_named.TRANSPOSED else plain
 
 
 class _FloatConvolution:
-    def __init__(self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        name: str,
+        x: Any,
+        bias: Any,
+        options: torch_named.ConvolutionOptions,
+        activation: tuple[str, str],
+    ) -> None:
         own, each = torch.ops.mkldnn, (options.stride, options.dilation, options.groups)
-        transposed = name == "conv_transpose2d"
+        transposed = name in torch_named.TRANSPOSED
         suffix, pads = ("_transpose", (options.pad, options.out_pad)) if transposed else ("", (options.pad,))
         reorder, run = (
             getattr(own, f"_reorder_convolution{suffix}_weight"),
             getattr(own, f"_convolution{suffix}_pointwise"),
         )
         self.pack = lambda weight: reorder(weight.contiguous(), *pads, *each, [*x.shape])
-        self.run = lambda packed: run(x, packed, bias, *pads, *each, "none", [], "")
+        self.run = lambda packed: run(x, packed, bias, *pads, *each, activation[0], [], activation[1])
 
 
 class _QuantizedConvolution:
     """Sums of u8 less 128 times i8; f32 holds them exactly up to 2**24."""
 
-    def __init__(self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions) -> None:
+    def __init__(
+        self, torch: Any, name: str, x: Any, bias: Any, options: torch_named.ConvolutionOptions, activation: Any
+    ) -> None:
         own, each = torch.ops.onednn, (options.stride, options.pad, options.dilation, options.groups)
         shifted = torch.empty_like(x, dtype=torch.uint8)
         call = getattr(own, "qconv_pointwise", None) or own.qconv2d_pointwise

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from deepgen.baselines import torch_expression, torch_named
-from deepgen.baselines.base import PackedAhead
+from deepgen.baselines import expression_calls, torch_named
+from deepgen.baselines.base import NewResult, PackedAhead
 from deepgen.baselines.products import factors, product
 from deepgen.baselines.torch_cpu import bound, imported, shared_array, unfit, uninstalled
-from deepgen.operators import Gemm, Operator, Softmax
+from deepgen.operators import Attention, Gemm, Operator, Softmax
 from deepgen.operators.expr.operator import Expressed
+from deepgen.operators.words import NONE
 from deepgen.targets import Target
 from deepgen.vocabulary import Missing
 
@@ -27,8 +28,10 @@ class TorchGpu:
     def missing(self, operator: Operator, target: Target) -> str | None:
         if target.runner != "gpu":
             return f"torch on a GPU does not run on {target.name}"
-        if operator.name in torch_named.CONVOLUTIONS:
-            return "torch calls cuDNN, which is compared by itself"
+        if operator.name in torch_named.CONVOLUTIONS and operator.parameters().get("epilogue", NONE) == NONE:
+            return "torch calls cuDNN, which is compared separately"
+        if isinstance(operator, Attention):
+            return "torch chooses among kernels that are compared separately"
         return unfit(operator)
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
@@ -37,6 +40,7 @@ class TorchGpu:
         if isinstance(operator, Softmax):
             return partial(torch.softmax, t["x"], 1, out=t["y"])
         if not isinstance(operator, Gemm):
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False
             return torch_named.call_of(torch, operator, t)
         torch.backends.cuda.matmul.allow_tf32 = operator.a == "tf32"
         return bound(torch, operator, t)
@@ -97,7 +101,7 @@ class Cudnn:
         if x.dim() == 3:  # cuDNN has images of two dimensions and more
             x, y, weight = (one.unsqueeze(2) for one in (x, y, weight))
             options = options.flat()
-        transposed = name == "conv_transpose2d"
+        transposed = name in torch_named.TRANSPOSED
         run = torch.ops.aten.cudnn_convolution_transpose if transposed else torch.ops.aten.cudnn_convolution
         pads = [options.pad, options.out_pad] if transposed else [options.pad]
         order = (*pads, options.stride, options.dilation, options.groups)
@@ -122,6 +126,60 @@ class CudnnNhwc(Cudnn):
         call, places = super()._call(torch, name, words, t, own), ((packed.data_ptr(), packed.nbytes),)
         # Where they lie in cuDNN's order, as `weight_layout=ohwi`, nothing is copied.
         return call if packed is source else PackedAhead(call, partial(packed.copy_, source), lambda: places)
+
+
+class Sdpa:
+    """torch's attention by one of its kernels: what cuDNN has."""
+
+    name, backend = "sdpa-cudnn", "cudnn"
+    imports = ("torch",)
+
+    def missing(self, operator: Operator, target: Target) -> str | None:
+        if "cuda" not in target.languages:
+            return f"{self.name} does not run on {target.name}"
+        return unfit(operator) if isinstance(operator, Attention) else f"{self.name} computes attention only"
+
+    def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> NewResult:
+        torch = gpu_torch()
+        run = torch_named.call_of(torch, operator, {name: shared(torch, tensor) for name, tensor in tensors.items()})
+        assert isinstance(run, NewResult)
+        of = torch.backends.cuda
+        switches = {
+            "cudnn": of.enable_cudnn_sdp, "flash": of.enable_flash_sdp, "efficient": of.enable_mem_efficient_sdp,
+            "math": of.enable_math_sdp,
+        }  # fmt: skip
+
+        def call() -> Any:
+            # Settings of the process, which other contenders have set to theirs.
+            for backend, enable in switches.items():
+                enable(backend == self.backend)
+            return run.call()
+
+        try:
+            call()
+        except RuntimeError as error:
+            what = f"{self.backend} attention of these tensors ({str(error).partition(chr(10))[0]})"
+            raise Missing(what, blocks="its baseline cannot run", remedy="Compare with another backend.") from error
+        return NewResult(call, run.keep)
+
+
+class SdpaFlash(Sdpa):
+    """By FlashAttention, as torch has it."""
+
+    name, backend = "sdpa-flash", "flash"
+
+
+class SdpaEfficient(Sdpa):
+    """By the kernels of CUTLASS that need little memory."""
+
+    name, backend = "sdpa-efficient", "efficient"
+
+
+class SdpaMath(Sdpa):
+    """By products and a softmax, with all scores in memory: by its name only."""
+
+    name, backend = "sdpa-math", "math"
+    on_request = True
 
 
 class _Rocm:
@@ -176,7 +234,7 @@ class TorchCompile:
             return unfit(operator)
         if not isinstance(operator, Expressed):
             return f"torch has no {operator.name} here"
-        return torch_expression.unfit(operator.expression()) or uninstalled()
+        return expression_calls.unfit(operator.expression()) or uninstalled()
 
     def prepare(self, operator: Operator, tensors: Mapping[str, Any], threads: int) -> Callable[[], None]:
         of = {tensor.name: tensor.dtype.name for tensor in operator.tensors()}
@@ -189,7 +247,7 @@ class TorchCompile:
             torch = imported(threads)
             t = {name: shared_array(torch, array, of[name]) for name, array in tensors.items()}
         if isinstance(operator, Expressed):
-            compute = torch_expression.call_of(torch, operator.expression(), t)
+            compute = expression_calls.of_torch(torch, operator.expression(), t).__call__
         else:
             plain = isinstance(operator, Softmax)
             compute = _softmax(torch, t) if plain else _product(torch, product(operator, "torch"), t)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from deepgen.baselines import torch_expression
+from deepgen.baselines import expression_calls
 from deepgen.baselines.base import NewResult
 from deepgen.operators import Operator, is_built_in
 from deepgen.operators.expr.layouts import PackedLayout, filter_layout
@@ -20,13 +20,14 @@ Tensors: TypeAlias = "Mapping[str, Any]"
 _Call: TypeAlias = "Callable[[Any, Words, Tensors], Callable[[], Any]]"
 
 _FLOATS = ("f32", "f64", "f16", "bf16")
-CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose2d")
+TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", *TRANSPOSED)
 
 
 def unfit(operator: Operator, *, packed: bool = False) -> str | None:
     """Why torch has no single call for it; None when it has. `packed`: weights are brought into its order before."""
     if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
-        return torch_expression.unfit(operator.expression())
+        return expression_calls.unfit(operator.expression())
     if not (operator.name in CONVOLUTIONS or operator.name in _CALLS) or not is_built_in(operator):
         return f"torch has no single call for {operator.name} here"
     words = operator.parameters()
@@ -34,9 +35,14 @@ def unfit(operator: Operator, *, packed: bool = False) -> str | None:
         return f"torch computes {operator.name} of floats"
     if is_packed(words) and not packed:
         return f"torch has no {operator.name} of weights packed as {words['weight_layout']}"
-    epilogue = words.get("epilogue", "none")
-    if epilogue not in ("none", "bias"):
-        return f"torch has no single call for {operator.name} with {epilogue}"
+    if words.get("window") or words.get("softcap"):
+        return f"torch has no single call for {operator.name} with a window or a soft cap"
+    if operator.name == "attention" and any(words.get(word) for word in ("alibi", "sinks", "lse")):
+        return "torch has no single call for attention with slopes, sinks or log-sum-exps"
+    if operator.name == "attention" and words.get("bias") and words["causal"]:
+        return "torch's attention is causal or has a bias, not both"
+    if words.get("causal") and words["SQ"] != words["SK"]:
+        return "torch aligns the causal mask to the first key, not the last"
     return None
 
 
@@ -48,13 +54,46 @@ def _is_one_call(operator: Operator) -> bool:
 def call_of(torch: Any, operator: Operator, t: Tensors) -> Callable[[], Any]:
     """The call on these tensors, of an operator that torch is fit for."""
     if operator.name not in CONVOLUTIONS and not _is_one_call(operator) and isinstance(operator, Expressed):
-        return torch_expression.call_of(torch, operator.expression(), t)
+        return expression_calls.of_torch(torch, operator.expression(), t)
     words = operator.parameters()
     if operator.name not in CONVOLUTIONS:
         return _CALLS[operator.name](torch, words, t)
     weight = filters(operator.name, words, t["weight"])
-    run = convolution(torch, operator.name, words, t["x"], weight, t.get("bias"))
-    return NewResult(run, t["y"].copy_)
+    bias, steps = epilogue_of(words)
+    run = convolution(torch, operator.name, words, t["x"], weight, t["bias"] if bias else None)
+    if not steps:
+        return NewResult(run, t["y"].copy_)
+    channels = (-1,) if words["layout"].endswith("c") else (-1, *[1] * (t["x"].dim() - 2))
+    along = {"scale": "mul_", "bias": "add_"}
+
+    def finished() -> Any:
+        value = run()
+        for step in steps:
+            if step in along:
+                value = getattr(value, along[step])(t[step].view(channels))
+            elif step == "residual":
+                value = value.add_(t[step])
+            else:
+                value = _ACTIVATIONS[step](torch, value)
+        return value
+
+    return NewResult(finished, t["y"].copy_)
+
+
+def epilogue_of(words: Words) -> tuple[bool, list[str]]:
+    """Whether a bias comes first, which convolutions add themselves, and the steps after it."""
+    steps = [step for step in words.get("epilogue", NONE).split(",") if step != NONE]
+    return steps[:1] == ["bias"], steps[steps[:1] == ["bias"] :]
+
+
+_ACTIVATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda torch, value: value.relu_(),
+    "gelu": lambda torch, value: torch.nn.functional.gelu(value),
+    "gelu_tanh": lambda torch, value: torch.nn.functional.gelu(value, approximate="tanh"),
+    "silu": lambda torch, value: torch.nn.functional.silu(value, inplace=True),
+    "tanh": lambda torch, value: value.tanh_(),
+    "sigmoid": lambda torch, value: value.sigmoid_(),
+}
 
 
 def _layout(words: Words) -> PackedLayout | None:
@@ -72,11 +111,11 @@ def filters(name: str, words: Words, weight: Any) -> Any:
     layout = _layout(words)
     if layout is not None:
         view = weight.permute([layout.order.index(dimension) for dimension in range(layout.dimensions)])
-        return view.movedim(1, 0) if name == "conv_transpose2d" else view
+        return view.movedim(1, 0) if name in TRANSPOSED else view
     last = words["layout"].endswith("c")
     if name == "depthwise_conv2d":
         return (weight.movedim(-1, 0) if last else weight).unsqueeze(1)
-    return weight.movedim((-2, -1), (0, 1) if name == "conv_transpose2d" else (1, 0)) if last else weight
+    return weight.movedim((-2, -1), (0, 1) if name in TRANSPOSED else (1, 0)) if last else weight
 
 
 @dataclass(frozen=True)
@@ -116,10 +155,10 @@ def convolution(torch: Any, name: str, words: Words, x: Any, weight: Any, bias: 
     image, functional = channels_second(words, x), torch.nn.functional
     options = options_of(name, words, image)
     named: dict[str, Any] = {"stride": options.stride, "padding": options.pad, "dilation": options.dilation}
-    if name == "conv_transpose2d":
-        run, named["output_padding"] = functional.conv_transpose2d, options.out_pad
-    else:
-        run = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
+    if name in TRANSPOSED:
+        named["output_padding"] = options.out_pad
+    kind = "conv_transpose" if name in TRANSPOSED else "conv"
+    run = getattr(functional, f"{kind}{x.dim() - 2}d")
     call = partial(run, image, weight, bias, groups=options.groups, **named)
     return (lambda: call().movedim(1, -1)) if words["layout"].endswith("c") else call
 
@@ -142,7 +181,15 @@ def _rms_norm(torch: Any, words: Words, t: Tensors) -> Callable[[], Any]:
     return NewResult(partial(torch.nn.functional.rms_norm, *arguments), t["y"].copy_)
 
 
+def _attention(torch: Any, words: Words, t: Tensors) -> NewResult:
+    q, k, v, o = (t[name] if words["layout"] == "bhsd" else t[name].transpose(1, 2) for name in "qkvo")
+    options = {"is_causal": words["causal"], "scale": words["scale"] or None, "enable_gqa": words["H"] != words["HK"]}
+    options["attn_mask"] = t.get("bias")
+    return NewResult(partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, **options), o.copy_)
+
+
 _CALLS: Mapping[str, _Call] = {
+    "attention": _attention,
     "bmm": _bmm,
     "gemv": lambda torch, words, t: partial(torch.mv, t["A"], t["x"], out=t["y"]),
     "scan": _scan,

@@ -1,4 +1,4 @@
-"""Products by Apache TVM on processors: tiles of several sizes are compiled, and the fastest is the rival.
+"""Products by Apache TVM on CPUs: tiles of several sizes are compiled, and the fastest is the rival.
 
 MetaSchedule, TVM's own tuner, did not finish with the release that this was written for.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from deepgen.operators import Operator
 from deepgen.operators.expr.elements import Operand
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import as_operator
-from deepgen.report.view.live import Watch, in_notebook, stop_on_ctrl_c, title_of, watching
+from deepgen.report.view.live import Watch, stop_on_ctrl_c, title_of, watching
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
@@ -29,10 +28,12 @@ from deepgen.tuning.engines import Engine, LocalEngine, local_engine
 from deepgen.tuning.finals.crowning import fresh_seed
 from deepgen.tuning.judging import Judgement, Suspect
 from deepgen.tuning.judging import judge as judged
+from deepgen.tuning.progress import seconds_of
 from deepgen.tuning.request import STUDIES, on_threads
 from deepgen.tuning.search import DEFAULT, StrategyKind
 from deepgen.tuning.study.definition import check_config
 from deepgen.vocabulary import BadInput
+from deepgen.vocabulary.finding import being_loaded
 
 if TYPE_CHECKING:
     from deepgen.compiler.rules.rule import Rule
@@ -43,7 +44,7 @@ def tune(
     *,
     target: str | Target | None = None,
     trials: int = 200,
-    time_budget: float | None = None,
+    time_budget: float | str | None = None,
     seed: int = 0,
     strategy: str | StrategyKind = DEFAULT,
     options: Mapping[str, Any] | None = None,
@@ -60,7 +61,7 @@ def tune(
     rules: Sequence[Rule] = (),
     policy: Policy | None = None,
     strict_floats: bool = False,
-    baselines: bool | Sequence[str | type[Baseline]] = True,
+    baselines: bool | Callable[..., Any] | Sequence[str | type[Baseline] | Callable[..., Any]] = True,
     counters: str | Sequence[str] | None = None,
     out: str | Path | None = None,
     engine: Engine | None = None,
@@ -71,23 +72,27 @@ def tune(
 ) -> Study:
     """Tune an operator on a target and return its study. Calling it again with the same arguments resumes the study.
 
-    `operator` may be a kernel of your own (`dg.kernel`), or what `dg.compute` gives: an expression. It may be a list:
-    the same operator in several shapes. Then one kernel is tuned for all of them. It is verified at each shape, and
-    ranked by the geometric mean of its times.
+    `operator` may be a kernel of your own (`dg.kernel`), or an expression (`dg.compute`). It may be a list of the same
+    operator in several shapes. Then one kernel is tuned for all of them: it is verified at each shape, and ranked by
+    the geometric mean of its times.
 
-    `target` is a name such as "x86:native", or None for the best device here. `family` names one of deepgen's families
-    of kernels, such as "c_gemm", in place of the best for that target; `threads` is how many threads kernels and
-    baselines use at most on a CPU. `knobs` narrows knobs to some of their values. `generator` is a family of kernels of
-    your own in place of deepgen's; `rules` are schedule rules of your own, which the family "rules" asks before its
-    own ones (docs/rules.md); `strategy` may be a class of your own, and `baselines` a list of names and such
-    classes. With `strict_floats` kernels that lose NaN or infinities, or flush denormal numbers, are wrong.
-    `counters` is "default" or a list of events that are counted of every right kernel, in runs of their own.
-    `learn_from` names files to start from: what was measured of the same kernel, as T4 or as Kernel Tuner's cache.
-    `out` is where studies are kept.
+    `time_budget` is in seconds, or a text such as "20s", "5m" or "1h30m".
 
-    `progress` shows how far the run is, by default in a terminal and in a notebook; `watch` is called with the same
-    facts, and `stop` ends the run when it is set. Ctrl-C ends it as cleanly: what was measured is kept, then
-    KeyboardInterrupt is raised. A second Ctrl-C does not wait.
+    `target` is a name such as "x86:native", or None for the best local device. `family` names one of deepgen's kernel
+    families, such as "c_gemm", instead of the best for that target; `threads` is the maximum number of threads of
+    kernels and baselines on a CPU. `knobs` restricts knobs to some of their values. `generator` is your own kernel
+    family instead of deepgen's; `rules` are your own schedule rules, which the family "rules" tries before its own
+    (docs/rules.md); `strategy` may be a class of your own. `baselines` is a list of
+    names, of such classes, and of functions that take the operator's inputs by name and return its outputs; or one
+    function. With `strict_floats` kernels that lose NaN or infinities, or flush denormals, count as wrong.
+    `counters` is "default" or a list of hardware events to count for every correct kernel, in separate runs.
+    `learn_from` names files with earlier measurements of the same kernel, in T4 or Kernel Tuner's cache format.
+    `out` is the folder for studies.
+
+    `progress` shows how far the run is, on stderr: live in a terminal and in a notebook, as lines elsewhere. False
+    shows nothing, and so does None, the default, where a `watch` is given, which is called with the same facts, and
+    `stop` ends the run when it is set. Ctrl-C also stops cleanly: all results are kept, then KeyboardInterrupt is
+    raised. A second Ctrl-C does not wait.
 
     No `deepgen.toml` is read, because it names programs to run, and a script should do the same wherever it is started.
     To use one, pass it: `from deepgen import settings`, then `settings=settings.read("deepgen.toml")`, or
@@ -95,10 +100,12 @@ def tune(
     overrides those of the local engine (`cache`, `toolchains`, build limits).
     """
     started = time.monotonic()
+    if (script := being_loaded()) is not None:  # a worker looks for a baseline in it, or a command for a kernel
+        raise BadInput(f"{script.name} tunes whenever it is loaded", allowed='tune below `if __name__ == "__main__":`')
     if not isinstance(target, (str, Target, NoneType)):
         raise BadInput(f"target is {target!r}", allowed='a name such as "x86:native", or None')
     if not isinstance(settings, (Settings, NoneType)):
-        raise BadInput(f"settings is {settings!r}", allowed='what deepgen.settings.read("deepgen.toml") gives')
+        raise BadInput(f"settings is {settings!r}", allowed='pass the result of deepgen.settings.read("deepgen.toml")')
     if settings is not None:
         target = settings.target if target is None else target
         out = settings.studies if out is None else out
@@ -106,16 +113,18 @@ def tune(
         engine = engine or local_engine(settings)
     if isinstance(operator, OwnKernel):
         if family is not None or generator is not None or rules:
-            raise BadInput("a kernel of your own is given with a family", allowed="the kernel alone")
+            raise BadInput("family= cannot be used with a kernel of your own", allowed="pass only the kernel")
         operator = operator.operator()
     operator = as_operator(operator)
     shapes = tuple(map(as_operator, operator)) if isinstance(operator, (list, tuple)) else (operator,)
     if not shapes:
-        raise BadInput("no operator is given", allowed="one, or several shapes of one")
+        raise BadInput("no operator was given", allowed="one, or several shapes of one")
     if family is not None and generator is not None:
         raise BadInput("family and generator are both given", allowed="give one of them")
     if rules and generator is not None:
-        raise BadInput("rules and generator are both given", allowed="give one of them: rules are for deepgen's own")
+        raise BadInput(
+            "rules and generator are both given", allowed="give one of them: rules apply to deepgen's own generators"
+        )
     if family is not None or rules:
         generator = generators.by_name(family or generators.RULED[0], rules=rules)
     request = Request(
@@ -123,7 +132,7 @@ def tune(
         also=shapes[1:],
         target=target if isinstance(target, Target) else targets.resolve(target),
         trials=trials,
-        time_budget=time_budget,
+        time_budget=None if time_budget is None else seconds_of(time_budget),
         seed=seed,
         strategy=strategy,
         options=options or {},
@@ -136,19 +145,19 @@ def tune(
         domains=knobs or {},
         generator=generator,
         policy=replace(policy or Policy(), strict_floats=True) if strict_floats else policy or Policy(),
-        baselines=baselines,
+        baselines=[baselines] if callable(baselines) else baselines,
         counters=counters,
         out=STUDIES if out is None else Path(out),
     )
     if threads is not None:
         request = on_threads(request, threads)
     if progress is None:
-        progress = watch is None and (sys.stderr.isatty() or in_notebook())
+        progress = watch is None
     with stop_on_ctrl_c(stop) as stopping, watching(title_of(request), quiet=not progress) as view:
         study = run(request, engine=engine, watch=_both(view, watch), stop=stopping.event, started=started)
     if stopping.signum:
         sentence = f"stopped after {len(study.trials())} trials, all kept in {study.folder}"
-        raise KeyboardInterrupt(f"{sentence}: the same call goes on where it stopped")
+        raise KeyboardInterrupt(f"{sentence}: repeat the call to resume")
     return study
 
 
@@ -162,10 +171,10 @@ def judge(
     policy: Policy | None = None,
     engine: LocalEngine | None = None,
 ) -> Judgement:
-    """Everything that a winner has to pass, for one kernel alone: the config of a kernel of your own, or of a family.
+    """Verify one kernel as thoroughly as a winner: one config of your own kernel, or of a family.
 
-    The default config, unless one is given; knobs that it leaves out keep their default. Inputs are drawn from a fresh
-    `seed`, which the result has. `result.right` is the verdict, `result.failed` what it was wrong at.
+    `config` defaults to the default config; knobs that it omits keep their default. Inputs are drawn from a fresh
+    `seed`, which the result records. `result.right` is the verdict, `result.failed` lists the failed checks.
     """
     wanted = as_operator(operator.operator() if isinstance(operator, OwnKernel) else operator)
     on = target if isinstance(target, Target) else targets.resolve(target)

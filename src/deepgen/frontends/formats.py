@@ -202,7 +202,7 @@ def space_of(document: Document, space_strategy: int = 1) -> Space:
             return space
     *first, last = [each.space_file for each in _formats() if each.space_file]
     raise BadInput(
-        "this file describes no space",
+        "this file does not describe a space",
         where=document.name,
         allowed=f"{', '.join(first)} or {last}" if first else last,
     )
@@ -212,12 +212,12 @@ def results_of(document: Document, name: str) -> Sequence[MeasuredConfig]:
     """What a file of the named format says was measured."""
     results = FORMATS.get(name)().results(document)
     if results is None:
-        raise BadInput("holds no results", where=document.name)
+        raise BadInput("contains no results", where=document.name)
     return results
 
 
 def write_results(study: Study, prefix: str | Path, device: int = 0, count: int = 10) -> Path:
-    """Write the best of a study to `<prefix>_card<device>.json`, as the older tool did."""
+    """Write the best of a study to `<prefix>_card<device>.json`, as the legacy tool did."""
     content = EXPORTERS.get("older_results")(study, count)
     path = Path(f"{prefix}_card{device}.json")
     try:

@@ -1,4 +1,4 @@
-"""Libraries: the winners of many studies in one folder, and which of them serves a shape."""
+"""Libraries: the winners of many studies in one folder, and which of them to use for a shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a study to an entry of a library."""
+"""Turns a study's winner into a library entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen.run.call import plans
 from deepgen.run.measure.race import median_interval
 from deepgen.targets import device_for
 from deepgen.toolchains import build_once
-from deepgen.toolchains.flags import require_plain
+from deepgen.toolchains.base import require_plain
 from deepgen.tuning import Study
 from deepgen.tuning.engines import Engine, LocalEngine
 from deepgen.tuning.finals.finals import run_finals
@@ -40,7 +40,7 @@ def entry_of(study: Study, *, noisy: bool = False) -> Added:
     Times that a busy machine made up are refused, unless `noisy`: a library would choose by them.
     """
     if study.target.runner not in ("cpu", "gpu"):
-        raise BadInput(f"{study.folder} is of {study.target.name}", allowed="a study for a processor or a GPU")
+        raise BadInput(f"{study.folder} is for {study.target.name}", allowed="a study on a CPU or a GPU")
     if study.operator.name not in OPERATORS or study.operator.judge() is not None:
         what = f"{study.folder} is of {study.describe()}, an operator of your own"
         raise BadInput(what, allowed="an operator that deepgen or an installed package provides")

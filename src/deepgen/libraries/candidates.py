@@ -1,4 +1,4 @@
-"""Kernels that are made for a shape when a library measures it for the first time.
+"""Kernels generated for a shape when a library first measures it.
 
 They need no search: the default of the shape's family, what the family ranks behind it, and the winners of other
 shapes with this one's sizes compiled in. Further steps vary the fastest of them.
@@ -23,7 +23,7 @@ from deepgen.run.measure.race import median_interval, paired_ratio
 from deepgen.space import Space
 from deepgen.targets import host
 from deepgen.toolchains import build_once
-from deepgen.toolchains.flags import require_plain
+from deepgen.toolchains.base import require_plain
 from deepgen.tuning.study.finals import Serves
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, completed, digest
@@ -34,7 +34,7 @@ _RANKED, _OTHERS, _VARIED = (
     4,
     12,
 )  # at most: by the family's own ranking, winners of other shapes, in the second step
-_ALIKE = 1.02  # times as long, by the family's model: what it hardly tells apart is worth a try
+_ALIKE = 1.02  # times as long, by the family's model: what it hardly distinguishes is worth a try
 _SIZES_KNOB = "FIXED"  # whether a kernel knows its sizes when it is compiled
 
 Config = Mapping[str, Any]
@@ -99,7 +99,7 @@ def sized(space: Space, config: Config) -> Config:
 
 
 def build(operator: Operator, like: Entry, wanted: Sequence[tuple[Generator, Config]]) -> Iterator[Candidate | str]:
-    """Each of them, side by side on all processors; or why it cannot be built, as without a compiler."""
+    """Each of them, side by side on all CPUs; or why it cannot be built, as without a compiler."""
 
     def built(one: tuple[Generator, Config]) -> Candidate | str:
         try:
@@ -116,7 +116,7 @@ def _built(operator: Operator, like: Entry, family: Generator, config: Config) -
     require_plain(kernel, like.name)  # whose target may be of somebody else's library
     artifact = build_once(kernel, like.target)
     plan = completed(kernel, artifact.plan).plan
-    untried = Serves((dict(operator.sizes()),), why="verified at no other shape", dense="never verified")
+    untried = Serves((dict(operator.sizes()),), why="not verified at any other shape", dense="never verified")
     requires = (*plan.requires, *kernel.implied, *untried.requirements(operator.signature()))
     signed = replace(artifact, plan=replace(plan, requires=requires))
     return Candidate(operator, like, family.name, config, kernel, signed)

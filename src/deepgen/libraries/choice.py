@@ -1,4 +1,4 @@
-"""Which of a library's kernels serves a shape, why, and what it takes to call it."""
+"""Dispatch: which of a library's kernels to use for a shape, why, and how to call it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Called: TypeAlias = "Loaded | VendorKernel"
 
 
 class NotServed(DeepgenError):
-    """A library has no kernel for an operator here, and no vendor's library is at hand."""
+    """The library has no kernel for the operator here, and no vendor library is available."""
 
 
 @dataclass(frozen=True)
 class Considered:
-    """An entry or a baseline that might serve: its expected time, or why it does not serve."""
+    """A candidate entry or baseline: its expected time, or why it cannot be used."""
 
     name: str
     seconds: float | None
@@ -42,7 +42,7 @@ class Considered:
 
 @dataclass(frozen=True)
 class Choice:
-    """What serves an operator on a target."""
+    """The choice for an operator on a target."""
 
     operator: Operator
     target: Target
@@ -57,13 +57,13 @@ class Choice:
 
     @property
     def exact(self) -> bool:
-        """Whether it was measured at this very shape."""
+        """Whether it was measured at exactly this shape."""
         return self.how == EXACT
 
     def load(self) -> Called:
-        """A function on arrays, as `study.best().load()` gives it. Raises NotServed where there is none."""
+        """A function on arrays, like `study.best().load()`. Raises NotServed if there is none."""
         if self.loading is None or self.how == NONE:
-            raise NotServed(f"{self.operator.describe()} on {self.target.name} is not served: {self.reason}")
+            raise NotServed(f"{self.operator.describe()} on {self.target.name} is not supported: {self.reason}")
         return self.loading(self)
 
 
@@ -115,8 +115,8 @@ def decide(content: LibraryContent, operator: Operator, target: Target, able: Se
     if not near and able:
         name = vendor or able[0]
         closest = predict.nearest(operator, best, points).describe()
-        away = f"{closest} is {octaves[best.name]:.1f} octaves away"
-        reason = f"no tuned shape is near: {away}; {name} serves instead"
+        away = f"the sizes of {closest} differ by a factor of {2 ** octaves[best.name]:.0f}"
+        reason = f"no tuned shape is close: {away}; {name} is used instead"
         return Choice(operator, target, VENDOR, None, name, times.rivals.get(name), reason, considered)
     exact = times.exact or vendor is None
     off = 0.0 if exact else predict.margin(best, points, predict.spread(here, points, model_of))
@@ -127,16 +127,16 @@ def decide(content: LibraryContent, operator: Operator, target: Target, able: Se
         and _is_behind(best, operator, vendor, seconds * exp(off), times.rivals[vendor])
     ):
         theirs = times.rivals[vendor]
-        both = f"{basis}: {seconds_text(theirs)} beside {seconds_text(seconds)} of ours"
+        both = f"{basis}: {seconds_text(theirs)} against {seconds_text(seconds)} for ours"
         reason = f"{vendor} is faster, {both}{without}"
         if off and theirs >= seconds:
-            reason = f"{vendor} may be faster, {both}, and such predictions are too good by up to {exp(off) - 1:.0%}"
+            reason = f"{vendor} may be faster, {both}, and such predictions are optimistic by up to {exp(off) - 1:.0%}"
         return Choice(operator, target, VENDOR, None, vendor, theirs, reason, considered, times.exact)
     reason = f"{seconds_text(seconds)}, {basis}"
     reason += "" if times.exact else f"; its kernel was tuned at {best.operator.describe()}"
     reason += "" if vendor is None else f"; {vendor} takes {seconds_text(times.rivals[vendor])}"
     slower = level and vendor is not None and times.rivals[vendor] <= seconds
-    reason += ", which is as long within the noise" if slower else ""
+    reason += ", equal within noise" if slower else ""
     how = EXACT if times.exact else NEIGHBOUR
     return Choice(operator, target, how, best, None, seconds, f"{reason}{without}", considered, times.exact)
 
@@ -212,8 +212,8 @@ def _is_behind(entry: Entry, operator: Operator, vendor: str, ours: float, their
 
 def _foreign(entry: Entry, target: Target) -> str:
     if not entry.target.runs_on(target):
-        return f"it is for {entry.target.describe()}"
-    return f"it was timed under other conditions: {conditions_text(entry)}"
+        return f"it was built for {entry.target.describe()}"
+    return f"it was timed under different conditions: {conditions_text(entry)}"
 
 
 def conditions_text(entry: Entry) -> str:
@@ -233,22 +233,22 @@ def _without_ours(
 ) -> Choice:
     if not alike and (others := related(content, operator)):
         shapes = ", ".join(dict.fromkeys(entry.operator.describe() for entry in others[:3]))
-        why = f"its kernels of {operator.name} are made for one shape each, and none for this one: {shapes}"
+        why = f"its {operator.name} kernels each support a single shape, and none this one: {shapes}"
         why += ", ..." if len(others) > 3 else ""
     elif not alike:
-        why = "the library has no kernel of this operator in any shape"
+        why = "the library has no kernel for this operator at any shape"
     elif not any(entry.target.runs_on(target) for entry in alike):
         places = dict.fromkeys(entry.target.describe() for entry in alike)
         why = f"its kernels are for {', '.join(places)}, and this is {target.describe()}"
     else:
         name, reason = next(iter(refused.items()))
-        why = f"none of its kernels serves this shape; {name}: {reason}"
+        why = f"none of its kernels supports this shape; {name}: {reason}"
     if content.damaged:
         why += f" ({counted(len(content.damaged), 'damaged file')}: see deepgen library check)"
     considered = tuple(Considered(name, None, reason) for name, reason in refused.items())
     if not able:
         return Choice(operator, target, NONE, None, None, None, why, considered)
-    return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} serves instead", considered)
+    return Choice(operator, target, VENDOR, None, able[0], None, f"{why}; {able[0]} is used instead", considered)
 
 
 class VendorKernel:
@@ -270,7 +270,7 @@ class VendorKernel:
         }
         bound = self.operator.bind(facts, values)
         if (why := self._baseline.missing(bound, self.target)) is not None:
-            raise BadInput(f"{self.name} does not serve {bound.describe()}", allowed=why)
+            raise BadInput(f"{self.name} does not support {bound.describe()}", allowed=why)
         for tensor in bound.tensors():
             if tensor.name in self._arguments.written and tensor.name not in arrays:
                 arrays[tensor.name] = allocator([*arrays.values()], tensor, 1)(next(iter(arrays.values())))

@@ -1,4 +1,4 @@
-"""An entry of a library: what a kernel computes and where, how fast it was, and where it comes from; and times of
+"""A library entry: what a kernel computes, on which target, how fast it was, and its provenance; and times of
 kernels and baselines side by side at one shape. Pure data.
 """
 
@@ -77,7 +77,7 @@ class Entry(Serializable):
 
     def __post_init__(self) -> None:
         if not self.timed:
-            raise ValueError("it was timed at no shape")
+            raise ValueError("it was not timed at any shape")
 
     @property
     def operator(self) -> Operator:

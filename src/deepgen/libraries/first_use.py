@@ -1,4 +1,4 @@
-"""The first use of a shape that was never tuned: who might be the fastest there is timed side by side."""
+"""First use of an untuned shape: the likely fastest candidates are timed side by side."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def time_chosen(library: Library, choice: Choice, runners: Runners | None = None
     """Time the kernels that are expected to be the fastest at a shape beside the baselines that can run.
 
     Unless the shape was tuned, kernels that are made for it take part, and the fastest of all is verified. None where
-    the library has no kernel of this operator in any shape that runs here.
+    the library has no kernel for this operator at any shape that runs here.
     """
     entries = {entry.name: entry for entry in library.list()}
     able = [entries[one.name] for one in choice.considered if one.seconds is not None and one.name in entries]
@@ -189,7 +189,7 @@ class _Race:
             self.measured[name] = replace(one, samples=tuple(ratio * seconds for seconds in one.samples))
 
     def _verified(self) -> Candidate | None:
-        """The fastest of the last race, where it was made for the shape and is right on all inputs that finals use."""
+        """The fastest of the last race, if it was made for the shape and is correct on all inputs of finals."""
         for name in self._fastest_first():
             if name not in self._built:
                 return None
@@ -216,7 +216,7 @@ class _Race:
                 self._contenders[one.kernel.id] = one.contender
 
     def _fastest_first(self) -> list[str]:
-        """Kernels of the last race that were right."""
+        """Kernels of the last race that were correct."""
         return sorted(filter(self._seconds, self._last), key=self._seconds)
 
     def _seconds(self, name: str) -> float:

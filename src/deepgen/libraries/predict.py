@@ -1,11 +1,11 @@
-"""How long kernels and baselines take at a shape that none was timed at.
+"""Predicts the times of kernels and baselines at shapes where none was timed.
 
 Each tuned shape tells how near the best kernel comes to the device's bound there, and how much longer each other kernel
 and each baseline takes. Near a tuned shape all of this is much the same, so it is averaged over the tuned shapes with
-weights that fall with the distance. A kernel that was timed far away only is expected to lose something on the way. How
-a kernel's time changes with the shape, by tiles that are not full or multiprocessors that have nothing to do, is told
-by its family's own model where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
-library reaches (baselines/vendor_products.py); shapes whose rows begin at other multiples of bytes are farther away.
+weights that fall with the distance. A kernel that was only timed far away is expected to lose some efficiency. How a
+kernel's time changes with the shape, through partial tiles or idle multiprocessors, comes from its family's own model
+where it has one. The bound is a roofline; on GPUs products are compared with what a vendor's
+library reaches (baselines/products.py); shapes whose rows begin at other multiples of bytes are farther away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, log2, sqrt
 
-from deepgen.baselines.vendor_products import LINE, reached, row_bytes
+from deepgen.baselines.products import LINE, reached, row_bytes
 from deepgen.libraries.entry import Entry, Times, is_resized
 from deepgen.operators import Operator
 from deepgen.targets import Target

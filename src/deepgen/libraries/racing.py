@@ -1,21 +1,23 @@
-"""Kernels of a library and baselines timed side by side: at the shapes that were tuned, and where one is asked for."""
+"""Times a library's kernels and baselines side by side, at tuned and other shapes; and rechecks every entry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from deepgen import baselines, targets
-from deepgen.libraries.entry import Entry, Times, is_resized
+from deepgen.libraries.entry import Entry, Timed, Times, is_resized
 from deepgen.libraries.winners import Library
 from deepgen.operators import Operator
 from deepgen.run.measure import conditions, open_runner
 from deepgen.run.measure.base import Contender, Policy, Task
 from deepgen.run.measure.race import RaceResult, paired_ratio, race
 from deepgen.run.measure.supervisor import Supervisor
+from deepgen.targets import Elsewhere
 from deepgen.tuning.finals.qualifying import finals_inputs
+from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary import Artifact, DeepgenError, Measurement
 
 _FEWEST_ROUNDS, _ROUNDS, _RACE_SECONDS = 3, 20, 4.0
@@ -37,7 +39,7 @@ class Runners:
             return self._runner
         self.close()
         runner = open_runner(task)
-        assert isinstance(runner, Supervisor), "an entry is for a processor or a GPU"
+        assert isinstance(runner, Supervisor), "an entry is for a CPU or a GPU"
         self._runner = runner
         return runner
 
@@ -80,7 +82,7 @@ def time_across(library: Library, *, say: Callable[[str], None] = lambda text: N
             names = {one.name: one.kernel_id for one in alike}
             results = measured(task, [contender_of(library, one) for one in alike], runners)
             if why := noise(task, results):
-                say(f"too noisy to tell at {operator.describe()}: {why}")
+                say(f"timing too noisy at {operator.describe()}: {why}")
                 continue
             times = times_of(task, results, names)
             with library.store.changing():
@@ -128,7 +130,7 @@ def compared(runner: Supervisor, contenders: Sequence[Contender], rounds: int | 
 
 def contender_of(library: Library, entry: Entry) -> Contender:
     stored = library.store.stored(entry, trusted=library.trusted)
-    assert stored.binary is not None, "where it was changed, `stored` has said so"
+    assert stored.binary is not None, "`stored` has already reported a changed binary"
     form = stored.binary.suffix.removeprefix(".")
     artifact = Artifact(stored.kernel.id, str(stored.binary.absolute()), form, "", {}, 0.0, plan=stored.plan)
     return Contender(entry.name, stored.kernel, artifact)
@@ -152,7 +154,7 @@ def measured(
 
 
 def noise(task: Task, measured: Mapping[str, Measurement]) -> str | None:
-    """Why these times are not to be kept, in words: on a processor a busy machine may have made them up."""
+    """Why these times are not to be kept, in words: on a CPU a busy machine may have made them up."""
     rows = [one.conditions for one in measured.values() if one.ok] if task.target.runner == "cpu" else []
     return conditions.noise(rows)
 
@@ -189,3 +191,88 @@ def is_loadable(library: Library, entry: Entry) -> bool:
     except DeepgenError:
         return False
     return is_here(entry)
+
+
+RIGHT, SLOWER, WRONG, REFUSED, ELSEWHERE = "right", "slower", "wrong", "refused", "elsewhere"
+FAILED = (SLOWER, WRONG, REFUSED)
+TOLERANCE = 0.10  # of the time: noise between two days stays below it
+_RETRIES = 2  # of a comparison that seems slower: a busy machine looks like a slow kernel
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of an entry."""
+
+    name: str
+    verdict: str
+    before: float | None = None  # seconds
+    now: float | None = None
+    detail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.verdict in FAILED
+
+
+def check(
+    library: Library, *, tolerance: float = TOLERANCE, say: Callable[[str], None] = lambda text: None
+) -> list[Checked]:
+    """Verify and time every entry that runs here. Damaged files are among the results."""
+    out = [Checked(name, REFUSED, detail=why) for name, why in library.damaged().items()]
+    with opened() as runners:
+        for entry in sorted(library.list(), key=lambda e: (e.target.name, e.threads or 0)):
+            say(f"checking {entry.name}")
+            out.append(_checked(library, entry, runners, tolerance))
+    return out
+
+
+def _checked(library: Library, entry: Entry, runners: Runners, tolerance: float) -> Checked:
+    try:
+        contender = contender_of(library, entry)
+        targets.device_for(entry.target)
+    except Elsewhere as error:
+        return Checked(entry.name, ELSEWHERE, entry.seconds, detail=error.why)
+    except DeepgenError as error:
+        return Checked(entry.name, REFUSED, entry.seconds, detail=str(error))
+    result = Checked(entry.name, RIGHT, entry.seconds)
+    for timed in entry.timed:
+        task = Task(timed.operator, entry.target, policy=Policy(cold=entry.cold, threads=entry.threads))
+        runner = runners.on(task)
+        if (wrong := first_wrong(runner, task, contender)) is not None:
+            return replace(result, verdict=WRONG, detail=wrong)
+        rivals = [name for name in timed.baselines if name in baselines.find(timed.operator, entry.target)]
+        current = result
+        for _ in range(1 + _RETRIES):
+            current = _timed(runner, contender, timed, rivals, result, tolerance)
+            if current.verdict != SLOWER:
+                break
+        if current.verdict != RIGHT or timed is entry.timed[-1]:
+            return current
+    return result
+
+
+def _timed(
+    runner: Supervisor, contender: Contender, timed: Timed, rivals: Sequence[str], result: Checked, tolerance: float
+) -> Checked:
+    contenders = [contender, *map(Contender, rivals)]
+    ours, *others = compared(runner, contenders)
+    if not ours.ok or ours.seconds is None:
+        return replace(result, verdict=WRONG, detail=ours.detail)
+    now = replace(result, before=timed.seconds, now=ours.seconds)
+    slower = ours.seconds / timed.seconds
+    if slower <= 1.0 + tolerance:
+        return now
+    kept = _ratios_kept(ours, dict(zip(rivals, others, strict=True)), timed)
+    if kept and min(kept.values()) >= 1.0 / (1.0 + tolerance):
+        rival = min(kept, key=lambda name: kept[name])
+        return replace(now, detail=f"the machine is slower than before: relative to {rival} nothing has changed")
+    return replace(now, verdict=SLOWER, detail=f"{slower:.2f} times as long as {seconds_text(timed.seconds)}")
+
+
+def _ratios_kept(ours: Measurement, others: Mapping[str, Measurement], timed: Timed) -> dict[str, float]:
+    """How much of our lead over each baseline is left."""
+    return {
+        name: paired_ratio(measured.samples, ours.samples).estimate / before
+        for name, measured in others.items()
+        if measured.ok and measured.samples and (before := timed.baselines[name].ratio)
+    }

@@ -53,16 +53,20 @@ class LibraryStore:
                 return
             if not path.exists():  # another process may have made the library meanwhile
                 raise BadInput(
-                    "is not a library of deepgen's", where=str(self.folder), allowed="a library, or no folder yet"
+                    "is not a deepgen library", where=str(self.folder), allowed="a library, or no folder yet"
                 )
         kind, _, version = (
             foreign.read_bytes(path, most=100, plain=True).decode(errors="replace").strip().rpartition(" ")
         )
         if kind != _KIND or not version.isdigit():
-            raise BadInput("does not name a library's format", where=str(path), allowed=f"{_KIND} {_VERSION}")
+            raise BadInput("does not name a library format", where=str(path), allowed=f"{_KIND} {_VERSION}")
         if int(version) != _VERSION:
-            what = f"is of format {version}: it was made by another version of deepgen"
-            raise BadInput(what, where=str(self.folder), allowed=f"format {_VERSION}: add the studies to a new library")
+            what = f"has format {version}: it was made by another version of deepgen"
+            raise BadInput(
+                what,
+                where=str(self.folder),
+                allowed=f"this deepgen reads format {_VERSION}: add the studies to a new library",
+            )
 
     @contextmanager
     def changing(self, wait: float = _WAIT_SECONDS) -> Iterator[None]:
@@ -76,13 +80,15 @@ class LibraryStore:
         ends = time.monotonic() + wait
         while (held := lock.take(self.folder / LOCK)) is None:
             if time.monotonic() > ends:
-                what = f"{self.folder} is being changed by {lock.who(self.folder / LOCK) or 'another process'}"
+                what = f"{self.folder} is being modified by {lock.who(self.folder / LOCK) or 'another process'}"
                 raise DeepgenError(f"{what}: try again later")
             time.sleep(_GLANCE_SECONDS)
         with held:
             for name in (ENTRIES, TIMES):
                 if (self.folder / name).is_symlink():  # what is removed there would be somebody else's
-                    raise BadInput("is a link", where=str(self.folder / name), allowed="a folder of the library's own")
+                    raise BadInput(
+                        "is a link", where=str(self.folder / name), allowed="must be a folder inside the library"
+                    )
             (self.folder / ENTRIES).mkdir(exist_ok=True)
             self._mend()
             yield
@@ -164,7 +170,7 @@ class LibraryStore:
 
     def _entry(self, folder: Path) -> Entry:
         path = folder / ABOUT
-        with foreign.shaped(str(path), "holds no entry of a library"):
+        with foreign.shaped(str(path), "does not contain a library entry"):
             entry = Entry.from_json(foreign.read_json(path, most=_MOST_ENTRY, plain=True))
         if entry.name != folder.name:
             raise BadInput(f"is the entry {entry.name}", where=str(folder), allowed="a folder of that name")

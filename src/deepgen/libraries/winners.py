@@ -26,7 +26,7 @@ _AS_FAST = 1.02  # a kernel that takes at most this many times as long as anothe
 
 
 class VendorFallback(UserWarning):
-    """A vendor's library serves in place of a kernel."""
+    """Warns that a vendor's library is used instead of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Library:
     """The winners of many studies in one folder."""
 
     def __init__(self, folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT) -> None:
-        """`trust` lets binaries run that somebody else's deepgen put there; `dispatch` as `library` tells."""
+        """`trust` allows binaries that were not written by this user's deepgen; `dispatch`: see `library`."""
         if dispatch not in (PREDICT, MEASURE):
             raise BadInput(f"dispatch is {dispatch!r}", allowed=f"{PREDICT!r} or {MEASURE!r}")
         self.folder, self.trusted, self.dispatch = Path(folder), trust, dispatch
@@ -53,11 +53,11 @@ class Library:
         self._loaded: dict[tuple[str, Operator], Loaded] = {}
 
     def add(self, study: Study | str | Path, *, general: bool = True, noisy: bool = False) -> str:
-        """Add the winner of a study: `added`, or `replaced` or `kept` where one was known under like conditions.
+        """Add the winner of a study. Returns `added`, or `replaced` or `kept` if there was one for the same conditions.
 
-        Some winners are made for their own shape alone. Then the fastest kernel of the study that serves other shapes
-        is added too, after it was verified and timed as a winner is, unless `general` is False. A winner whose times
-        a busy machine made up is refused, unless `noisy`.
+        Some winners support only their own shape. Then the fastest kernel of the study that supports other shapes is
+        added too, after it was verified and timed like a winner, unless `general` is False. A winner whose times a
+        busy machine distorted is refused, unless `noisy`.
         """
         study = study if isinstance(study, Study) else Study.open(study, trust=self.trusted)
         winner = entry_of(study, noisy=noisy)
@@ -72,15 +72,16 @@ class Library:
         return became
 
     def merge(self, other: Library | str | Path) -> dict[str, str]:
-        """Add all entries of another library, each as `add` does; gives what became of each.
+        """Add all entries of another library, each as `add` does; returns the outcome of each.
 
-        Binaries that somebody else's deepgen wrote keep asking for trust, unless the other library was opened with it.
+        Binaries that were not written by this user's deepgen still need trust, unless the other library was opened with
+        it.
         """
-        other = other if isinstance(other, Library) else Library(other, trust=self.trusted)
+        other = other if isinstance(other, Library) else library(other, trust=self.trusted)
         content = other.content()
         if content.damaged:
             name, why = next(iter(content.damaged.items()))
-            raise DeepgenError(f"{other.folder} holds a damaged file, {name}: {why}. Prune it first")
+            raise DeepgenError(f"{other.folder} contains a damaged file, {name}: {why}. Prune it first")
         out = {}
         with self._store.changing():
             for name, entry in content.entries.items():
@@ -114,7 +115,7 @@ class Library:
         return self._content
 
     def prune(self, names: tuple[str, ...] = (), *, dry_run: bool = False) -> tuple[Pruned, ...]:
-        """Remove the entries of these names; without any, what is damaged and what another entry serves as fast."""
+        """Remove the named entries; without names, damaged ones and those another entry replaces at equal speed."""
         content = self._content
         unknown = [name for name in names if name not in content.entries and name not in content.damaged]
         if unknown:
@@ -133,9 +134,9 @@ class Library:
     def choose(
         self, operator: Operator, target: str | Target | None = None, among: tuple[str, ...] | None = None
     ) -> Choice:
-        """What serves an operator on a target, by default the best device here. Choices are counted in `served`.
+        """Choose a kernel for an operator on a target (default: the best local device). `served` counts choices.
 
-        `among`: the baselines that may serve instead of a kernel; None: all that can run.
+        `among`: the baselines that may be used instead of a kernel; None: all available.
         """
         choice = self._choices.get((operator, target, among))
         if choice is None:
@@ -149,11 +150,11 @@ class Library:
         return choice
 
     def measure(self, operator: Operator, target: str | Target | None = None) -> bool:
-        """Time the kernels that are expected to be the fastest at a shape beside the baselines, and keep the times.
+        """Time the most promising kernels at a shape alongside the baselines, and store the times.
 
-        With them kernels that are made for the shape, of which the fastest becomes an entry where it is faster than all
-        others. False where the library has no kernel of this operator that runs here, or where a busy machine would
-        have made the times up. Kernels that fail or are wrong will not serve.
+        This includes kernels generated for the shape; the fastest becomes an entry if it is faster than all others.
+        False if the library has no kernel for this operator that runs here, or if a busy machine would distort the
+        times. Kernels that fail or are wrong are not used.
         """
         from deepgen.libraries.first_use import time_chosen
 
@@ -200,7 +201,7 @@ class Library:
         self._choices.clear()
 
     def __repr__(self) -> str:
-        served = ", ".join(f"{count} {how}" for how, count in self.served.items()) or "nothing asked for yet"
+        served = ", ".join(f"{count} {how}" for how, count in self.served.items()) or "no requests yet"
         held = counted(len(self._content.entries), "kernel")
         damaged = f", {counted(len(self._content.damaged), 'damaged file')}" if self._content.damaged else ""
         return f"<deepgen library {self.folder}: {held}{damaged}; {served}>"
@@ -211,8 +212,8 @@ class Library:
             if key not in self._loaded:
                 self._loaded[key] = self.load(chosen.entry)
             return self._loaded[key]
-        assert chosen.vendor is not None, "where nothing serves, `load` of the choice has said so"
-        text = f"{chosen.vendor} serves {chosen.operator.describe()}: {chosen.reason}"
+        assert chosen.vendor is not None, "where nothing is usable, `load` of the choice has already raised"
+        text = f"{chosen.vendor} is used for {chosen.operator.describe()}: {chosen.reason}"
         warnings.warn(text, VendorFallback, stacklevel=3)
         return VendorKernel(chosen.vendor, chosen.operator, chosen.target)
 
@@ -251,11 +252,14 @@ class Library:
         return tuple(gone.values())
 
 
-def library(folder: str | Path, *, trust: bool = False, dispatch: str = PREDICT) -> Library:
-    """The library in a folder, which is made when the first winner is added.
+def library(folder: str | Path, *, create: bool = False, trust: bool = False, dispatch: str = PREDICT) -> Library:
+    """The library in a folder, which must be there: a wrong name must not look like a library without kernels. With
+    `create` it may not exist yet: its folder is made when the first winner is added.
 
-    `trust` lets binaries run that somebody else's deepgen put there. `dispatch` says how a kernel is chosen for a shape
-    that was never tuned: "predict" from the tuned shapes, or "measure" when it is chosen for the first time,
-    beside kernels that are made for it.
+    `trust` allows binaries that were not written by this user's deepgen. `dispatch` says how a kernel is chosen for a
+    shape that was never tuned: "predict" from the tuned shapes, or "measure" on first use, together with kernels that
+    are generated for it.
     """
+    if not create and not Path(folder).is_dir():
+        raise BadInput(f"there is no library '{folder}'", allowed="dg.library(path, create=True) creates one")
     return Library(folder, trust=trust, dispatch=dispatch)

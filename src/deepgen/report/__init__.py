@@ -1,1 +1,1 @@
-"""Reports: what is known of studies as plain data, as charts, and as one page that needs nothing else."""
+"""Reports: what is known about studies as plain data, as charts, and as one self-contained page."""

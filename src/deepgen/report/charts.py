@@ -1,8 +1,8 @@
 """Charts of the facts of a study, drawn by altair.
 
 The trials are one data set, named `trials`, that all charts of a page share. Colours are those of Okabe and Ito, which
-colour-blind people can tell apart, and whatever a colour says is said by a shape or a word, too. What has no colour
-here takes that of the page's text, so that it is seen on a light and on a dark page.
+colour-blind people can distinguish, and every colour is backed by a shape or a word. Everything else takes the colour
+of the page's text, so that it is visible on light and dark pages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_libraries() -> None:
     """Raises Missing unless charts can be drawn here."""
     for module, package in _LIBRARIES.items():
         if importlib.util.find_spec(module) is None:
-            raise Missing(package, blocks="plots are drawn with it", remedy=install_extra("view"))
+            raise Missing(package, blocks="drawing plots", remedy=install_extra("view"))
 
 
 def with_data(chart: Any, facts: Facts) -> Any:
@@ -69,13 +69,16 @@ def history(facts: Facts, *, over: str = "trial") -> Any:
         f"{over}:Q",
         title=title,
         scale=alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(format=",d", tickCount=10, tickMinStep=1),
+        axis=alt.Axis(format=",d", tickCount=10, tickMinStep=1)
+        if over == "trial"
+        else alt.Axis(format=",~g", tickCount=10),
     )
     y = alt.Y("time:Q", title=time_title(facts), scale=time_scale(facts))
     lost = facts["state"] == "running" or any(not row["good"] for row in facts["verdicts"])
     kinds = [_CORRECT, _BEST, *([_FAILED] if lost else []), *([_WINNER] if facts["winner"] else [])]
     colour, shape = _looks(kinds)
     tooltip = [alt.Tooltip("trial:Q"), alt.Tooltip("verdict:N"), alt.Tooltip("time:Q", title=time_title(facts))]
+    tooltip.append(alt.Tooltip("timed:N", title="timed in"))
     base = alt.Chart(alt.NamedData(name=TRIALS))
 
     def layer(kind: str, keep: str) -> Any:
@@ -165,13 +168,13 @@ def roofline(facts: Facts) -> Any:
 
 
 def verdicts(facts: Facts) -> Any:
-    """How many trials ended how."""
+    """The number of trials by verdict."""
     bars = [{"verdict": one["verdict"], "count": one["count"], "good": one["good"]} for one in facts["verdicts"]]
     if not bars:
         return None
     colour = alt.condition("datum.good", alt.value(BLUE), alt.value(RED))
     x = alt.X("count:Q", title="trials", axis=alt.Axis(tickCount=8, tickMinStep=1))
-    return _bars(bars, x, "verdict:N", colour, "count:Q", "How trials ended")
+    return _bars(bars, x, "verdict:N", colour, "count:Q", "Trials by verdict")
 
 
 def time(facts: Facts) -> Any:
@@ -195,7 +198,7 @@ def _bars(rows: Sequence[Mapping[str, Any]], x: Any, y: str, colour: Any, text: 
     return sized(alt.layer(*layers, title=title), height=rows_height(len(rows)))
 
 
-def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> Any:
+def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Speedup") -> Any:
     """A point with its interval for each row of `name`, `ratio`, `low`, `high`; `group` sets rows of a kind apart."""
     if not rows:
         return None
@@ -205,7 +208,7 @@ def ratios(rows: Sequence[Mapping[str, Any]], title: str = "Times as fast") -> A
     ends = [value for row in rows for value in (row["low"], row["high"], row["ratio"]) if value]
     wide = max(ends) / min(ends) > _WIDE_RATIO
     scale = alt.Scale(type="log", nice=False, padding=8) if wide else alt.Scale(zero=False, padding=8)
-    x = alt.X("ratio:Q", title="times as fast (99% interval)", scale=scale)
+    x = alt.X("ratio:Q", title="speedup (99% confidence interval)", scale=scale)
     y = alt.Y("name:N", title=None, sort=names)
     look: dict[str, Any] = {"color": alt.value(BLUE)}
     if len(groups) > 1:

@@ -1,4 +1,4 @@
-"""Everything that a report shows, as plain data that JSON can hold.
+"""Everything that a report shows, as plain JSON data.
 
 `facts_of` reads a study's journal and nothing else: it writes nothing and imports no code of a user's own, so that it
 may be called for a running study and for somebody else's study. Every text in it may be hostile and must be escaped
@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from deepgen.report.words import compared, conditions_of, gained
 from deepgen.run.measure.base import arithmetic
 from deepgen.run.measure.race import median_interval
 from deepgen.tuning import Study
-from deepgen.tuning.progress import PARTS
+from deepgen.tuning.progress import PARTS, phases_text
 from deepgen.tuning.study.finals import Finals
 from deepgen.tuning.study.reading import Reading
 from deepgen.tuning.study.recorded_study import RECORDED, is_recorded
 from deepgen.tuning.study.text import KNOB, bound_text, knob_text, rate_text, seconds_text
-from deepgen.vocabulary import DeepgenError, Trial
+from deepgen.tuning.study.winner import ABOUT, WINNER
+from deepgen.vocabulary import DeepgenError, Trial, foreign
 from deepgen.vocabulary.measurement import geometric_mean
 
 Facts = dict[str, Any]
@@ -56,6 +58,7 @@ def facts_of(study: Study) -> Facts:
 def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why_not: str = "") -> Facts:
     """The same, from a study that was already read and analyzed; `why_not` says why there is no analysis."""
     study = reading.study
+    rows = _timed_once(rows, reading.finals)
     summary: Facts = reading.summary()
     finalists = _finalists(reading.finals)
     return {
@@ -72,11 +75,24 @@ def facts_from(reading: Reading, rows: Sequence[Row], report: Report | None, why
         "roofline": _roofline(reading, rows),
         "time": _time(summary["time"]),
         "conditions": conditions_of(reading.trials, reading.finals),
-        "versions": _versions(study),
+        "versions": _versions(study, reading.budget),
         "notes": [{"at": at, "text": text} for at, text in reading.notes],
         "analysis": {"why_not": why_not} if report is None else _analyzed(report),
         "code": None,
     }
+
+
+def _timed_once(rows: Sequence[Row], finals: Finals | None) -> list[Row]:
+    """One time for each config wherever it is shown: that of the finals where it was there, else that of the search."""
+    raced = finals.seconds() if finals is not None else {}
+    return [
+        {
+            **row,
+            "seconds": raced.get(row["trial"], row["seconds"]),
+            "timed_in": "finals" if row["trial"] in raced else "search",
+        }
+        for row in rows
+    ]
 
 
 def facts_of_several(folders: Sequence[Path], title: str, run: Mapping[str, Any] | None = None) -> Facts:
@@ -132,7 +148,7 @@ def _short(reading: Reading, summary: Mapping[str, Any]) -> Facts:
         "budget": reading.budget.get("trials"),
         "best": None if best is None else f"{rate_text(best)}, {seconds_text(best['seconds'])}{bound_text(best)}",
         "winner": _winner(reading, best),
-        "ratios": _ratios(summary),
+        "ratios": _ratios(summary, reading.finals),
         "verdicts": _verdicts(reading),
         "doubts": summary["doubts"],
         "reproduce": {"command": tune_command(study, reading.budget)},
@@ -144,7 +160,7 @@ def _state(reading: Reading) -> tuple[str, str]:
     if reading.writer is not None:
         return "running", f"running as process {reading.writer}"
     if not reading.trials:
-        return "empty", "nothing tried yet"
+        return "empty", "no trials yet"
     if is_recorded(reading.study):
         return RECORDED, "recorded elsewhere"
     if not any(trial.ok for trial in reading.trials) or (reading.finals and reading.finals.winner is None):
@@ -184,13 +200,14 @@ def _samples(reading: Reading, number: int) -> Sequence[float]:
     return next((trial.measurement.samples for trial in reading.trials if trial.id == number), ())
 
 
-def _ratios(summary: Mapping[str, Any]) -> list[Facts]:
+def _ratios(summary: Mapping[str, Any], finals: Finals | None) -> list[Facts]:
     """The winner over the default and over each baseline."""
     best = summary["winner"]
     if best is None:
         return []
     over = best["over_default"]
-    default = [] if over is None else [{"name": DEFAULT, "seconds": None, "words": gained(best), **over}]
+    began = next((row.seconds for row in finals.finalists if row.default), None) if finals is not None else None
+    default = [] if over is None else [{"name": DEFAULT, "seconds": began, "words": gained(best), **over}]
     rated = [row for row in summary["baselines"] if row["ratio"] is not None and not row["noisy"]]
     others = [{**row, "words": compared(row)} for row in rated]
     return [
@@ -316,7 +333,7 @@ def _roofline(reading: Reading, rows: Sequence[Row]) -> Facts | None:
 
 
 def _verdicts(reading: Reading) -> list[Facts]:
-    """How trials ended, the most frequent first, with examples of what was said of them."""
+    """Trials by verdict, the most frequent first, with examples of what was said of them."""
     by_verdict: dict[str, list[Trial]] = {}
     for trial in reading.trials:
         by_verdict.setdefault(trial.measurement.verdict.value, []).append(trial)
@@ -336,13 +353,20 @@ def _verdicts(reading: Reading) -> list[Facts]:
     return rows
 
 
-def _time(spent: Mapping[str, float]) -> Facts:
+def _time(spent: Mapping[str, Any]) -> Facts:
     """Seconds by part, and the rest, which no part accounts for."""
     parts = {part: spent[part] for part in PARTS}
     rest = max(0.0, spent["total"] - sum(parts.values()))
-    return {"total": spent["total"], "parts": {**parts, "the rest": round(rest, 3)}}
+    parts = {**parts, "the rest": round(rest, 3)}
+    return {"total": spent["total"], "parts": parts, "phases": phases_text(spent.get("phases") or {})}
 
 
-def _versions(study: Study) -> dict[str, str]:
-    begun = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
-    return {**begun, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}
+def _versions(study: Study, budget: Mapping[str, Any]) -> dict[str, str]:
+    """The versions of what made and timed kernels, then the device."""
+    out = {"deepgen, when the study was begun": str(study.definition.get("deepgen", "unknown"))}
+    with suppress(DeepgenError, OSError):  # before the finals there is no winner
+        about = foreign.read_json(study.folder / WINNER / ABOUT, most=1 << 20, plain=True)
+        out["compiler"] = str(about["toolchain"])
+    ran = budget.get("versions")
+    out |= {str(k): str(v) for k, v in ran.items()} if isinstance(ran, dict) else {}
+    return {**out, **{str(k): str(v) for k, v in study.target.to_json().items() if k != "name" and v is not None}}

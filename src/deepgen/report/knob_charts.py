@@ -1,4 +1,4 @@
-"""Charts of what knobs and counted numbers do to the time."""
+"""Charts of how knobs and counters affect the time."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def heatmap(facts: Facts, first: str, second: str) -> Any:
     legend = alt.Legend(orient="top", format=".3~g", values=_steps(slowest), gradientLength=200)
     layers = [
         base.mark_rect().encode(
-            color=alt.Color("slower:Q", title="times the fastest", scale=scale, legend=legend),
+            color=alt.Color("slower:Q", title="time / fastest", scale=scale, legend=legend),
             tooltip=[
-                alt.Tooltip("slower:Q", title="times the fastest", format=".3f"),
+                alt.Tooltip("slower:Q", title="time / fastest", format=".3f"),
                 alt.Tooltip("best:Q", title=time_title(facts)),
                 alt.Tooltip("count:Q", title="trials"),
             ],

@@ -1,4 +1,4 @@
-"""A report as Markdown, short enough for a pull request, and its tables as rows of words, which a page shows, too."""
+"""A report as Markdown, short enough for a pull request; its tables are also used by the page."""
 
 from __future__ import annotations
 

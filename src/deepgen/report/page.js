@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const paper = matchMedia("print");
   const drawn = new Map(); // the name of a chart -> its view, or null while it is being drawn
 
   // Columns as they are packed: plain values, or an index into levels that repeat.
@@ -51,9 +52,14 @@
     };
   }
 
+  // Paper is white, whatever the window is.
+  function tone() {
+    return dark.matches && !paper.matches ? "dark" : "light";
+  }
+
   // Blue that is seen on white is too dark for a dark page; both blues are of one palette.
   function toned(text) {
-    return dark.matches ? text.replaceAll("#0072B2", "#56B4E9") : text;
+    return tone() === "dark" ? text.replaceAll("#0072B2", "#56B4E9") : text;
   }
 
   // Long labels must leave room for what they label, and a legend must not be wider than a phone.
@@ -68,6 +74,7 @@
     const { fields } = data.charts[name];
     const spec = JSON.parse(toned(JSON.stringify(data.charts[name].spec)));
     const full = { ...spec, datasets: { ...spec.datasets, trials: fields.length ? rows(fields) : [] } };
+    place.dataset.tone = tone(); // what was drawn for a dark page is inverted on paper
     try {
       // `ast`: expressions are interpreted, so that the page may forbid the making of code.
       const options = {
@@ -76,7 +83,7 @@
         config: look(place.clientWidth),
         logLevel: 1, // errors; it warns of layers without trials
         renderer: data.renderer || "svg",
-        tooltip: { theme: dark.matches ? "dark" : "light" },
+        tooltip: { theme: tone() },
       };
       const { view } = await vegaEmbed(place, full, options);
       drawn.set(name, view);

@@ -1,7 +1,7 @@
-"""A report as one page that needs nothing else: no other file, no network.
+"""A report as one self-contained page: no other file, no network.
 
-Whatever comes out of a journal is somebody's text. The template escapes it; data for scripts stand in the page as
-JSON without a `<`; and the page's own policy lets only the scripts run that are written here.
+Text from a journal is untrusted. The template escapes it; data for scripts is embedded as JSON without a `<`; and the
+page's content security policy allows only its own scripts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from deepgen.report import markdown
 from deepgen.report.charts import TRIALS, check_libraries
 from deepgen.report.facts import Facts
-from deepgen.report.figures import Figure, figures_of
+from deepgen.report.plots import Figure, figures_of
 from deepgen.report.words import sentence, without_advice
 from deepgen.tuning.study.text import seconds_text
 from deepgen.vocabulary.folders import default_cache_folder, write_whole

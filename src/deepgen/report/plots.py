@@ -1,16 +1,17 @@
-"""A study's charts outside a report: in notebooks and scripts (`study.plot.history()`), and as PNG and SVG files."""
+"""The figures of a report, and a study's charts outside one: in notebooks, in scripts, and as PNG and SVG files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from deepgen.report import charts, knob_charts
 from deepgen.report.analysis import Report
-from deepgen.report.facts import Facts, facts_of
-from deepgen.report.figures import figures_of
+from deepgen.report.facts import Facts, facts_of, important_knobs
+from deepgen.report.trials import SHOWN
 from deepgen.tuning import Study
 from deepgen.tuning.study.text import KNOB, counted
 from deepgen.vocabulary import BadInput, DeepgenError
@@ -38,7 +39,7 @@ class Plots:
         return self._whole(charts.history(self._facts, over=places[over]))
 
     def roofline(self) -> Any:
-        """All trials below what the device can do."""
+        """All trials below the device's roofline."""
         return self._whole(charts.roofline(self._facts))
 
     def importance(self) -> Any:
@@ -52,7 +53,7 @@ class Plots:
     def heatmap(self, first: str | None = None, second: str | None = None) -> Any:
         """The best time for each pair of values of two knobs; without names, of those that interact most."""
         if (first is None) != (second is None):
-            raise BadInput("one knob is given", allowed="two knobs, or none")
+            raise BadInput("only one knob was given", allowed="give two knobs, or none")
         pair = self._facts["pair"] if first is None else [self._field(first), self._field(str(second))]
         return self._whole(knob_charts.heatmap(self._facts, *pair) if pair else None)
 
@@ -61,7 +62,7 @@ class Plots:
         return self._whole(knob_charts.parallel(self._facts))
 
     def verdicts(self) -> Any:
-        """How many trials ended how."""
+        """The number of trials by verdict."""
         return self._whole(charts.verdicts(self._facts))
 
     def time(self) -> Any:
@@ -75,13 +76,13 @@ class Plots:
     def _field(self, name: str) -> str:
         fields = {knob["name"]: str(knob["field"]) for knob in self._facts["knobs"]}
         if name not in fields:
-            raise BadInput(f"no knob {name!r} differs among the trials", allowed="one of " + ", ".join(fields))
+            raise BadInput(f"knob {name!r} does not vary among the trials", allowed="one of " + ", ".join(fields))
         return fields[name]
 
     def _whole(self, chart: Any) -> Any:
         if chart is None:
             ended = self._facts["ended"]
-            raise DeepgenError(f"{self._study.folder} has too little to draw this chart of: {counted(ended, 'trial')}")
+            raise DeepgenError(f"{self._study.folder} has too little data for this chart: {counted(ended, 'trial')}")
         return charts.with_data(chart, self._facts)
 
 
@@ -123,3 +124,124 @@ def _write(drawn: Mapping[str, Any], folder: Path, suffixes: Sequence[str]) -> l
         what = f"plots cannot be written to {folder}: {error.strerror}"
         raise BadInput(what, allowed="a folder that can be written to") from error
     return written
+
+
+_FIELDS = ("trial", "verdict", "time", "shown")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its title and its caption, which is also its text alternative."""
+
+    name: str
+    title: str
+    caption: str
+    chart: Any
+    fields: Sequence[str] = ()  # of the trials that it reads
+
+    @property
+    def described(self) -> str:
+        return f"{self.title}. {self.caption}"
+
+
+def figures_of(facts: Facts) -> list[Figure]:
+    """All figures that have something to show."""
+    figures = _of_several(facts) if facts["kind"] == "studies" else _of_study(facts)
+    return [figure for figure in figures if figure.chart is not None]
+
+
+def _of_several(facts: Facts) -> Iterator[Figure]:
+    rows = facts["ratios"]
+    caption = (
+        f"Speedup of each study's winner over the default and over each baseline, in "
+        f"{counted(len(rows), 'comparison')}. "
+        "Points are medians of round-by-round ratios, lines their 99% confidence intervals; right of 1, ours is faster."
+    )
+    yield Figure("ratios", "Winners compared", caption, charts.ratios(rows))
+
+
+def _of_study(facts: Facts) -> Iterator[Figure]:
+    ratios = "; ".join(f"over {row['name']}: {row['words']}" for row in facts["ratios"])
+    caption = f"Speedup of the winner: {ratios}. Lines are 99% confidence intervals."
+    yield Figure("ratios", "The winner compared", caption, charts.ratios(facts["ratios"]))
+    yield Figure("roofline", "Roofline", _roofline(facts), charts.roofline(facts), (*_FIELDS, "moved"))
+    yield Figure("history", "Best so far, by trial", _history(facts), charts.history(facts), _FIELDS)
+    timed = charts.history(facts, over="at")
+    yield Figure("over-time", "Best so far, by wall time", _over_time(facts), timed, (*_FIELDS, "at"))
+    explains = ", ".join(f"{one['knob']} {one['share']:.0%}" for one in important_knobs(facts))
+    caption = (
+        "Share of the variation in time that each knob explains, alone (first part) and together with others: "
+        f"{explains}."
+    )
+    yield Figure("importance", "What the knobs explain", caption, knob_charts.importance(facts))
+    explaining = [one["knob"] for one in facts["analysis"].get("knobs", [])]  # those that explain most first
+    order = {name: place for place, name in enumerate(explaining)}
+    for one in sorted(facts["knobs"], key=lambda one: order.get(one["name"], len(order))):
+        caption = f"The time of each correct trial over {one['name']}; short lines are medians."
+        chart = knob_charts.knob(facts, one["field"]) if facts["best_time"] is not None else None
+        fields = ("trial", "time", "shown", one["field"])
+        yield Figure(f"knob-{one['field']}", one["name"], caption + _thinned(facts), chart, fields)
+    if facts["pair"]:
+        first, second = facts["pair"]
+        names = {one["field"]: one["name"] for one in facts["knobs"]}
+        title = f"{names[first]} and {names[second]}"
+        caption = (
+            f"The best time of the trials with each pair of values of {title}, relative to the fastest trial: "
+            "1 is the fastest. Empty cells were not tried, or gave no correct kernel."
+        )
+        chart = knob_charts.heatmap(facts, first, second)
+        yield Figure("heatmap", f"Two knobs together: {title}", caption, chart, ("time", first, second))
+    caption = (
+        f"One line for each of the best {counted(facts['best_count'], 'trial')}, through its value of every knob. "
+        "The dashed line is the fastest."
+    )
+    fields = ("trial", "time", *(one["field"] for one in facts["knobs"]))
+    yield Figure("parallel", "The knobs of the best trials", caption, knob_charts.parallel(facts), fields)
+    verdicts = ", ".join(f"{one['count']} {one['verdict']}" for one in facts["verdicts"])
+    yield Figure("verdicts", "Trials by verdict", f"Trials by verdict: {verdicts}.", charts.verdicts(facts))
+    spent = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in facts["time"]["parts"].items() if seconds > 0)
+    caption = f"Wall time of all runs, {facts['time']['total']:.1f} s: {spent}."
+    yield Figure("time", "Where the time went", caption, charts.time(facts))
+    caption = (
+        "Correlation of each metric with the logarithm of the time, from the top: Pearson's correlation, Spearman's, "
+        "and Pearson's with the knobs held fixed. 1 and -1 are the strongest."
+    )
+    yield Figure("correlations", "Metrics correlated with time", caption, knob_charts.correlations(facts))
+    for event in facts["events"]:
+        chart = knob_charts.cloud(facts, event["field"])
+        caption = f"The time of each correct trial over {event['words']}."
+        fields = ("trial", "time", "shown", event["field"])
+        yield Figure(f"event-{event['field']}", f"Time over {event['words']}", caption, chart, fields)
+
+
+def _roofline(facts: Facts) -> str:
+    roof = facts["roofline"] or {}
+    unknown = [
+        what for what, key in (("peak", "peak_gflops"), ("memory's bandwidth", "bandwidth")) if not roof.get(key)
+    ]
+    missing = f" The {' and the '.join(unknown)} of this device are unknown." if unknown else ""
+    where = (
+        "Bytes are as counted for each kernel."
+        if roof.get("counted")
+        else "All trials share one x position: bytes are the minimum that the operator must move."
+    )
+    return f"The rate of each correct trial below the bounds of the device. {where}{missing}{_thinned(facts)}"
+
+
+def _history(facts: Facts) -> str:
+    failed = sum(row["count"] for row in facts["verdicts"] if not row["good"])
+    lost = f" The crosses at the top are {counted(failed, 'trial')} without a time." if failed else ""
+    best = f" The fastest trial took {facts['best_time']:.4g} {facts['unit']['name']}." if facts["best_time"] else ""
+    return f"The time of each correct trial, and the best so far.{best}{lost}{_thinned(facts)}"
+
+
+def _over_time(facts: Facts) -> str:
+    breaks = facts["breaks"]
+    cut = f" {counted(breaks, 'break')} between runs {'is' if breaks == 1 else 'are'} left out." if breaks else ""
+    return f"The same against the time at which each trial finished, in seconds since the study started.{cut}"
+
+
+def _thinned(facts: Facts) -> str:
+    if not facts["thinned"]:
+        return ""
+    return f" Of the {facts['ended']:,} trials, {SHOWN:,} are drawn as points, including the fastest."

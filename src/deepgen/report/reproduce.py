@@ -1,4 +1,4 @@
-"""How a study is made again: the command line that means the same, and the kernels' sources and assembly."""
+"""How to reproduce a study: the equivalent command line, and the kernels' sources and assembly."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _kernel(study: Study, number: int, assembly: Assembly) -> dict[str, Any]:
     trial = study.trial(number)
     shown: dict[str, Any] = {"trial": number, "sources": [], "flags": "", "assembly": None, "why": "", "why_asm": ""}
     if not trial.kernel_id:
-        return {**shown, "why": "the recording does not say which kernel was measured"}
+        return {**shown, "why": "the recording does not name the kernel"}
     try:
         kernel = study.kernel(trial)
         shown["sources"] = [{"name": s.name, **_cut(s.text)} for s in kernel.sources]

@@ -1,7 +1,7 @@
-"""Trials as columns of plain values: small enough to stand in a page, and safe to name in a chart.
+"""Trials as columns of plain values: small enough to embed in a page, with names that are safe in charts.
 
-Knobs and events may have any name, and a journal may be somebody else's. So charts know them by fields that are made
-up here (`k0`, `e0`), and names are only ever shown.
+Knobs and events may have any name, and a journal may be somebody else's. So charts refer to them by generated
+fields (`k0`, `e0`), and names are only ever displayed.
 """
 
 from __future__ import annotations
@@ -100,13 +100,15 @@ def table(
     knobs: Sequence[TrialColumn],
     events: Sequence[TrialColumn],
 ) -> list[dict[str, Any]]:
-    """One object per trial, as charts read it: `trial`, `verdict`, `time`, `at`, `shown`, and each knob and event."""
+    """One object per trial, as charts read it: `trial`, `verdict`, `time`, where it was timed (finals or search), `at`,
+    `shown`, and each knob and event."""
     shown = _shown(rows)
     return [
         {
             "trial": row["trial"],
             "verdict": row["verdict"],
             "time": None if row["seconds"] is None else _short(row["seconds"] * unit.scale),
+            "timed": row.get("timed_in", "search"),
             "at": round(at.get(row["trial"], 0.0), 2),
             "shown": int(row["trial"] in shown),
             **{knob.field: _text(row.get(KNOB + knob.name)) for knob in knobs},

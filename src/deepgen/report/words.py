@@ -1,4 +1,4 @@
-"""Ratios, counts and conditions as a person reads them, the same in a terminal and in a report."""
+"""Ratios, counts and conditions in words, the same in the terminal and in reports."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _WORDS: Mapping[str, str] = {
     "cold": "caches cold before each run",
     "flush": "how caches are flushed",
     "load": "load average",
-    "builds": "builds beside the measurement",
-    "stolen_share": "processor time taken by the hypervisor",
-    "others_share": "processor time taken by other processes",
-    "throttled_share": "processor time withheld by the container's limit",
+    "builds": "builds running during the measurement",
+    "stolen_share": "CPU time taken by the hypervisor",
+    "others_share": "CPU time taken by other processes",
+    "throttled_share": "CPU time withheld by the container's limit",
     "waited_share": "time that threads waited for a core, in bursts",
     "contaminated": "disturbed measurements",
     "retaken": "taken again",
-    "mhz": "processor clock, MHz",
+    "mhz": "CPU clock, MHz",
     "celsius": "temperature, °C",
     "governor": "frequency governor",
     "sm_mhz": "GPU clock, MHz",
     "memory_mhz": "GPU memory clock, MHz",
     "milliwatts": "power, mW",
-    "throttled": "clock held down",
+    "throttled": "clock throttled",
     "call_seconds": "cost of an empty call, s",
-    "runs_checked": "runs compared with the reference, a trial",
-    "reproducible": "the same result in every run",
-    "restless_threads": "threads went on computing after a call",
+    "runs_checked": "runs per trial compared with the reference",
+    "reproducible": "identical result in every run",
+    "restless_threads": "threads kept computing after a call",
     "late_samples": "samples in which the GPU waited for the host",
     "reference": "where the reference was computed",
     "simulated": "simulated, not measured",
-    "proxy": "in place of times",
+    "proxy": "instead of times",
     "costs": "table of costs",
     "instructions": "instructions",
     "cycles": "instructions, weighted by the table",
@@ -74,10 +74,11 @@ def compared(row: Mapping[str, Any]) -> str:
     if bursts is None:
         return "; ".join([f"{_compared(row)}, {seconds_text(row['seconds'])}", *rough])
     kernel, call = bursts["kernel"], bursts["call"]
-    words = [f"{_compared(kernel)}, {seconds_text(bursts['seconds'])}"]
+    # Another time than in turns, and so with the winner's own beside it.
+    words = [f"{_compared(kernel)}, {seconds_text(bursts['seconds'])} beside our {seconds_text(kernel['seconds'])}"]
     if call is not None and kernel["seconds"] < SMALL:
         words.append(f"called from Python {ratio_text(call)}")
-    return "; ".join([*words, f"in turns {ratio_text(row)}, {seconds_text(row['seconds'])}", *rough])
+    return "; ".join([*words, f"interleaved {ratio_text(row)}, {seconds_text(row['seconds'])}", *rough])
 
 
 def _compared(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A constraint under way: what is kept of it in each state of a layer.
+"""A partially evaluated constraint: what each state of a layer keeps of it.
 
 A constraint on few knobs is a table of what it allows, reduced so that equal rests are one node: a state keeps the
 node. One whose table would be too large is evaluated knob by knob at first (see `staged`), and becomes a table as soon
@@ -103,7 +103,7 @@ class Active:
     def _become_table(self, truth: Array, starts: int, numbers: Ints) -> None:
         sizes = self.on.sizes(self.order[self.done :])
         roots, levels = reduce_table(np.broadcast_to(truth, (starts, *sizes)).astype(np.bool_, copy=False))
-        # A start that can never come true has the node -1: the last row, from which nothing goes on.
+        # A start that can never come true has the node -1: the last row, from which nothing continues.
         levels[0] = np.vstack([levels[0], np.full((1, sizes[0]), -1, dtype=np.int32)])
         self.levels = [*([np.empty((0, 0))] * self.done), *levels]
         self.state = roots[numbers]

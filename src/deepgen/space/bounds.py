@@ -1,4 +1,4 @@
-"""What an expression can be: its kind, and the interval in which its value lies. Works on numbers and on arrays."""
+"""Bounds of an expression: its kind, and the interval of its value. Works on numbers and on arrays."""
 
 from __future__ import annotations
 

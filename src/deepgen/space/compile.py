@@ -1,4 +1,4 @@
-"""From knobs and requirements to a diagram: parts, an order of the knobs, states merged layer by layer, counts."""
+"""Compiles knobs and requirements to a decision diagram: parts, knob order, states merged layer by layer, counts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Compiler:
         self.work = memory * _WORK
         self.on = Domains(self.nodes, {k.name: k for k in knobs}, self.allowed, Budget(self.work))
         self.used = 0
-        self.widths: list[int] = []  # of the chain under way: how many states there were after each knob
+        self.widths: list[int] = []  # of the chain in progress: how many states there were after each knob
 
     def run(self, requirements: Sequence[Requirement]) -> Diagram:
         constraints = self.narrowed(requirements)
@@ -166,7 +166,7 @@ class Compiler:
     def _expand(
         self, name: str, states: int, touched: list[Active], active: list[Active], memory: int
     ) -> tuple[Ints, Ints]:
-        """All ways to go on with one more knob that no touched constraint forbids: (state, place) of each."""
+        """All ways to continue with one more knob that no touched constraint forbids: (state, place) of each."""
         size = len(self.allowed[name])
         step = max(1, _CHUNK // size)
         parts, rows = [], 0
@@ -218,12 +218,12 @@ class Compiler:
         return parent + some.start, place, after_all
 
     def _check(self, rows: int, columns: int, memory: int) -> None:
-        """Rows of a layer under way hold two copies of each column for a while, and numbers to merge by."""
+        """Rows of a layer in progress hold two copies of each column for a while, and numbers to merge by."""
         if self.used + rows * (_BYTES_OF_AN_EDGE + 16 * columns + 64) > memory:
             self.widths.append(rows)
             raise TooWide(
                 f"the space needs more than {memory >> 20} MiB to be compiled: "
-                f"more than {rows} partial configs have to be told apart at once"
+                f"more than {rows} partial configs must be kept apart at once"
             )
 
 

@@ -1,4 +1,4 @@
-"""What a space is made of: knobs, derived values and requirements; its parts, its alternatives, its file."""
+"""Declaration of a space: knobs, derived values and requirements; restrictions, unions, and its file."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class Declared:
         if space._by is not None and not any(k.name == space._by and k.places == len(k.values) for k in space.knobs):
             raise BadInput(f"the union is by {space._by!r}", allowed="the name of a knob without a condition")
         if data.get("fingerprint", space.fingerprint()) != space.fingerprint():
-            raise BadInput(f"the file of space {space.name!r} was changed: its fingerprint does not fit its content")
+            raise BadInput(f"the file of space {space.name!r} was modified: its fingerprint does not match its content")
         return space
 
 
@@ -285,12 +285,14 @@ def unite(into: Declared, spaces: Mapping[str, Declared], by: str) -> None:
     for name in _in_order([knob for space in spaces.values() for knob in space.knobs]):
         _knob(into, name, spaces, sketch)
     named: dict[str, Expr] = {}
+    knobs = {knob.name for knob in into.knobs}
     for name in dict.fromkeys(n for space in spaces.values() for n in space.derivations):
         own = {label: s.derivations[name].args[0] for label, s in spaces.items() if name in s.derivations}
         written = [(label, _renamed(expr, named)) for label, expr in own.items()]
         *others, (_, last) = written
+        free = f"{name} (derived)" if name in knobs else name  # of one space, and a knob of another one
         named[name] = into.derive(
-            name, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
+            free, reduce(lambda rest, o: where(sketch == o[0], o[1], rest), reversed(others), last)
         )
     for label, space in spaces.items():
         for requirement in space.requirements:
@@ -308,7 +310,7 @@ def _in_order(knobs: Sequence[Knob]) -> list[str]:
         ready = [name for name in left if needs[name] <= {*order}]
         if not ready:
             names = " and ".join(left[:2])
-            raise BadInput(f"knobs {names} exist under conditions on each other", allowed="other names")
+            raise BadInput(f"knobs {names} have conditions that depend on each other", allowed="other names")
         order.append(ready[0])
     return order
 

@@ -105,7 +105,7 @@ def expr_from_json(data: Any, named: dict[str, Expr]) -> Expr:
     try:
         return _operation(op, rest, named)
     except (ValueError, TypeError, IndexError) as error:
-        raise BadInput(f"operation {op!r} has operands that do not fit: {rest!r}") from error
+        raise BadInput(f"operation {op!r} has operands that do not match: {rest!r}") from error
 
 
 def _operation(op: str, rest: list[Any], named: dict[str, Expr]) -> Expr:

@@ -55,7 +55,7 @@ class Chain:
 
     def rows(self, ranks: Ints, rows: Ints) -> None:
         """Write the places of many ranks into the columns of `rows`."""
-        # Ranks in order read the layers in order, which spares the processor's caches a third of the time.
+        # Ranks in order read the layers in order, which spares the CPU's caches a third of the time.
         to = np.argsort(ranks, kind="stable") if len(self.layers) > 1 else slice(None)
         ranks = ranks[to]
         states: Ints | None = None  # None: all in the first state
@@ -217,7 +217,7 @@ class Diagram:
     def within(self, allowed: Mapping[int, Collection[int]]) -> Diagram | None:
         """The part in which some variables take only these places; None if that is empty. Its ranks are its own.
 
-        Counts are made anew, for what compiling found out: that is a small part of the work of compiling.
+        Counts are made again, for what compiling found out: that is a small part of the work of compiling.
         """
         if any(place not in allowed.get(variable, (place,)) for variable, place in self.fixed):
             return None

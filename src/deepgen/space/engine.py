@@ -1,4 +1,4 @@
-"""What a space asks of whatever answers for it: a compiled diagram, a relaxed one, or a solver."""
+"""The interface of a space's backends: a compiled diagram, a relaxed one, or a solver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Budget:
     def expect(self, elements: float) -> None:
         """Raises TooWide if that much more work is too much."""
         if elements > self.left:
-            raise TooWide("the space takes more work to be compiled than its memory bound allows for")
+            raise TooWide("compiling the space takes more work than its memory limit allows")
 
 
 class TooWideToCount(DeepgenError):

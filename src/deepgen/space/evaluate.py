@@ -1,7 +1,7 @@
 """Evaluation for one config, in plain Python numbers of any size.
 
 A knob that is absent makes what it touches absent, and a requirement that comes out absent does not apply. Only a sum
-or a difference goes on without it: an absent operand counts as zero there, unless both are absent. A division by zero
+or a difference continues without it: an absent operand counts as zero there, unless both are absent. A division by zero
 or a missing table key makes what it touches undefined, and a requirement that comes out undefined is broken. `and`,
 `or`, `implies` and `where` look past an absent or undefined operand when the others decide.
 """

@@ -65,7 +65,7 @@ class Expr:
         return Expr("**", (lift(other), self))
 
     def __neg__(self) -> Expr:
-        # A negated number is a number: printed and read back it could not be told apart.
+        # A negated number is a number: printed and read back it could not be distinguished.
         if self.op == "const" and isinstance(self.data, (int, float)) and not isinstance(self.data, bool):
             return const(-self.data)
         return Expr("neg", (self,))
@@ -187,7 +187,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def key(expr: Expr) -> Any:
-    """A hashable form that is equal exactly for equal structures (1, 1.0 and True are told apart)."""
+    """A hashable form that is equal exactly for equal structures (1, 1.0 and True are distinguished)."""
     return (expr.op, data_key(expr.data), tuple(key(a) for a in expr.args))
 
 

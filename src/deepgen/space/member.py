@@ -1,4 +1,4 @@
-"""A space that is an alternative of a union, answered for by what answers there."""
+"""A space that is one alternative of a union, and uses the union's backend."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _FAR = 1 << 20
 
 def deviations(layers: Sequence[Layer], row: Sequence[int], absent: Sequence[int]) -> list[dict[int, int]]:
     """Walks that leave the row once and otherwise follow it, as what they change."""
-    # By state, the walks that are under way: (the knob that was changed, all changes). None: nothing changed yet.
+    # By state, the walks that are in progress: (the knob that was changed, all changes). None: nothing changed yet.
     walks: list[tuple[int, int | None, dict[int, int]]] = [(0, None, {})]
     for layer in layers:
         variable = layer.variable

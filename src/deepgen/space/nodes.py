@@ -27,7 +27,7 @@ _DECIDED = ("and", "or", "implies", "where")
 class Nodes:
     """Makes nodes that are equal exactly when they are the same object, and knows what each of them can be.
 
-    `fixed` are the knobs that are no variables, with their values; None is a knob that is always absent.
+    `fixed` are the knobs that are not variables, with their values; None is a knob that is always absent.
     """
 
     def __init__(self, variables: Mapping[str, Variable], fixed: Mapping[str, Any]) -> None:
@@ -217,7 +217,7 @@ class Nodes:
         return bounds is None or bounds[0] <= 0 <= bounds[1]
 
     def flattened(self, expr: Expr) -> Expr:
-        """Chains of sums, products, minima and maxima of whole numbers as one node each."""
+        """Chains of sums, products, minima and maxima of integers as one node each."""
         if id(expr) not in self._flat:
             done: dict[int, Expr] = {}
             for node in walk(expr):
@@ -287,7 +287,7 @@ class Nodes:
         return (frozenset(names), number) if names and type(number) is int and number > 0 else None
 
     def _factors(self, expr: Expr) -> list[str]:
-        """The knobs of a product of different knobs, all of them whole numbers from 1 on; else none."""
+        """The knobs of a product of different knobs, all of them integers from 1 on; else none."""
         if expr.op == "knob":
             own = self.variables[expr.data]
             return [expr.data] if own.kind == "int" and own.values.min() >= 1 else []
@@ -313,7 +313,7 @@ class Nodes:
             if self.scope(expr) and self.scope(expr) <= names:
                 values = self._on_rows(expr, part)
                 sharper = max(low, int(values.min())), min(high, int(values.max()))
-                # Requirements that contradict each other leave nothing: then any bounds are right.
+                # Requirements that contradict each other leave nothing: then any bounds are correct.
                 low, high = sharper if sharper[0] <= sharper[1] else (low, high)
         return kind, (low, high)
 
@@ -353,7 +353,7 @@ class Nodes:
         """No number met on the way to a whole-number node is larger, whatever the order of a sum or product."""
         kind, bounds = self.facts(node)
         if node.op == "**" and kind == "float" and self.kind(node.args[0]) in ("int", "bool"):
-            return _LONG  # whole numbers where the exponent is positive
+            return _LONG  # integers where the exponent is positive
         if kind not in ("int", "bool"):
             return 1
         if bounds is None:

@@ -1,4 +1,4 @@
-"""The order in which the diagram asks for the knobs: it decides how many states have to be told apart."""
+"""The knob order of a diagram, which decides how many states it needs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Planner:
         return [self.names[i] for i in min(self._orders, key=self._search.cost)]
 
     def by_blocks(self) -> list[str]:
-        """Whole groups of knobs one after another: seldom the best, but its estimate is the safest."""
+        """Whole groups of knobs one after another: rarely the best, but its estimate is the safest."""
         return [self.names[i] for i in self._by_blocks]
 
     def learn(self, order: list[str], states: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Reasons: why a config is out, why a space is empty, how much a requirement removes."""
+"""Explanations: why a config is invalid, why a space is empty, how much a requirement removes."""
 
 from __future__ import annotations
 

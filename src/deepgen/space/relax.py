@@ -1,4 +1,4 @@
-"""A diagram of a space that is too wide to be compiled: of as many of its requirements as fit.
+"""A relaxed diagram for a space too large to compile: it has as many of the requirements as fit.
 
 It holds every valid config, and others too. Requirements on few knobs come first; each of the rest is kept if the part
 of the space that it ties together stays small, else a weaker form of it, else nothing of it. What is drawn from the
@@ -159,7 +159,7 @@ class Partial:
             valid += int(self.check(self.diagram.drawn_rows(_TOGETHER, rng)).sum())
             drawn += _TOGETHER
         if valid == 0:
-            raise TooWide(f"{self.reason}, and valid configs are too rare to be found by chance")
+            raise TooWide(f"{self.reason}, and valid configs are too rare to find by sampling")
         share = valid / drawn
         return Size(self.diagram.count() * valid // drawn, exact=False, error=sqrt((1 - share) / valid))
 
@@ -182,7 +182,7 @@ class Partial:
     def count(self) -> int:
         raise TooWideToCount(
             f"space {self.name!r} has no exact count: {self.reason}. It has {self._size} configs; "
-            "to count it restrict it or give it more memory"
+            "to count it, restrict it or raise its memory limit"
         )
 
     @property

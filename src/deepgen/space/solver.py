@@ -1,7 +1,7 @@
-"""The fallback for a space too wide to be compiled: OR-tools' CP-SAT finds configs one at a time, not uniformly.
+"""The fallback for a space too large to compile: OR-tools' CP-SAT finds configs one at a time, not uniformly.
 
 Requirements on few knobs become tables of what they allow; larger ones are translated operation by operation, which
-works for whole numbers and truths. What has to be known of all configs at once (count, ranks) stays out of reach.
+works for integers and booleans. Global properties (count, ranks) are not available.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class SolverEngine:
         except ImportError as error:
             raise Missing(
                 "OR-tools",
-                blocks=f"space {name!r} is too wide to be compiled ({reason}) and no solver can stand in",
-                remedy=f"{install_extra('solver')} Or give the space more memory.",
+                blocks=f"space {name!r} is too large to compile ({reason}), and there is no solver to use instead",
+                remedy=f"{install_extra('solver')} Or raise the space's memory limit.",
             ) from error
         self.cp, self.name, self.reason = cp_model, name, reason
         self.knobs, self.requirements, self.rows_of = knobs, requirements, Rows(knobs)
@@ -52,7 +52,7 @@ class SolverEngine:
     def _out_of_reach(self, what: str) -> NoReturn:
         raise TooWideToCount(
             f"space {self.name!r} has no {what}: {self.reason}. Samples, neighbors and explanations work; "
-            "for the rest restrict it or give it more memory"
+            "for the rest, restrict it or raise its memory limit"
         )
 
     def count(self) -> int:
@@ -160,7 +160,7 @@ class SolverEngine:
             return [solver.Value(v) for v in model.places]
         if status == self.cp.INFEASIBLE:
             return None
-        raise TooWideToCount(f"the solver found no answer for space {self.name!r} in its time")
+        raise TooWideToCount(f"the solver ran out of time on space {self.name!r}")
 
 
 def holds_surely(condition: Expr, config: dict[str, Any]) -> bool:
@@ -252,7 +252,7 @@ class _SolverModel:
         sizes = [self.nodes.variables[n].size for n in names]
         if kind not in ("int", "bool") or bounds is None or max(abs(bounds[0]), abs(bounds[1])) >= _LARGEST:
             raise DeepgenError(
-                f"'{node}' is neither a whole number nor a truth of moderate size: the solver cannot use it"
+                f"'{node}' is neither a boolean nor an integer of moderate size: the solver cannot use it"
             )
         result = self.model.NewIntVar(int(bounds[0]), int(bounds[1]), "")
         if len(names) == 1 or (names and prod(sizes) <= _TABLE_CELLS >> 6):
@@ -300,7 +300,7 @@ class _SolverModel:
             }[op]
             self._when(result, yes, no)
         else:
-            raise DeepgenError(f"'{node}' is over too many knobs for the solver")
+            raise DeepgenError(f"'{node}' depends on too many knobs for the solver")
 
     def _positive(self, node: Expr) -> bool:
         number, divisor = node.args if node.op != "divides" else node.args[::-1]

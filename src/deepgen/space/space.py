@@ -1,4 +1,4 @@
-"""Space: every question that can be asked of the valid configs."""
+"""Space: all queries about the valid configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REPEATS = 20  # draws for each config found, after which all of them will have 
 
 
 class Space(Declared):
-    """Declare knobs and requirements, then count, sample, rank, explain. Reading is safe from several threads."""
+    """A search space: declare knobs and requirements, then count, sample, rank, explain. Reading is thread-safe."""
 
     def __init__(self, name: str, memory: int = DEFAULT_MEMORY) -> None:
         """`memory` bounds, in bytes, what compiling may use."""
@@ -114,7 +114,9 @@ class Space(Declared):
             raise BadInput(f"rank {rank} is outside space {self.name!r}", allowed=f"0 to {engine.ranks - 1}")
         row = engine.row(rank)
         if row is None:
-            raise BadInput(f"no config of space {self.name!r} has rank {rank}", allowed="a rank that a config has")
+            raise BadInput(
+                f"no config of space {self.name!r} has rank {rank}", allowed="a rank that belongs to a config"
+            )
         return rows.config(row)
 
     def first(self) -> Config:
@@ -168,7 +170,7 @@ class Space(Declared):
 
     def _check_not_empty(self, engine: SpaceEngine, n: int) -> None:
         if n and engine.empty():
-            raise BadInput(f"space {self.name!r} is empty: no config meets {'; '.join(self.why_empty())}")
+            raise BadInput(f"space {self.name!r} is empty: no config satisfies {'; '.join(self.why_empty())}")
 
     def __iter__(self) -> Iterator[Config]:
         return self.iterate()
@@ -247,7 +249,7 @@ class Space(Declared):
         return self._derivations(places)
 
     def why_empty(self) -> list[str]:
-        """The names of a smallest set of requirements that together leave nothing; none if the space is not empty."""
+        """The names of a smallest set of unsatisfiable requirements; empty if the space is not empty."""
         if not self._ready()[0].empty():
             return []
         own = self._requirements

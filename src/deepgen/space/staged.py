@@ -53,7 +53,7 @@ class Staged:
         return self._span[id(node)][0] >= cut
 
     def _is_total(self, node: Expr) -> bool:
-        # Floating-point sums depend on their order: only whole numbers and truths are totalled in pieces.
+        # Floating-point sums depend on their order: only integers and truths are totalled in pieces.
         return node.op in TOTALS and self.nodes.kind(node) in ("int", "bool")
 
     def advance(self, slots: Slots, cut: int, to: int, places: dict[str, Array]) -> tuple[Slots, Array]:

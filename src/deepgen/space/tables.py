@@ -88,7 +88,7 @@ def _distinct_rows(rows: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def trie(rows: Ints, sizes: Sequence[int]) -> list[Ints]:
-    """Listed points as a diagram: for each variable the next node by (node, place), -1 where no point goes on."""
+    """Listed points as a diagram: for each variable the next node by (node, place), -1 where no point continues."""
     levels: list[Ints] = []
     nodes: Ints = np.zeros(len(rows), dtype=np.int64)
     count = 1

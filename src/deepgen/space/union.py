@@ -1,4 +1,4 @@
-"""What answers for a space: a diagram, a relaxed one, a solver; and for a union, one of these for each alternative."""
+"""Chooses a space's backend: a diagram, a relaxed one, or a solver; for a union, one for each alternative."""
 
 from __future__ import annotations
 

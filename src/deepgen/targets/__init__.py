@@ -32,7 +32,7 @@ class Elsewhere(Missing):
 
 
 def resolve(name: str | None = None) -> Target:
-    """The target of that name; without one, the best device here. `cpu` is this machine's processor."""
+    """The target of that name; without one, the best device here. `cpu` is this machine's CPU."""
     kind, _, arch = (name or best()).partition(":")
     if kind == "cpu":
         return narrowed(host.processor(), arch or "native")

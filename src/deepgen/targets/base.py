@@ -1,4 +1,4 @@
-"""What every target has: a name and hardware facts, as data, and what it can do."""
+"""The interface of targets: a name, hardware facts as data, and capabilities."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Target:
 
     @property
     def proxy(self) -> str:
-        """What stands where others have times, in words; empty where times are measured."""
+        """What is reported instead of times, in words; empty if times are measured."""
         return ""
 
     @property
     def counts_a_second(self) -> float:
-        """How many counts are shown as one second, where counts stand in place of times."""
+        """How many counts are shown as one second, if counts replace times."""
         return 1.0
 
     @property
@@ -58,7 +58,7 @@ class Target:
 
     @property
     def launch_seconds(self) -> float:
-        """What the smallest kernel takes, whatever it does."""
+        """The time of an empty kernel."""
         return 0.0
 
     @property
@@ -68,7 +68,7 @@ class Target:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """What a processor must have to run its binaries, by the Linux kernel's names; GPUs name an architecture."""
+        """What a CPU must have to run its binaries, by the Linux kernel's names; GPUs name an architecture."""
         return ()
 
     @property
@@ -78,7 +78,7 @@ class Target:
 
     @property
     def cache_bytes(self) -> int:
-        """Of all its caches: data that were not used while more than this was read are in none of them."""
+        """Total bytes of its caches: reading more than this evicts everything else."""
         return 32 << 20
 
     def has(self, *features: str) -> bool:
@@ -86,12 +86,12 @@ class Target:
         return False
 
     def residence(self, threads: int, registers: int, shared: int) -> tuple[int, float] | None:
-        """How many blocks of a kernel fit a multiprocessor, and the share of its warps that they fill; None where there
-        are no multiprocessors. `threads` and bytes of `shared` memory are a block's, `registers` a thread's."""
+        """Occupancy: how many blocks of a kernel fit a multiprocessor, and the share of its warps that they fill; None
+        without multiprocessors. `threads` and bytes of `shared` memory are a block's, `registers` a thread's."""
         return None
 
     def peak(self, dtype: str) -> float | None:
-        """GFLOP/s in a number format from the datasheet; None if it has to be measured or does not exist."""
+        """GFLOP/s in a dtype from the datasheet; None if it has to be measured or does not exist."""
         return None
 
     def runs_on(self, device: Target) -> bool:

@@ -1,4 +1,4 @@
-"""Processors: what they have in common, x86 with its instruction sets, and 64-bit Arm with NEON and what is newer."""
+"""CPU targets: x86 with its instruction sets, and 64-bit Arm with NEON and newer extensions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Processor = TypeVar("Processor", bound="Cpu")
 
 @dataclass(frozen=True)
 class Cpu(Target):
-    """A processor that runs kernels in C, and in Triton, which become C. Caches are as one core sees them."""
+    """A CPU that runs kernels in C, and in Triton, which become C. Caches are as one core sees them."""
 
     languages: ClassVar[tuple[str, ...]] = ("c", "triton")
     runner: ClassVar[str] = "cpu"
     shares_cores_with_builds: ClassVar[bool] = True
     own_kind: ClassVar[str]  # the part of a name before the colon
     machine: ClassVar[str]  # as `uname -m` and compilers call it
-    family: ClassVar[str]  # of processors, for people
+    family: ClassVar[str]  # of CPUs, for people
     features: ClassVar[tuple[str, ...]]  # instruction sets that generators ask for, by the Linux kernel's names
     arches: ClassVar[Mapping[str, tuple[str, ...]]]  # what can be built for on any machine
 
@@ -91,13 +91,13 @@ class Cpu(Target):
 
 
 def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping[str, int], cores: int) -> Processor:
-    """The processor that this machine's data describe; `caches` are the sizes of L1d, L2 and L3 in bytes."""
+    """The CPU that this machine's data describe; `caches` are the sizes of L1d, L2 and L3 in bytes."""
     return cls(
         name=f"{cls.own_kind}:native",
         model=model or f"unknown {cls.family}",
         isa=_ordered(cls, isa),
         cores=cores,
-        # Sizes that nearly every processor of the last ten years has, if the machine does not report its own.
+        # Sizes that nearly every CPU of the last ten years has, if the machine does not report its own.
         l1d_bytes=caches.get("L1d", 32 << 10),
         l2_bytes=caches.get("L2", 256 << 10),
         l3_bytes=caches.get("L3", 8 << 20),
@@ -105,7 +105,7 @@ def native(cls: type[Processor], model: str, isa: Iterable[str], caches: Mapping
 
 
 def common(cls: type[Processor], cores: int) -> Processor:
-    """A typical processor of that kind, which need not be here."""
+    """A typical CPU of that kind, which need not be here."""
     return native(cls, f"a common {cls.family}", (), {}, cores)
 
 
@@ -138,7 +138,7 @@ _AMX = (*_VNNI, "avx512_bf16", "amx_bf16", "amx_int8", "amx_tile")
 
 @dataclass(frozen=True)
 class X86(Cpu):
-    """An x86-64 processor."""
+    """An x86-64 CPU."""
 
     own_kind: ClassVar[str] = "x86"
     machine: ClassVar[str] = "x86_64"
@@ -195,7 +195,7 @@ _CORES = {
 
 @dataclass(frozen=True)
 class Arm(Cpu):
-    """A 64-bit Arm processor. Vectors are NEON's; SVE is reported but not used."""
+    """A 64-bit Arm CPU. Vectors are NEON's; SVE is reported but not used."""
 
     own_kind: ClassVar[str] = "arm"
     machine: ClassVar[str] = "aarch64"
@@ -219,7 +219,7 @@ def arm_from_facts(cpuinfo: str, caches: Mapping[str, int], cores: int) -> Arm:
 
 
 def _model(cpuinfo: str) -> str:
-    """Linux gives numbers where other processors give a name."""
+    """Linux gives numbers where other CPUs give a name."""
     implementer, part = field(cpuinfo, "CPU implementer"), field(cpuinfo, "CPU part")
     if not part:
         return ""

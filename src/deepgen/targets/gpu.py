@@ -1,4 +1,4 @@
-"""GPUs: their limits, instructions and rates, and how many blocks of a kernel a multiprocessor holds.
+"""GPUs: their limits, instructions and rates, and occupancy: how many blocks of a kernel fit on a multiprocessor.
 
 CUDA targets are `cuda:sm_70` to `cuda:sm_120a` with a typical card's facts; HIP targets are AMD GPUs and the Hygon DCU
 by architecture (`hip:gfx90a`). Either is also a card by its name (`hip:z100`), or the card that was found.

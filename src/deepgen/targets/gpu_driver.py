@@ -1,7 +1,7 @@
 """The CUDA driver and the HIP runtime through ctypes: one small interface, no package needed.
 
-The two have the same shape, so a table of names is all that tells them apart. What HIP does here was never executed on
-a device; CUDA's side was. A call that fails raises DriverError, whose `sticky` says that the context is lost with it.
+The two APIs correspond, so they differ only in a table of names. The HIP side was never run on
+a device; the CUDA side was. A failed call raises DriverError, whose `sticky` says that the context is lost with it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Driver:
         self._check("drop_stream", self._calls["drop_stream"](stream))
 
     def wait(self, event: int, stream: Stream) -> None:
-        """A stream goes on once an event has happened."""
+        """A stream continues once an event has happened."""
         self._check("wait", self._calls["wait"](stream, event, 0))
 
     def profiled(self) -> tuple[Callable[[], object], Callable[[], object]]:

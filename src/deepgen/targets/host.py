@@ -19,31 +19,31 @@ _MACHINES: dict[str, type[Cpu]] = {kind.machine: kind for kind in (X86, Arm)}
 
 
 def processor() -> Cpu:
-    """This machine's processor as a target, whatever its kind."""
+    """This machine's CPU as a target, whatever its kind."""
     kind = _MACHINES.get(machine())
     if kind is None:
         raise Missing(
-            "a processor that deepgen knows",
-            blocks=f"this machine is {machine()}, so kernels for its processor cannot be built",
+            "a CPU that deepgen supports",
+            blocks=f"this machine is {machine()}, so kernels for its CPU cannot be built",
             remedy="Name another target with --target.",
         )
     return x86() if kind is X86 else arm()
 
 
 def x86() -> X86:
-    """This machine's processor, which must be an x86-64."""
-    _require(X86, "an x86-64 processor")
+    """This machine's CPU, which must be an x86-64."""
+    _require(X86, "an x86-64 CPU")
     return x86_facts.x86_from_facts(_cpuinfo(), cache_sizes(), usable_cores(), tiles=may_use_tiles())
 
 
 def arm() -> Arm:
-    """This machine's processor, which must be a 64-bit Arm."""
-    _require(Arm, "a 64-bit Arm processor")
+    """This machine's CPU, which must be a 64-bit Arm."""
+    _require(Arm, "a 64-bit Arm CPU")
     return arm_facts.arm_from_facts(_cpuinfo(), cache_sizes(), usable_cores())
 
 
 def like(kind: type[Processor]) -> Processor:
-    """This machine's processor if it is of that kind; otherwise a typical one, to build for."""
+    """This machine's CPU if it is of that kind; otherwise a typical one, to build for."""
     here = processor() if machine() in _MACHINES else None
     return here if isinstance(here, kind) else common(kind, usable_cores())
 
@@ -202,7 +202,7 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def _kfd(nodes: Path) -> list[dict[str, int]]:
-    """The properties of the nodes that are GPUs; processors are nodes too, with no SIMD units."""
+    """The properties of the nodes that are GPUs; CPUs are nodes too, with no SIMD units."""
     out = []
     for node in sorted(nodes.glob("*"), key=lambda path: (len(path.name), path.name)):
         try:

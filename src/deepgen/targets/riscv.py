@@ -1,4 +1,4 @@
-"""RISC-V processors with the vector extension: what can be built for, boards as data, and what instructions cost."""
+"""RISC-V targets with the vector extension: architectures, known boards, and instruction costs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _MHZ = 1000  # of an architecture without a board, so that a cycle of its costs 
 
 @dataclass(frozen=True)
 class Riscv(Cpu):
-    """One core of a 64-bit RISC-V processor with vectors: a board that is reached by SSH, or else qemu."""
+    """One core of a 64-bit RISC-V CPU with vectors: a board that is reached by SSH, or else qemu."""
 
     runner: ClassVar[str] = "riscv"
     computes: ClassVar[bool] = False  # its kernels cannot be called from this machine's processes
@@ -148,7 +148,7 @@ def on_board(target: Target, host: str) -> Riscv:
     """The same target on a board that SSH reaches as USER@HOST[:PORT]."""
     assert isinstance(target, Riscv)
     if target.host:
-        raise BadInput(f"{target.name} is on {target.host}, and {host} is named too", allowed="one host")
+        raise BadInput(f"{target.name} is on {target.host}, but {host} is named too", allowed="one host")
     return replace(target, name=f"{target.name},{_HOST}={host}", host=host)
 
 
@@ -174,7 +174,9 @@ def parse_riscv(arch: str) -> Riscv:
     lengths = [word for word in extensions if word in _LENGTHS]
     if base != _BASE or len(lengths) != 1 or not set(extensions) <= {*_LENGTHS, *_OPTIONAL}:
         names = [f"riscv:{_BASE}_{length}" for length in _LENGTHS] + [f"riscv:{board}" for board in BOARDS]
-        allowed = ", ".join(names) + f"; after an architecture also {' or '.join(f'_{word}' for word in _OPTIONAL)}"
+        allowed = (
+            ", ".join(names) + f"; an architecture may be followed by {' or '.join(f'_{word}' for word in _OPTIONAL)}"
+        )
         raise BadInput(f"unknown target riscv:{arch}", allowed=allowed)
     optional = tuple(word for word in _OPTIONAL if word in extensions)
     return Riscv(

@@ -20,7 +20,7 @@ try:
     import pytest
 except ImportError as error:
     remedy = "Install it with `pip install pytest`."
-    raise Missing("pytest", blocks="the suites of deepgen.testing are tests of pytest", remedy=remedy) from error
+    raise Missing("pytest", blocks="the suites of deepgen.testing are pytest tests", remedy=remedy) from error
 
 if TYPE_CHECKING:
     from deepgen.testing.engines import EngineSuite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import deepgen as dg
-from deepgen.operators import OPERATORS, Operator, conv2d, gemm, softmax
+from deepgen.operators import OPERATORS, Operator, attention, conv2d, gemm, softmax
 from deepgen.operators.expr.operator import as_operator
 
 
@@ -28,8 +28,14 @@ OWN: list[Operator] = [
     gemm(1024, 3, 512, dtype="bf16", layout="nt"),
     softmax(9, 37),
     softmax(512, 4096, dtype="bf16"),
+    attention(1, 4, 9, 13, 16, kv_heads=2, causal=True, dtype="f32"),
+    attention(2, 8, 256, 300, 64, causal=True, window=100, layout="bshd"),
+    attention(2, 8, 1, 300, 64, kv_heads=2),
     conv2d(2, 13, 17, 5, 19, 3, stride=2, pad=1),
     conv2d(1, 28, 28, 32, 64, 1, dtype="i8", layout="nchw"),
+    conv2d(2, 20, 23, 3, 24, 5, stride=2, pad=2, dtype="f16"),
+    conv2d(1, 14, 14, 64, 32, 3, pad=1, dtype="bf16"),
+    conv2d(2, 9, 11, 6, 16, 3, pad=1, layout="nchw"),
     matrix_product("f16", "f32"),
     matrix_product("i8", "i32"),
     dg.operator("depthwise_conv2d", N=2, H=9, W=8, C=7, k=3, pad=1, epilogue="bias,residual,silu"),
@@ -44,6 +50,8 @@ EXPRESSED: list[Operator] = [
     dg.operator("conv3d", N=1, D=4, H=6, W=7, CI=3, CO=5, k=3, stride=2, pad=1),
     dg.operator("dilated_conv2d", N=1, H=9, W=8, CI=4, CO=6, k=3, pad=2, groups=2, dtype="i8"),
     dg.operator("conv_transpose2d", N=1, H=5, W=6, CI=3, CO=4, k=3, stride=2, pad=1, out_pad=1, dtype="f64"),
+    dg.operator("conv_transpose1d", N=2, L=9, CI=4, CO=6, k=3, stride=2, groups=2, layout="ncl"),
+    dg.operator("conv_transpose3d", N=1, D=3, H=4, W=5, CI=2, CO=3, k=2, stride=2, dtype="f64"),
     dg.operator("scan", M=4, N=9, K=30, axis="1", dtype="bf16"),
     dg.operator("mean", rows=9, cols=300, dtype="f16"),
     dg.operator("var", rows=9, cols=300),

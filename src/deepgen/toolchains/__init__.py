@@ -1,4 +1,4 @@
-"""From a Kernel to an Artifact: toolchains, the cache of what they built, and the pool that runs them."""
+"""From a Kernel to an Artifact: toolchains, the build cache, and the pool that runs builds."""
 
 from __future__ import annotations
 

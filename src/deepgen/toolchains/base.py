@@ -1,15 +1,21 @@
-"""What building is, whatever the language: the limits, the result, the failure, and the toolchain that does it."""
+"""The interface of toolchains in any language: limits, results and failures of a build.
+
+Compilers have flags that run programs (`-wrapper`, `-B`), load plug-ins, and read or write other files. A kernel that a
+generator emits here may have any flag; one that was read from a folder may only have those that deepgen's own
+generators use and plain optimisation flags.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from deepgen.targets import Target
 from deepgen.toolchains.group import Group
-from deepgen.vocabulary import DeepgenError, Json, Kernel, LaunchPlan, Verdict
+from deepgen.vocabulary import BadInput, DeepgenError, Json, Kernel, LaunchPlan, Verdict
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class BuildError(DeepgenError):
 
     @property
     def lasting(self) -> bool:
-        """Whether the same build would surely fail again, so that the failure may be remembered."""
+        """Whether the same build would certainly fail again, so that the failure may be cached."""
         return self.verdict is Verdict.BUILD_FAILED and not self.transient
 
 
@@ -74,7 +80,7 @@ class Toolchain(Protocol):
 
     @property
     def id(self) -> str:
-        """Changes whenever the same kernel might build to other code."""
+        """Changes whenever the same kernel might build to different code."""
         ...
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
@@ -86,5 +92,57 @@ class Toolchain(Protocol):
         ...
 
     def recipe(self, kernel: Kernel, target: Target) -> Recipe | None:
-        """How others build it; None where only deepgen can."""
+        """How to build it without deepgen; None if that is not possible."""
         ...
+
+
+_DEFINE = r"-D[A-Za-z_]\w*(=[^\x00-\x1f]*)?"
+_MATHS = (
+    r"-f(no-)?(fast-math|finite-math-only|math-errno|trapping-math|associative-math|signed-zeros|reciprocal-math"
+    r"|rounding-math|unsafe-math-optimizations|strict-aliasing|omit-frame-pointer|unroll-loops|unroll-all-loops"
+    r"|peel-loops|vectorize|tree-vectorize|tree-loop-vectorize|slp-vectorize|tree-slp-vectorize|inline-functions"
+    r"|inline|schedule-insns2?|prefetch-loop-arrays|ivopts|gcse|openmp-simd|PIC)|-ffp-contract=(fast|on|off)"
+)
+# Not -mllvm, whose next word is for the optimiser: it loads plug-ins.
+_MACHINE = r"-m(?!llvm)(no-)?[a-z0-9][a-z0-9.-]*|-m(arch|cpu|tune|fpu|abi|prefer-vector-width|cmodel)=[\w.+-]+"
+_OPTIMISE = r"-O([0-3sgz]|fast)?"
+_C = (
+    _DEFINE,
+    _OPTIMISE,
+    _MACHINE,
+    _MATHS,
+    r"-std=(c|gnu)(\+\+)?[0-9a-z]+",
+    "-pthread",
+    "-lm",
+    "-w",
+    "-g0",
+    "-fopenmp",
+    r"-lstdc\+\+",
+)
+_HIP = (_DEFINE, _OPTIMISE, _MACHINE, _MATHS, r"-std=(c|gnu)\+\+[0-9a-z]+", r"--gpu-max-threads-per-block=\d+", "-w")
+_CUDA = (
+    _DEFINE,
+    r"--?std=c\+\+[0-9a-z]+",
+    r"--?(use_fast_math|extra-device-vectorization|restrict|lineinfo|disable-warnings|default-device)",
+    r"--?(fmad|ftz|prec-div|prec-sqrt)=(true|false)",
+    r"--?maxrregcount=\d+",
+)
+_PLAIN = {"c": _C, "c++": _C, "cuda": _CUDA, "hip": _HIP}
+ALLOWED = "plain flags such as -O3, -mavx2, -ffast-math, -DNAME=1; only a generator may set others"
+
+
+def strange_flag(language: str, flags: Iterable[str]) -> str | None:
+    """The first flag that is not on the list for the language, if there is one."""
+    plain = "|".join(f"(?:{pattern})" for pattern in _PLAIN[language]) if language in _PLAIN else None
+    return next((flag for flag in flags if plain is None or not re.fullmatch(plain, flag)), None)
+
+
+def require_plain(kernel: Kernel, where: str) -> None:
+    """Raises BadInput for a flag that a kernel out of a file may not have."""
+    if kernel.language == "triton":
+        what = f"its kernel {kernel.name[:60]!r} is in Triton: building it would run its code"
+        raise BadInput(what, where=where, allowed="use a kernel that is already built, or tune one here")
+    strange = strange_flag(kernel.language, kernel.flags)
+    if strange is not None:
+        what = f"its kernel {kernel.name[:60]!r} passes the compiler {strange[:80]!r}"
+        raise BadInput(what, where=where, allowed=ALLOWED)

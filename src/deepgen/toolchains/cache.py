@@ -1,9 +1,9 @@
 """A cache of built kernels, keyed by what they were built from.
 
 An entry is a folder, `ab/abcdef.../`: the one in which the kernel was built, cleaned up and renamed into place, so that
-it is there completely or not at all, even with several writers. It holds `entry.json` and the binary. The entry has the
-binary's hash, so a torn or altered binary counts as missing. Therefore nothing waits for the disk: what a power failure
-tears is built again. The modification time of `entry.json` is when the entry was last used.
+it exists completely or not at all, even with several writers. It has `entry.json` and the binary. The entry has the
+binary's hash, so a truncated or modified binary counts as missing. So nothing waits for the disk: what a power failure
+damages is rebuilt. The modification time of `entry.json` is when the entry was last used.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Cache:
             temporary = _temporary[-1].path
             self.trouble = (
                 f"The cache folder {self.folder} cannot be written ({error.strerror or error}): "
-                f"kernels are built in {temporary} and forgotten at the end."
+                f"kernels are built in {temporary} and deleted at exit."
             )
             self._roots.append(temporary)
         _log.warning(self.trouble)
@@ -242,7 +242,7 @@ def _read(folder: Path) -> Artifact | BuildError:
     expected = entry.pop("sha256")
     binary = folder / entry["binary"]
     if hashlib.sha256(binary.read_bytes()).hexdigest() != expected:
-        raise ValueError(f"{binary} was altered")
+        raise ValueError(f"{binary} was modified")
     return Artifact.from_json({**entry, "binary": str(binary)})
 
 

@@ -1,7 +1,7 @@
 """Facts about shared libraries and AMDGPU code objects, from their ELF files.
 
 Statistics of the kernels in a code object are in a note, which is MessagePack; LLVM's user guide for the AMDGPU backend
-describes it. Only what such notes hold is decoded.
+describes it. Only the parts that such notes use are decoded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _sections(image: bytes) -> list[_Section]:
         size, count = struct.unpack_from("<HH", image, 0x3A)
         return [_Section(*struct.unpack_from("<IIQQQQIIQQ", image, table + i * size)) for i in range(count)]
     except struct.error as error:
-        raise ValueError("a torn ELF file") from error
+        raise ValueError("a truncated ELF file") from error
 
 
 def kernels(image: bytes) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def _note(image: bytes) -> bytes:
 
 
 class _MessagePack:
-    """Decodes MessagePack's maps, arrays, strings, whole numbers, booleans and nil."""
+    """Decodes MessagePack's maps, arrays, strings, integers, booleans and nil."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -107,7 +107,7 @@ class _MessagePack:
         if kind in _SIZED:
             form, read = _SIZED[kind]
             return read(self, self._number(form))
-        raise ValueError(f"a code object whose metadata holds a value of unknown kind {kind:#x}")
+        raise ValueError(f"a code object whose metadata has a value of unknown kind {kind:#x}")
 
     def _number(self, form: str) -> int:
         (number,) = struct.unpack_from(form, self._data, self._at)

@@ -1,16 +1,19 @@
-"""Which toolchains are here, which one builds a kernel, and what is missing."""
+"""Finds installed toolchains, chooses the one that builds a kernel, and reports what is missing."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deepgen.targets import PROCESSORS, Target, host
 from deepgen.targets.cpu import common
-from deepgen.toolchains import find_gpu, programs
+from deepgen.toolchains import programs
 from deepgen.toolchains.base import BuildError, BuildLimits, Toolchain
 from deepgen.toolchains.compilers import disassembly, riscv
 from deepgen.toolchains.compilers.c import CCompiler, gcc_or_clang, zig
@@ -20,16 +23,37 @@ from deepgen.vocabulary import BadInput, DeepgenError, Kernel, LaunchPlan, Missi
 from deepgen.vocabulary.folders import default_cache_folder
 from deepgen.vocabulary.registry import Registry
 
-_SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
+if TYPE_CHECKING:  # for GPUs: imported where they are used
+    from deepgen.toolchains.compilers.hip_clang import HipClang
+    from deepgen.toolchains.compilers.nvrtc import Nvrtc
+    from deepgen.toolchains.compilers.triton import Triton
 
+_SMALLEST = "#include <math.h>\n#include <stdint.h>\nfloat tried(float x) { return expf(x); }\n"
 # In the order in which they are tried. The first that is here builds C kernels.
 C_COMPILERS = (
-    Tool("gcc", "building C kernels for processors", "Install it with `apt-get install gcc libc6-dev`."),
-    Tool("clang", "building C kernels for processors", "Install it with `apt-get install clang`."),
-    Tool("zig", "building C kernels for any processor, on any machine", "Install it with `pip install ziglang`."),
+    Tool("gcc", "building C kernels for CPUs", "Install it with `apt-get install gcc libc6-dev`."),
+    Tool("clang", "building C kernels for CPUs", "Install it with `apt-get install clang`."),
+    Tool("zig", "building C kernels for any CPU, on any machine", "Install it with `pip install ziglang`."),
 )
-OTHERS = (Tool("objdump", "showing a binary's instructions", "Install it with `apt-get install binutils`."),)
-TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *riscv.TOOLS, *find_gpu.TOOLS)}
+OTHERS = (Tool("objdump", "disassembling binaries", "Install it with `apt-get install binutils`."),)
+GPU_TOOLS = (
+    Tool(
+        "nvrtc",
+        "compiling CUDA kernels",
+        "Install it with `pip install nvidia-cuda-nvrtc` (for sm_70: nvidia-cuda-nvrtc-cu12).",
+    ),
+    Tool("hip", "compiling HIP kernels", "Install it with `apt-get install clang-19 lld-19`, or install ROCm."),
+    Tool("triton", "compiling Triton kernels", "Install it with `pip install triton==3.9.0`."),
+    Tool("nvdisasm", "disassembling CUDA binaries", "Install it with `pip install nvidia-cuda-nvdisasm`."),
+    Tool("llvm-objdump", "disassembling HIP binaries", "Install it with `apt-get install llvm-19`, or install ROCm."),
+    Tool(
+        "ncu",
+        "counting hardware events on NVIDIA GPUs",
+        "Install NVIDIA's Nsight Compute, which is part of the CUDA toolkit.",
+    ),
+    Tool("rocprof", "counting hardware events on AMD GPUs", "Install rocprofiler-sdk, which is part of ROCm."),
+)
+TOOLS = {tool.name: tool for tool in (*C_COMPILERS, *OTHERS, *riscv.TOOLS, *GPU_TOOLS)}
 
 
 @dataclass(frozen=True)
@@ -84,8 +108,8 @@ def c_compiler(target: Target, paths: Mapping[str, str]) -> Toolchain:
     raise Missing(
         f"a C compiler for {target.built_for}" if others else "a C compiler",
         blocks=f"kernels for {target.name} cannot be built" + (f" ({', '.join(others)})" if others else ""),
-        remedy="Install one with `pip install ziglang`, which builds for every processor"
-        + ("." if others else ", or gcc or clang with your system's packages."),
+        remedy="Install one with `pip install ziglang`, which builds for every CPU"
+        + ("." if others else ", or gcc or clang from your system's packages."),
     )
 
 
@@ -102,9 +126,9 @@ TOOLCHAINS: Registry[Callable[[Target, Mapping[str, str]], Toolchain]] = Registr
     {
         "c": "deepgen.toolchains.find:c_compiler",
         "c.riscv": "deepgen.toolchains.find:c_for_riscv",
-        "cuda": "deepgen.toolchains.find_gpu:nvrtc_for",
-        "hip": "deepgen.toolchains.find_gpu:hip_for",
-        "triton.gpu": "deepgen.toolchains.find_gpu:triton_for",
+        "cuda": "deepgen.toolchains.find:nvrtc_for",
+        "hip": "deepgen.toolchains.find:hip_for",
+        "triton.gpu": "deepgen.toolchains.find:triton_for",
         "sim": "deepgen.toolchains.compilers.sim:sim_toolchain",
     },
 )
@@ -122,7 +146,7 @@ def instruction_mix(binary: Path, target: Target, paths: Mapping[str, str] | Non
     """How many instructions a binary has, and the shares of their classes. Raises DeepgenError."""
     machine = str(_MACHINES.get(binary.suffix) or getattr(target, "machine", ""))
     if machine not in disassembly.DIALECTS:
-        raise DeepgenError(f"instructions of {target.name} are not told apart")
+        raise DeepgenError(f"instructions of {target.name} are not classified")
     try:
         return disassembly.mix(disassembled(binary, paths), machine)
     except ValueError as error:
@@ -151,8 +175,8 @@ def survey(paths: Mapping[str, str] | None = None) -> list[ToolStatus]:
 
 def _status(tool: Tool, configured: str) -> ToolStatus:
     try:
-        if tool in find_gpu.TOOLS:
-            version, path = find_gpu.examine(tool.name, configured)
+        if tool in GPU_TOOLS:
+            version, path = examine(tool.name, configured)
             return ToolStatus(tool.name, tool.serves, version, path, None if version else "not found", tool.remedy)
         path = programs.named(tool.name, configured) if configured else programs.search(tool.name)
         if path is None:
@@ -167,11 +191,11 @@ def _status(tool: Tool, configured: str) -> ToolStatus:
 def _tried(compiler: CCompiler) -> str:
     """The version of a compiler that did build something: one without headers or linker tells its version too.
 
-    Those of zig come with it, and before it links for a processor it compiles a C library, which takes seconds.
+    Those of zig come with it, and before it links for a CPU it compiles a C library, which takes seconds.
     """
     target = next((common(k, 1) for k in PROCESSORS if k.machine == compiler.machine), None)
     if target is None:
-        raise BadInput(f"{compiler.path} builds for {compiler.machine}", allowed="processors that deepgen knows")
+        raise BadInput(f"{compiler.path} builds for {compiler.machine}", allowed="a CPU that deepgen supports")
     kernel = Kernel("tried", "c", (Source("tried.c", _SMALLEST),), (), LaunchPlan(()))
     with tempfile.TemporaryDirectory() as folder, Group() as group:
         if compiler.name == "zig":
@@ -188,7 +212,7 @@ def _compiler(name: str, path: str, machine: str) -> CCompiler:
     try:
         return gcc_or_clang(name, path, programs.ask(path, "--version"), programs.ask(path, "-dumpmachine"))
     except ValueError as error:
-        raise BadInput(f"{path} is not a {name} that can be used: {error}") from error
+        raise BadInput(f"{path} is not a {name} that works: {error}") from error
 
 
 def _zig_cache() -> str:
@@ -199,3 +223,144 @@ def _zig_cache() -> str:
     except (OSError, BadInput):
         return "{folder}/zig-global"
     return str(folder)
+
+
+_TOOLKITS = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+# Programs that are looked for in their makers' folders before the search path: executables, and globs of folders.
+_PROGRAMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "nvdisasm": (("nvdisasm",), ("/usr/local/cuda/bin", "/opt/cuda/bin")),
+    "llvm-objdump": (("llvm-objdump",), ("/opt/rocm/llvm/bin", "/opt/dtk/llvm/bin")),
+    "ncu": (("ncu",), ("/usr/local/cuda*/bin", "/opt/cuda/bin", "/opt/nvidia/nsight-compute/*")),
+    "rocprof": (("rocprofv3", "rocprof"), ("/opt/rocm*/bin",)),
+}
+_VENDORS = (Path("/opt/rocm/llvm/bin/clang++"), Path("/opt/dtk/llvm/bin/clang++"))
+
+
+def examine(name: str, configured: str) -> tuple[str | None, str | None]:
+    """A tool's version and path; None where it is not here. Raises BadInput when the path that was set is wrong."""
+    if name in _PROGRAMS:
+        path = program(name, configured)
+        return (programs.version(path), path) if path else (None, None)
+    try:
+        if name in ("hip", "triton"):
+            toolchain: Toolchain = _hip(configured) if name == "hip" else _triton(configured)
+            return toolchain.version, toolchain.path
+        libraries = [_described(path) for path in _libraries(configured)]
+        return ", ".join(lib.version for lib in libraries) or None, ", ".join(lib.path for lib in libraries) or None
+    except Missing:
+        return None, None
+
+
+def nvrtc_for(target: Target, paths: Mapping[str, str]) -> Nvrtc:
+    """The newest library that compiles for the architecture. One whose path the user set must work."""
+    from deepgen.toolchains.compilers import nvrtc
+
+    seen = []
+    for path in _libraries(paths.get("nvrtc", "")):
+        library = _described(path, program("nvdisasm", paths.get("nvdisasm", "")))
+        if library.serves(target):
+            return library
+        seen.append(f"NVRTC {library.version}")
+    package = "nvidia-cuda-nvrtc-cu12" if nvrtc.capability(target) < 75 else "nvidia-cuda-nvrtc"
+    raise Missing(
+        f"an NVRTC library that compiles for {target.built_for}",
+        blocks=f"CUDA kernels for {target.name} cannot be built" + (f" ({', '.join(seen)} cannot)" if seen else ""),
+        remedy=f"Install one with `pip install {package}`, or set the path of another as toolchains.nvrtc.",
+    )
+
+
+def _described(path: str, disassembler: str | None = None) -> Nvrtc:
+    from deepgen.toolchains.compilers import nvrtc
+
+    try:
+        return nvrtc.described(path, disassembler)
+    except ValueError as error:
+        raise BadInput(f"{path} is not an NVRTC that works: {error}") from error
+
+
+def _libraries(configured: str) -> list[str]:
+    """The path that was set; otherwise every NVRTC of a Python package, then of a toolkit, each newest first."""
+    if configured:
+        if not Path(configured).expanduser().is_file():
+            raise BadInput(f"the path set for nvrtc, {configured}, is not a library", allowed="libnvrtc.so.13 or .12")
+        return [str(Path(configured).expanduser().absolute())]
+    packaged = [path for folder in _package_folders() for path in folder.glob("*/lib/libnvrtc.so.*[0-9]")]
+    packaged = sorted(packaged, key=_major, reverse=True)
+    toolkits = [path for folder in _TOOLKITS for path in folder.glob("lib64/libnvrtc.so.*[0-9]")]
+    return [str(path) for path in (*packaged, *sorted(toolkits, key=_major, reverse=True))]
+
+
+def _major(path: Path) -> int:
+    number = path.name.partition(".so.")[2].split(".")[0]
+    return int(number) if number.isdigit() else 0
+
+
+def _package_folders() -> Iterator[Path]:
+    """Where NVIDIA's Python packages put the parts of the toolkit."""
+    spec = importlib.util.find_spec("nvidia")
+    yield from map(Path, (spec.submodule_search_locations or []) if spec else [])
+
+
+def program(name: str, configured: str) -> str | None:
+    """The path that was set; otherwise that of a Python package, then of its maker's newest folder, then any."""
+    if configured:
+        return programs.named(name, configured)
+    executables, places = _PROGRAMS[name]
+    packaged = [str(folder) for package in _package_folders() for folder in package.glob("*/bin")]
+    fixed = [str(match) for place in places for match in sorted(Path("/").glob(place[1:]), reverse=True)]
+    for executable in executables:
+        for folder in (*packaged, *fixed):
+            if match := shutil.which(executable, path=folder):
+                return match
+        if match := programs.search(executable):
+            return match
+    return None
+
+
+def hip_for(target: Target, paths: Mapping[str, str]) -> HipClang:
+    """The compiler for all AMD GPUs. One whose path the user set must work."""
+    return _hip(paths.get("hip", ""))
+
+
+def _hip(configured: str) -> HipClang:
+    """The compiler that was set; otherwise a vendor's, which knows its chips best; otherwise LLVM's."""
+    from deepgen.toolchains.compilers import hip_clang
+
+    if configured:
+        path: str | None = programs.named("hip", configured)
+    else:
+        vendors = (str(vendor) for vendor in _VENDORS if shutil.which(str(vendor)))
+        path = next(vendors, None) or shutil.which("amdclang++") or programs.search("clang")
+    if path is None:
+        raise Missing(
+            "a clang that compiles for AMD GPUs",
+            blocks="HIP kernels cannot be built",
+            remedy="Install it with `apt-get install clang-19 lld-19`, or set the path of ROCm's as toolchains.hip.",
+        )
+    try:
+        return hip_clang.described(path, programs.ask(path, "--version"))
+    except ValueError as error:
+        raise BadInput(f"{path} is not a clang that can be used for HIP: {error}") from error
+
+
+def triton_for(target: Target, paths: Mapping[str, str]) -> Triton:
+    """Triton, for NVIDIA's and AMD's GPUs. One whose folder the user set must work."""
+    return _triton(paths.get("triton", ""), program("nvdisasm", paths.get("nvdisasm", "")))
+
+
+def _triton(configured: str, disassembler: str | None = None) -> Triton:
+    from deepgen.toolchains.compilers import triton
+
+    spec = None if configured else importlib.util.find_spec("triton")
+    if not configured and (spec is None or spec.origin is None):
+        raise Missing(
+            "Triton",
+            blocks="Triton kernels cannot be built",
+            remedy=f"Install it with `pip install triton==3.9.0`; deepgen supports {' and '.join(triton.RELEASES)}.",
+        )
+    folder = Path(configured).expanduser() if configured else Path(str(spec.origin if spec else "")).parent.parent
+    try:
+        return triton.described(str(folder.absolute()), disassembler)
+    except ValueError as error:
+        allowed = " or ".join(f"pip install 'triton=={release}.*'" for release in triton.RELEASES)
+        raise BadInput(f"{folder} cannot be used for Triton kernels: {error}", allowed=allowed) from error

@@ -1,4 +1,4 @@
-"""The compilers that run now, as one thing that can be paused, resumed and killed."""
+"""The running compilers as a group that can be paused, resumed and killed."""
 
 from __future__ import annotations
 

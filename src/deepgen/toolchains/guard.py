@@ -1,6 +1,6 @@
 """Kills the compilers of a process that died without doing so itself. Run as a program, by group.py.
 
-No handler runs in a process that gets SIGKILL, so somebody else must watch. Each compiler and all that it starts carry
+No handler runs in a process that gets SIGKILL, so another one must watch. Each compiler and all that it starts carry
 a mark in their environment; when this program's input ends without a goodbye message, or the process it works for is
 gone, it kills every process with that mark. Nothing needs to be registered, so none can be missed: what is about to
 become a compiler and has no mark yet holds a pipe open, and this program stays until nobody holds it.

@@ -1,6 +1,6 @@
 """Run one compiler under limits.
 
-It runs in a session of its own, so that a Ctrl-C reaches it through us alone and its whole process group can be
+It runs in its own session, so that Ctrl-C reaches it only through us and its whole process group can be
 paused or killed. Limits are put on it from outside, right after it started: code between fork and exec is not safe
 in a process with threads. What it forked in the meantime is limited too, and later children inherit.
 """
@@ -61,7 +61,7 @@ def run(
 
 
 def ended(process: subprocess.Popen[bytes], log: Log, limits: BuildLimits, group: Group) -> float:
-    """End a process with all of its group, read what it still printed, and give the processor time that it took."""
+    """End a process with all of its group, read what it still printed, and give the CPU time that it took."""
     assert process.stdout is not None
     try:
         with process.stdout:
@@ -172,7 +172,7 @@ def _drain(out: int, log: Log, limits: BuildLimits) -> None:
 class Log:
     """The first and the last part of a stream of any length."""
 
-    complete = False  # whether nothing follows, though the process goes on
+    complete = False  # whether nothing follows, though the process continues
 
     def __init__(self, size: int) -> None:
         self._half = max(1, size // 2)

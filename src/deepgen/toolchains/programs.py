@@ -1,4 +1,4 @@
-"""Programs on this machine: where they lie, and what they say of themselves."""
+"""Programs on this machine: their paths and versions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A compiler that stays: it builds one kernel after another, so that it is started and loaded once.
+"""A resident compiler: it builds one kernel after another, so that it starts and loads only once.
 
-It runs as other compilers do (process.py), and is asked on its input. What it prints is the log of a build, up to a NUL
-byte; then follow the build's exit code and the processor time that it has used so far, in a line. One that failed is
-not asked again, so that a build that goes wrong has one compiler to blame, and none grows old.
+It runs like other compilers (process.py), and gets requests on its input. It prints the log of a build, up to a NUL
+byte, then a line with the build's exit code and the CPU time used so far. One that failed is
+not used again, so that a failed build has one compiler to blame, and none grows old.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Reply(Log):
         self.complete = self._last is not None and self._last.endswith(b"\n")
 
     def reply(self) -> tuple[int, float]:
-        """The exit code, and the processor time so far; a failure where there is none, or none that can be read."""
+        """The exit code, and the CPU time so far; a failure where there is none, or none that can be read."""
         try:
             code, used = (self._last or b"").split()
             return int(code), float(used)

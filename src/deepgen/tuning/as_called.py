@@ -1,7 +1,7 @@
 """A study's winner timed as its users call it: loaded, through its public call, beside the baselines.
 
-In a separate process: a library reads its number of threads when it is loaded, and a kernel that somebody else
-tuned is kept apart from ours. Calls follow each other at once, on the same arrays, so caches are warm; the
+In a separate process: a library reads its thread count when it is loaded, and a kernel that somebody else
+tuned is isolated. Calls are back to back, on the same arrays, so caches are warm; the
 overhead of the call in Python is part of every sample, for our kernels and for baselines.
 """
 

@@ -1,6 +1,6 @@
-"""Calls that must not outlast a time budget: begun only if they fit, and left alone when the time is over.
+"""Calls that must not outlast a time budget: started only if they fit, and abandoned when the time is up.
 
-A call that is left alone holds on to its session's device until the session is closed, which ends its worker.
+An abandoned call keeps its session's device until the session is closed, which ends its worker.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def no_time(clock: Clock, reference: float = 0.0, ended: bool = True) -> str:
     """What is said where no kernel was measured in time. `reference`: seconds that a user's own has taken so far for
     the first inputs, `ended` or not; then what budget would do."""
     if reference < _LONG * clock.elapsed:
-        return f"{_NO_TIME}: give it more seconds"
+        return f"{_NO_TIME}: increase the budget"
     # As long again for the inputs of the finals, with some room, and what a run takes otherwise.
     enough = ceil(clock.elapsed - reference + _ENOUGH * reference + _OTHERWISE)
     took = f"{'' if ended else 'more than '}{reference:.1f} s for the first inputs"
-    return f"{_NO_TIME}: the reference took {took}; give it {'' if ended else 'at least '}{enough} seconds"
+    return f"{_NO_TIME}: the reference took {took}; set it to {'' if ended else 'at least '}{enough} seconds"
 
 
 def within(seconds: float, call: Callable[[], T], late: Callable[[T], object] = lambda result: None) -> T:

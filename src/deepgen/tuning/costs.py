@@ -1,7 +1,7 @@
-"""What the steps of a run take on this machine: measured in this run, kept from earlier ones, or assumed.
+"""The cost of each step of a run on this machine: measured now, remembered from earlier runs, or assumed.
 
-A time budget is divided by these. They are kept in a small file in the user's cache folder, for each machine, target
-and operator. A damaged file is ignored: what it held is measured again.
+Time budgets are divided by them. They are stored in a small file in the user's cache folder, per machine, target
+and operator. A damaged file is ignored.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ASSUMED: Mapping[str, float] = {
     END: 0.5,
 }
 _GROW = (TRIAL, REFERENCE, VERIFY, SAMPLE)  # with the size of the operator
+_MOST_PER_SIZE = 1e-9  # seconds for each unit of size, on slow machines
 _LEAST = 0.1  # of what a step took at a larger size
 _RECENT = 20  # measured ones of a step that count
 _SLOWLY = 0.3  # the weight of a new value that is smaller than the kept one; a larger one counts at once
@@ -87,9 +88,16 @@ def earlier(operator: Operator, target: Target, folder: Path | None = None) -> S
     row = _rows(folder).get(_kind(operator, target))
     if row is None:
         return StepCosts()
-    larger = _size(operator) / row["size"]
-    grown = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of it does not depend on the size
-    return StepCosts({step: s * (grown if step in _GROW else 1.0) for step, s in row["seconds"].items()})
+    larger: float = _size(operator) / row["size"]
+    grown: float = larger if larger > 1.0 else max(_LEAST, larger**0.5)  # part of it does not depend on the size
+    most = _MOST_PER_SIZE * _size(operator)
+
+    def here(step: str, seconds: float) -> float:
+        """Most of what a tiny operator took does not depend on its size."""
+        usual = min(seconds, ASSUMED[step])
+        return min(seconds * grown, usual + (seconds - usual) * grown + most)
+
+    return StepCosts({step: here(step, s) if step in _GROW else s for step, s in row["seconds"].items()})
 
 
 def keep(operator: Operator, target: Target, costs: StepCosts, folder: Path | None = None) -> None:

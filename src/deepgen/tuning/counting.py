@@ -59,7 +59,7 @@ def count(
     with Journal(study.folder, write=True) as journal:
         best = journal.best(top)
         if not best:
-            raise BadInput(f"{study.folder} has no correct kernel whose events could be counted")
+            raise BadInput(f"{study.folder} has no correct kernel to count events for")
         uncounted = Uncounted(journal.trials())
         counted: list[Trial] = []
         missing: dict[str, str] = {}

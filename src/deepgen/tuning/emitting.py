@@ -1,4 +1,4 @@
-"""From proposed configs to kernels in an engine; where emitting takes long, in a thread while the tuner goes on."""
+"""From proposed configs to kernels in an engine; slow emission runs in a thread while the tuner continues."""
 
 from __future__ import annotations
 

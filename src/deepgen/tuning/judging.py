@@ -1,7 +1,7 @@
-"""The whole judgement on one kernel: what finals do with a finalist, and a record of all that was tried.
+"""Full verification of one kernel: what finals do with a finalist, and a record of all checks.
 
-Nothing is judged here. The kernel is measured as a trial is, and then finals are held with it alone; what they ask of
-their arena is written down on its way.
+This module makes no checks itself. The kernel is measured like a trial, then finals run with it alone; their requests
+to the arena are recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RACE_SECONDS = 2.0  # without rivals, a race is more calls of the kernel, each 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A kernel that is to be judged, and what it says it computes."""
+    """A kernel to verify, and what it claims to compute."""
 
     operator: Operator
     target: Target
@@ -43,7 +43,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Tried(Serializable):
-    """One thing that was tried, and what came of it."""
+    """One check and its outcome."""
 
     what: str
     verdict: Verdict
@@ -52,22 +52,22 @@ class Tried(Serializable):
 
     @property
     def held(self) -> bool:
-        """Also where the time did not settle: results were right."""
+        """Also if the time did not settle: results were correct."""
         return self.verdict in (Verdict.CORRECT, Verdict.UNSTABLE)
 
     @property
     def refused(self) -> bool:
-        """The kernel does not say that it serves this."""
+        """Whether the kernel does not claim to support this."""
         return self.verdict is Verdict.REFUSED
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was tried, and what is to be said of the kernel."""
+    """All checks, and the properties of the kernel."""
 
     suspect: Suspect
     tried: tuple[Tried, ...]
-    seconds: float | None  # of a run, where it was right
+    seconds: float | None  # of a run, where it was correct
     properties: Properties
     left_out: tuple[str, ...]  # what was not tried, in words
     seed: int
@@ -105,7 +105,7 @@ def judge(
     policy: Policy | None = None,
     seed: int = 0,
 ) -> Judgement:
-    """Everything that a winner has to pass, for one kernel alone."""
+    """All the checks that a winner has to pass, for one kernel."""
     engine, policy = engine or LocalEngine(), replace(policy or Policy(), calm_seconds=0.0)
     task = task_of(Request(suspect.operator, suspect.target, seed=seed, policy=policy))
     built = {} if suspect.artifact is None else {suspect.kernel.id: suspect.artifact}
@@ -146,7 +146,7 @@ def _first(results: Callable[[float], list[Outcome]]) -> Outcome:
 
 
 class _Witness:
-    """An arena that writes down what is asked of it, and what came of it."""
+    """An arena that records all requests and their outcomes."""
 
     def __init__(self, arena: Arena, task: Task) -> None:
         self._arena, self._task = arena, task
@@ -190,7 +190,7 @@ class _Witness:
         return results
 
     def finish(self, kernel: Kernel) -> None:
-        """Finals end with the first fault: whoever wants to know all of them has the rest tried too."""
+        """Finals end with the first fault; this runs the remaining checks too."""
         ways = [(0, self._task.seed, way) for way in (MANY_CALLS, SEVERAL_THREADS)]
         for shape, seed, probe in (*finals_inputs(self._task), *ways):
             if (shape, seed, probe) not in self._inputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +18,7 @@ from deepgen.vocabulary import BadInput, JsonObject, Trial
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment of a run."""
+    """A snapshot of a run."""
 
     phase: str  # preparing, searching, finals, done
     asked: int = 0
@@ -34,19 +35,42 @@ class Progress:
     bound: str = ARITHMETIC  # what limits the operator on this device
     share_of_bound: float | None = None
     elapsed: float = 0.0
-    time_left: float | None = None
+    time_left: float | None = None  # until the end, finals included
     builds_running: int = 0
     improved: tuple[tuple[int, float], ...] = ()  # after how many trials there was a better one, and its seconds
     spent: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, by what they went to
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of this run, one after the other, by PHASES
     note: str | None = None
 
 
 PARTS = ("building", "measuring", "verifying", "waiting", "search")
+PREPARING, SEARCH, FINALISTS, WAITING, RACE, WINNER = (
+    "preparing", "search", "verifying finalists", "waiting", "timing finalists and baselines", "verifying the winner"
+)  # fmt: skip
+PHASES = (PREPARING, SEARCH, FINALISTS, WAITING, RACE, WINNER)
+_FINALS = PHASES[2:]
+_PHASE = "phase "  # before its name, where the time of a run is recorded
 FINALS_SHARE = 0.25  # of the budget, kept for the finals at most
 FINALS_SECONDS = 60.0  # and no more than this
 _NEEDLESS = 0.2  # of the time that is left may go to what no result needs
 _RUNNING = 0.05  # of the budget at most is kept for the trial that runs when the search ends
 _CLOSING = 0.1  # of the budget at most is kept for what follows the finals
+
+
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d*)?|\.\d+)s?)?", re.ASCII)
+
+
+def seconds_of(time_text: object) -> float:
+    """Of 20, and of texts such as 20, 20s, 1.5s, 5m and 1h30m."""
+    match = _TIME.fullmatch(time_text.strip()) if isinstance(time_text, str) else None
+    seconds = 0.0
+    if match is not None:
+        seconds = sum(float(part or 0) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True))
+    elif isinstance(time_text, (int, float)) and not isinstance(time_text, bool):
+        seconds = float(time_text)
+    if not 0 < seconds < inf:
+        raise BadInput(f"{time_text!r} is not a positive time", allowed="such as 20, 20s, 5m or 1h30m")
+    return seconds
 
 
 @contextmanager
@@ -63,7 +87,7 @@ _LONG = 120.0  # seconds: no command takes so long to start, so the system's ans
 
 
 def process_start() -> float:
-    """When this process was started, on the clock of `time.monotonic`; now, where the system does not say so."""
+    """When this process started, on the clock of `time.monotonic`; now, if the system does not report it."""
     now = time.monotonic()
     try:
         # The name stands in parentheses and may hold anything; the time is in ticks since the system was booted.
@@ -78,7 +102,7 @@ class Clock:
     """The time of one run, from its start: that of the command's process, or the call from Python.
 
     Measuring is when the device was busy, with trials or with the race; building is when it waited for builds;
-    verifying is that of the finals; waiting is for a calm machine; search is the strategy's own time.
+    verifying is that of the finals; waiting is for a quiet machine; search is the strategy's own time.
     """
 
     def __init__(
@@ -92,6 +116,8 @@ class Clock:
         self.started_at = round(time.time() - self.elapsed, 3)  # in Unix time, as a journal records the end of trials
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._trials = (0.0, 0)  # seconds and samples
+        self._phases, self._phase, self._entered = {PREPARING: 0.0}, PREPARING, self._started
+        self.finals_seconds = self.for_finals  # that finals are expected to take
 
     @property
     def elapsed(self) -> float:
@@ -104,7 +130,7 @@ class Clock:
 
     @property
     def spare(self) -> float:
-        """Seconds of the budget that can be spent: the rest passes until the process has ended."""
+        """Seconds of the budget that can be spent: the rest is for the process to exit."""
         return max(0.0, self.left - min(self.costs.of(END), _CLOSING * self._budget))
 
     @property
@@ -119,7 +145,7 @@ class Clock:
         return share * self.left * samples / seconds if seconds else inf
 
     def fits(self, step: str, times: int = 1) -> bool:
-        """Whether a step should end before the time does."""
+        """Whether a step is expected to fit in the time left."""
         return times * self.costs.of(step) <= self.spare
 
     def spends(self, step: str) -> bool:
@@ -128,7 +154,7 @@ class Clock:
 
     @contextmanager
     def hearing(self, step: str) -> Iterator[None]:
-        """What is done inside is a step: what it takes is remembered."""
+        """Time a step, and remember its cost."""
         started = time.monotonic()
         yield
         self.costs.hear(step, time.monotonic() - started)
@@ -136,6 +162,27 @@ class Clock:
     def on(self, part: str) -> AbstractContextManager[None]:
         """Time spent inside counts as this part."""
         return timed_part(self._seconds, part)
+
+    def enter(self, phase: str) -> None:
+        """A phase begins, and the one before it ends."""
+        self._phases, self._entered = {**self.phases(), phase: self.phases().get(phase, 0.0)}, time.monotonic()
+        self._phase = phase
+
+    def phases(self) -> dict[str, float]:
+        """Seconds so far by phase, that of now included."""
+        now = self._phases[self._phase] + time.monotonic() - self._entered
+        return {**self._phases, self._phase: now}
+
+    def until_end(self, trials: int, measured: int) -> float | None:
+        """Seconds until the finals are over, at the pace of the trials so far; None where nothing tells."""
+        phases, left = self.phases(), None if self._budget == inf else self.left
+        if self._phase in _FINALS:
+            rest = self.finals_seconds - sum(phases.get(phase, 0.0) for phase in (FINALISTS, RACE, WINNER))
+        elif measured > 0 and SEARCH in phases:
+            rest = trials * phases[SEARCH] / measured + self.finals_seconds
+        else:
+            return left
+        return left if rest <= 0.0 else min(rest, inf if left is None else left)
 
     def measured(self, seconds: float, samples: int) -> None:
         """Trials with that many samples kept the device busy for that long, while the search waited or computed.
@@ -156,17 +203,28 @@ class Clock:
         twice = max(0.0, sum(parts.values()) - total)
         parts["measuring"] = max(0.0, parts["measuring"] - twice)
         rounded = {part: round(seconds, 3) for part, seconds in parts.items()}
+        rounded |= {_PHASE + phase: round(seconds, 3) for phase, seconds in self.phases().items()}
         return {**rounded, "total": round(total, 3), "started_at": self.started_at}
 
 
 def summed(runs: Sequence[Mapping[str, float]]) -> JsonObject:
     """Of all runs of a study."""
-    return {part: round(sum(run.get(part, 0.0) for run in runs), 3) for part in (*PARTS, "total")}
+
+    def total(part: str) -> float:
+        return round(sum(run.get(part, 0.0) for run in runs), 3)
+
+    phases: JsonObject = {phase: total(_PHASE + phase) for phase in PHASES if any(_PHASE + phase in r for r in runs)}
+    return {**{part: total(part) for part in (*PARTS, "total")}, "phases": phases}
+
+
+def phases_text(phases: Mapping[str, float]) -> str:
+    """Seconds by phase, those that took none left out."""
+    return ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in phases.items() if seconds >= 0.05)
 
 
 @dataclass(frozen=True)
 class Goals:
-    """What ends a search early; None: nothing does."""
+    """Conditions that stop a search early; None: no such condition."""
 
     target_speedup: float | None = None  # over the reference
     patience: int | None = None  # trials in which the best time has not become shorter by more than `gain`
@@ -174,15 +232,15 @@ class Goals:
 
     def __post_init__(self) -> None:
         if self.target_speedup is not None and self.target_speedup <= 0.0:
-            raise BadInput(f"target speedup is {self.target_speedup:g}", allowed="a number above 0, such as 1.5")
+            raise BadInput(f"target speedup is {self.target_speedup:g}", allowed="a positive number, such as 1.5")
         if self.patience is not None and self.patience < 1:
             raise BadInput(f"patience is {self.patience}", allowed="must be an integer of at least 1")
 
 
 class Stopping:
-    """Hears the trials in the order in which the strategy does, so that a resumed study stops at the same one.
+    """Gets trials in the same order as the strategy, so that a resumed study stops at the same one.
 
-    `reference` is the time to be beaten, such as a baseline's; without one, that of the first right trial.
+    `reference` is the time to be beaten, such as a baseline's; without one, that of the first correct trial.
     """
 
     def __init__(self, goals: Goals, reference: float | None = None) -> None:
@@ -208,7 +266,7 @@ class Stopping:
         if goals.target_speedup is not None and self._best is not None and self._reference is not None:
             speedup = self._reference / self._best
             if speedup >= goals.target_speedup:
-                return f"it is {speedup:.2f} times as fast as the reference, and {goals.target_speedup:g} was the goal"
+                return f"it is {speedup:.2f} times as fast as the reference (target: {goals.target_speedup:g})"
         if goals.patience is not None and self._best is not None and self._since >= goals.patience:
-            return f"nothing better by {goals.gain:.1%} was found in {self._since} trials"
+            return f"no improvement of at least {goals.gain:.1%} in {self._since} trials"
         return None

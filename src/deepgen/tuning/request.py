@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from deepgen import __version__, baselines, generators
-from deepgen.baselines import Baseline
 from deepgen.generators import Families, Generator
 from deepgen.kernels import base
 from deepgen.operators import OPERATORS, Operator, is_built_in, record
@@ -26,12 +25,12 @@ from deepgen.targets import Target, host
 from deepgen.tuning import search
 from deepgen.tuning.progress import Goals
 from deepgen.tuning.study.definition import check_config
-from deepgen.tuning.study.journal import FILE, Journal
 from deepgen.vocabulary import BadInput, DeepgenError, JsonObject, Kernel, digest
 from deepgen.vocabulary.code_digest import code_digest
 from deepgen.vocabulary.finding import NAME, CodeRef, CodeSource, source_of
 
 STUDIES = Path("deepgen-studies")
+OwnBaseline: TypeAlias = Any  # a class, a function, or the operator of a kernel that brings one
 BASELINE = "baseline "  # prefix of its name in a study's record of code
 
 
@@ -55,7 +54,8 @@ class Request:
     keep_top: int = 8
     domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # knob values that narrow the space
     policy: Policy = field(default_factory=Policy)
-    baselines: bool | Sequence[str | type[Baseline]] = True  # all that can run, or those named or given
+    # All that can run, or those named or given: as classes, or as functions.
+    baselines: bool | Sequence[str | OwnBaseline] = True
     generator: Generator | None = None  # None: the best of deepgen's own
     counters: str | Sequence[str] | None = None  # events to count for correct kernels, in addition to their time
     out: Path = STUDIES
@@ -71,8 +71,10 @@ class Request:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise BadInput(f"{name} is {value!r}", allowed=f"must be an integer of at least {least}")
         if self.time_budget is not None and not 0 < self.time_budget < inf:
-            raise BadInput(f"time budget is {self.time_budget:g} s", allowed="more than 0 seconds, or none at all")
+            raise BadInput(f"time budget is {self.time_budget:g} s", allowed="must be positive, or None")
         search.settle(self.strategy, self.options)
+        if self.baselines is True and getattr(self.operator, "baseline", None):  # that its kernel brings along
+            object.__setattr__(self, "baselines", (type(self.operator),))
         self.goals()
         counter_names.requested(self.counters)
         own_baselines(self.own_baselines)
@@ -82,7 +84,7 @@ class Request:
 
     @property
     def uses_second_look(self) -> bool:
-        """Whether some built kernels may be left unrun; an exhaustive search wants every time."""
+        """Whether some built kernels may be skipped; an exhaustive search needs every time."""
         return self.second_look and search.name_of(self.strategy) != "exhaustive"
 
     @property
@@ -90,11 +92,12 @@ class Request:
         """The names of the baselines that finals race; True: all that can run."""
         if isinstance(self.baselines, bool):
             return self.baselines
-        return [one if isinstance(one, str) else one().name for one in self.baselines]
+        own = iter(own_baselines(self.own_baselines))
+        return [one if isinstance(one, str) else next(own) for one in self.baselines]
 
     @property
-    def own_baselines(self) -> tuple[type[Baseline], ...]:
-        """The baselines that are given as classes, not by name."""
+    def own_baselines(self) -> tuple[OwnBaseline, ...]:
+        """The baselines that are given as classes or functions, not by name."""
         requested = () if isinstance(self.baselines, bool) else self.baselines
         return tuple(one for one in requested if not isinstance(one, str))
 
@@ -102,7 +105,7 @@ class Request:
         return Goals(self.target_speedup, self.patience)
 
     def budget(self) -> JsonObject:
-        """What may differ from run to run of one study."""
+        """The settings that may differ between runs of one study."""
         values: JsonObject = {
             "trials": self.trials,
             "time_budget": self.time_budget,
@@ -121,7 +124,7 @@ class Request:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A request worked out: its generator, its space, and the definition that its journal keeps."""
+    """A resolved request: its generator, its space, and the definition stored in the journal."""
 
     generator: Generator
     space: Space
@@ -153,19 +156,21 @@ def task_of(request: Request) -> Task:
     return Task(operator, request.target, request.seed, request.policy, *around)
 
 
-def own_baselines(classes: Sequence[type[Baseline]]) -> dict[str, CodeSource]:
+def own_baselines(things: Sequence[OwnBaseline]) -> dict[str, CodeSource]:
     """Baselines of the user's own by their names, and how a worker finds them."""
     sources: dict[str, CodeSource] = {}
-    for one in classes:
-        name = getattr(one, "name", None)
-        if not isinstance(one, type) or not isinstance(name, str):
-            raise BadInput(
-                f"{one!r} is not a baseline", allowed="a name, or a class with `name`, `missing` and `prepare`"
-            )
-        source = source_of(one)
-        if source is None or name in baselines.BASELINES:
-            reason = "another baseline has that name" if source else "no file or module holds its code"
-            raise BadInput(f"baseline {name} cannot be used: {reason}", allowed="a class of a file or module")
+    for one in things:
+        baseline = baselines.baseline_of(one)
+        if baseline is None:
+            what = "a name, a function, or a class with `name`, `missing` and `prepare`"
+            raise BadInput(f"{one!r} is not a baseline", allowed=what)
+        name = baseline.name
+        source = source_of(getattr(one, "kind", one))  # a kernel that was read back is found as its operators are
+        findable = source is not None and source.ref.attribute.isidentifier()
+        if source is None or not findable or name in baselines.BASELINES or name in sources:
+            reason = "another baseline has that name" if findable else "its code is in no file or module"
+            allowed = "a function or class with a name of its own, at the top of a file or module"
+            raise BadInput(f"baseline {name} cannot be used: {reason}", allowed=allowed)
         sources[name] = source
     return sources
 
@@ -190,10 +195,8 @@ def plan(request: Request) -> StudyPlan:
     folder = request.study or request.out / name
     space.arrange(_known_orders(folder))
     if space.empty():
-        reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the domains given"
-        raise BadInput(
-            f"the space of {request.operator.describe()} is empty", allowed=f"what leaves nothing: {reasons}"
-        )
+        reasons = ", ".join(f"'{name}'" for name in space.why_empty()) or "the given domains"
+        raise BadInput(f"the space of {request.operator.describe()} is empty", allowed=f"unsatisfiable: {reasons}")
     starts = first_configs(generator, request.operator, request.target, space, request.domains, request.policy)
     members = generator.spaces(request.operator, request.target) if isinstance(generator, Families) else {}
     members = {name: narrow(own, request.domains) for name, own in members.items()}
@@ -240,6 +243,8 @@ def _definition(request: Request, generator: Generator, space: Space) -> JsonObj
 
 def _known_orders(folder: Path) -> list[list[str]]:
     """The knob orders found when the study began, so that this run need not search for them."""
+    from deepgen.tuning.study.journal import FILE, Journal  # here: the first kernel is built meanwhile
+
     if not (folder / FILE).exists():
         return []
     try:
@@ -364,10 +369,16 @@ def begin_first_build(request: Request, settings: Settings) -> None:
     if request.target.runner not in ("cpu", "gpu") or not isinstance(request.strategy, str):
         return
     with suppress(Exception):
-        family, operator, target = generator_of(request), request.operator, request.target
+        operator, target = request.operator, request.target
+        # Of several families the best begins, and making the spaces of all takes as long as its kernel's build.
+        alone = request.generator is None and not request.domains
+        family = generators.find(operator, target) if alone else generator_of(request)
         kernel = family.emit(operator, target, next(guesses(family, operator, target, request.domains, request.policy)))
-        from deepgen.run.measure.helpers import helpers_for
-        from deepgen.toolchains import ahead
+        from deepgen.toolchains import pool
 
-        for one in (kernel, *helpers_for(task_of(request)).values()):
-            ahead.begin(one, target, settings.cache, settings.programs(), settings.build_limits())
+        how = target, settings.cache, settings.programs(), settings.build_limits()
+        pool.begin(kernel, *how)
+        from deepgen.run.measure.helpers import helpers_for  # here: the kernel is being built
+
+        for one in helpers_for(task_of(request)).values():
+            pool.begin(one, *how)

@@ -1,4 +1,4 @@
-"""Uses of a study's results: a list, a space of the winners, a config around them, another comparison."""
+"""Reuses a study's results: as a list, a space of the best configs, a config around them, or a new comparison."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 
 def top_rows(study: Study, count: int) -> list[JsonObject]:
-    """The best trials as data, the winner first. `seconds` is the trial's time, `finals` its time in the finals."""
+    """The best trials as data: the winner, the other finalists, then the rest, each by its time. `seconds` is the
+    trial's time in the search, `finals` its time in the finals."""
     finals = study.finals()
     raced = finals.seconds() if finals is not None else {}
+    winner = None if finals is None else finals.winner
+
+    def order(trial: Trial) -> tuple[bool, bool, float]:
+        return trial.id != winner, trial.id not in raced, raced.get(trial.id) or trial.seconds or 0.0
+
     return [
         {
             "trial": trial.id,
@@ -37,7 +43,7 @@ def top_rows(study: Study, count: int) -> list[JsonObject]:
             else None,
             "kernel_id": trial.kernel_id,
         }
-        for trial in study.top(count)
+        for trial in sorted(study.top(count), key=order)
         if trial.seconds
     ]
 
@@ -73,7 +79,7 @@ def _as_words(operator: Operator) -> tuple[JsonObject, JsonObject]:
     if type(operator).make(parameters) != operator:
         raise BadInput(
             f"{operator.describe()} cannot be expressed as a tuning config",
-            allowed="only what NAME=VALUE parameters can describe",
+            allowed="only operators that NAME=VALUE parameters describe",
         )
     words = words_of(type(operator))
     sizes = {name: value for name, value in parameters.items() if words[name].kind == "size"}

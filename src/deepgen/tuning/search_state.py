@@ -1,5 +1,5 @@
-"""The strategy and its journal, kept in step: every ask and tell, their replay after an interruption, and what the
-search takes over from earlier studies.
+"""Keeps the strategy and the journal in step: every ask and tell, their replay after an interruption, and transfer
+from earlier studies.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SearchState:
         """Go through the journal's asks and tells as they happened. Returns the trials that had ended.
 
         A strategy whose state was saved with its last ask is restored instead of replayed.
-        Where damage interrupted the search, it restarts: it is told of all earlier trials in their order, as if they
+        Where damage interrupted the search, it restarts: it gets all earlier trials in their order, as if they
         had been its own, and what it is asked for from then on is recorded and replayed as usual.
         """
         ended = self._journal.trials()
@@ -92,7 +92,7 @@ class SearchState:
             if not restored and not self._repeats(ask.wanted, expected):
                 raise DeepgenError(
                     f"{self._journal.folder}: the strategy does not repeat what this study recorded at trial "
-                    f"{self.asked}; it was changed since. Start a new study with another --seed"
+                    f"{self.asked}; its code has changed since. Start a new study with another --seed"
                 )
             self.asked += ask.count
             self.exhausted = ask.count < ask.wanted
@@ -133,7 +133,7 @@ class SearchState:
 
         An ask is due when a batch fits into the window: after a fixed number of tells, however many results have come
         in by then. The first is for one config, which is there without any model. One ask at a time, so that its
-        proposals are under way during the next: none is returned when nothing is due. If `more` is False, nothing is
+        proposals are in progress during the next: none is returned when nothing is due. If `more` is False, nothing is
         asked for.
         """
         batch = max(1, window // BATCHES, min(window // 2, LEAST_BATCH))
@@ -223,7 +223,9 @@ def history(request: Request, planned: StudyPlan, journal: Journal) -> list[Past
     names_kept = {row["name"] for row in kept}
     late = next((path.name for path in request.learn_from if path.name not in names_kept), None)
     if late is not None:
-        raise BadInput(f"{planned.folder} has begun without {late}", allowed="another folder for a new study: --out")
+        raise BadInput(
+            f"{planned.folder} was started without {late}", allowed="start a new study in another folder with --out"
+        )
     return [_past(row) for row in kept]
 
 
@@ -261,10 +263,10 @@ def _neighbours(planned: StudyPlan) -> Iterator[Study]:
 
 
 def _same_family(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether both have a family in common; kernels of the user's own are one each."""
+    """Whether both have a family in common; users' own kernels are one each."""
     kernels = [definition["operator"].get("kernel") for definition in (one, other)]
     names = [set(generators.family_names(definition["generator"])) for definition in (one, other)]
-    # What another reference called wrong may be right.
+    # What another reference called wrong may be correct.
     judges = [definition.get("judged_by") for definition in (one, other)]
     rejudged = one["operator"].get("name") == other["operator"].get("name") and judges[0] != judges[1]
     return bool(names[0] & names[1]) and kernels[0] == kernels[1] and not rejudged

@@ -1,4 +1,4 @@
-"""How fast a run is, and how near to the bound that applies: arithmetic, or the bytes that memory must move."""
+"""The rate of a run, and its share of the roofline bound that applies: arithmetic or memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuner: asks a strategy, has an engine try its configs, keeps every result, and holds finals at the end."""
+"""The tuner: asks a strategy, has an engine try its configs, records every result, and runs the finals at the end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.emitting import Emitter
 from deepgen.tuning.engines import Engine, LocalEngine, Look, Outcome, Session
 from deepgen.tuning.finals.finals import asked_for, run_finals, wanted_plan
-from deepgen.tuning.finals.plan import for_finals
+from deepgen.tuning.finals.plan import for_finals, plan_finals
 from deepgen.tuning.finals.qualifying import rehearse
-from deepgen.tuning.progress import Clock, Progress, Stopping
+from deepgen.tuning.progress import SEARCH, Clock, Progress, Stopping
 from deepgen.tuning.request import Request, StudyPlan, check_memory, plan, task_of
 from deepgen.tuning.search.second_look import SecondLook
 from deepgen.tuning.search_state import open_search
@@ -35,6 +35,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Trial, Verdict
 
 Watch = Callable[[Progress], None]
 BASELINE_ROUNDS = 10
+_AMPLE = 1e9  # seconds: all fits
 _EMITTING = 0.02  # seconds between two looks at what was emitted
 _AFTER = 0.25  # seconds from the end of a session to that of the process: the result is read, printed, memory freed
 
@@ -134,9 +135,11 @@ class _Run:
         )
         if finals is None or finals.trials != self.state.ended or finals.left_out:
             return False
-        return bool(enough) and not self.state.proposals
+        wanted, compared = self.request.raced, finals.compared
+        return bool(enough) and not self.state.proposals and (isinstance(wanted, bool) or compared >= {*wanted})
 
     def search(self, session: Session) -> None:
+        self.clock.enter(SEARCH)
         self.peak, self.bandwidth = session.rates()
         if self.best.seconds is not None:
             session.beat(self.best.seconds)
@@ -167,7 +170,7 @@ class _Run:
                 break
             if not self.state.proposals:
                 if why := stopping.reason():
-                    self.journal.note(f"the search ended early: {why}")
+                    self.journal.note(f"the search stopped early: {why}")
                 break
             self.emitter.pump(session)
             longest = _EMITTING if self.emitter.waiting else 0.25
@@ -229,9 +232,11 @@ class _Run:
 
     def _plan_finals(self, baselines: int) -> None:
         """How much of the time the search leaves to the finals."""
+        wanted = wanted_plan(self.task, self.request.keep_top + 1, baselines)
+        self.clock.finals_seconds = plan_finals(_AMPLE, self.clock.costs, wanted).seconds
         if self.request.time_budget is not None:
-            wanted = wanted_plan(self.task, self.request.keep_top + 1, baselines)
             self.clock.for_finals = for_finals(self.request.time_budget, self.clock.costs, wanted)
+            self.clock.finals_seconds = min(self.clock.finals_seconds, self.clock.for_finals)
 
     def _rehearse(self, session: Session, baselines: int) -> None:
         """Find out how long finals take: what they do not need is the search's."""
@@ -260,7 +265,7 @@ class _Run:
         if not right and not self.state.ended:
             raise DeepgenError(no_time(self.clock, *session.reference_seconds()))
         if not right and default is None:
-            raise DeepgenError(f"none of {self.state.ended} kernels gave a correct result: {self._failures()}")
+            raise DeepgenError(f"none of {self.state.ended} kernels computed a correct result: {self._failures()}")
         self.say(phase="finals")
         self.emitter.close()
         result = run_finals(
@@ -303,7 +308,7 @@ class _Run:
         fast: dict[str, Any] = {}
         if best:
             fast = dict(speed(self.task.timed, best, self.peak, self.bandwidth))
-        elapsed = self.clock.elapsed
+        measured = self.progress.done - self.progress.resumed
         self.progress = replace(
             self.progress,
             asked=state.asked,
@@ -315,10 +320,11 @@ class _Run:
             share_of_peak=fast.get("share_of_peak"),
             bound=fast.get("bound", ARITHMETIC),
             share_of_bound=fast.get("share_of_bound"),
-            elapsed=elapsed,
-            time_left=self._time_left(elapsed),
+            elapsed=self.clock.elapsed,
+            time_left=self.clock.until_end(self.progress.budget - self.progress.done, measured),
             improved=self.best.improved,
             spent=self.clock.spent(),
+            phases=self.clock.phases(),
             **changes,  # type: ignore[arg-type]
         )
         self.watch(self.progress)
@@ -355,7 +361,7 @@ class _Run:
         """The fastest baseline's time, measured on a quiet machine before the search."""
         names = asked_for(True, session.baselines(), *self._beside)
         if not names:
-            raise DeepgenError("a target speedup needs a baseline, and there is none: install torch, or leave it out")
+            raise DeepgenError("a target speedup needs a baseline, and there is none: install torch, or omit it")
         contenders = [Contender(name) for name in names]
         with session.quiet():
             try:
@@ -383,12 +389,6 @@ class _Run:
         """Which earlier studies guide the search."""
         names = getattr(self.state.strategy, "learned_from", [])
         return f"learning from {len(names)} earlier studies, first {names[0]}" if names else None
-
-    def _time_left(self, elapsed: float) -> float | None:
-        measured = self.progress.done - self.progress.resumed
-        by_trials = (self.progress.budget - self.progress.done) * elapsed / measured if measured > 0 else None
-        left = self.clock.left
-        return (None if left == inf else left) if by_trials is None else min(left, by_trials)
 
     def _failures(self) -> str:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())

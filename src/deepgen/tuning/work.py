@@ -1,5 +1,5 @@
-"""What a model computes: its operators with their counts and times, as `deepgen.torch.record` found them; and how a
-time budget is divided among their studies, by what each may gain.
+"""What a model computes: its operators with counts and times, as recorded by `deepgen.torch.record`; and how a time
+budget is divided among their studies, by potential gain.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _part(row: Mapping[str, Any]) -> RecordedPart:
 
 
 def _arithmetic(operator: Operator) -> str:
-    """The number format of most operations; copies have none."""
+    """The dtype of most operations; copies have none."""
     counted = operator.work().operations
     return max(counted, key=lambda name: counted[name], default="f32")
 

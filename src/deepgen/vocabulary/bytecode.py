@@ -1,6 +1,6 @@
-"""Bytecode that Python would not keep, kept in the user's cache folder: compiling sources takes as long as a start may.
+"""Caches bytecode in the user's cache folder where Python itself would not: compiling the sources slows every start.
 
-Containers often forbid Python to write bytecode, or install packages without it in folders that cannot be written.
+Containers often disable bytecode, or install packages without it in read-only folders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names that mean something else in C, C++, CUDA or HIP, or in their headers: no tensor is called so in a source."""
+"""Names reserved in C, C++, CUDA or HIP, or taken by their headers: tensors in sources get other names."""
 
 from __future__ import annotations
 

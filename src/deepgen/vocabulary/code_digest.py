@@ -1,6 +1,6 @@
 """A digest of what a function does: its compiled code, and the code and values that it uses.
 
-Comments, docstrings and places in a file do not count. Another version of Python compiles other code.
+Comments, docstrings and line numbers do not count. Another version of Python compiles to different code.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def to_json(value: Any) -> JsonObject:
 
 
 def from_json(cls: type[T], data: Any, where: str | None = None) -> T:
-    """A dataclass from its JSON. Raises Malformed, which says where something is wrong and what would be right."""
+    """A dataclass from its JSON. Raises Malformed, which says where something is wrong and what would be correct."""
     try:
         value: T = _plan(cls).read(data)
     except _WrongError as error:
@@ -217,7 +217,7 @@ def _checked(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         except BadInput:
             raise
         except _SHAPE as error:
-            raise _WrongError(f"is not right: {error!s:.200}") from error
+            raise _WrongError(f"is not valid: {error!s:.200}") from error
 
     return checked
 
@@ -278,7 +278,7 @@ _NONE = _plain("null", type(None))
 _STRING = _plain("text", str)
 _BUILT_IN = {
     "bool": _plain("true or false", bool),
-    "int": _plain("a whole number", int),
+    "int": _plain("an integer", int),
     "float": _plain("a number", float, int),
     "str": _STRING,
     "Any": _ANY,
@@ -361,7 +361,7 @@ def _mapping(inner: _Form) -> _Form:
         out = {}
         for key, one in value.items():
             if type(key) is not str:
-                raise _is(key, "keys that are text")
+                raise _is(key, "string keys")
             try:
                 out[key] = read_one(one)
             except _WrongError as error:

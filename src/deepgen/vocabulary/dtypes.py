@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DType:
-    """A number format. `storage` is the numpy type of the bytes; formats that numpy lacks are stored as integers."""
+    """A dtype. `storage` is the numpy type of the bytes; formats that numpy lacks are stored as integers."""
 
     name: str
     bits: int

@@ -1,4 +1,4 @@
-"""Errors that speak to the user. The command line prints the message and exits with the error's code."""
+"""Errors meant for the user. The command line prints the message and exits with the error's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How code of a user's own is found again: by its name, in an installed module, or in a file.
+"""References to a user's own code: by registered name, in an installed module, or in a file.
 
 A study records a reference. A file is copied into the study, so that the study can be resumed anywhere.
 """
@@ -24,6 +24,7 @@ from deepgen.vocabulary.json import JsonObject
 
 NAME, MODULE, FILE = "name", "module", "file"
 FOLDER = "code"  # in a study
+_LOADING: list[Path] = []
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class CodeRef:
         try:
             ref = CodeRef(str(data["by"]), str(data["ref"]), data.get("sha256"))
         except (KeyError, TypeError) as error:
-            raise BadInput(f"{data!r} does not say where the code is", allowed="by, ref and sha256") from error
+            raise BadInput(f"{data!r} does not tell where the code is", allowed="by, ref and sha256") from error
         if ref.by not in (NAME, MODULE, FILE):
             raise BadInput(f"code is found by {ref.by!r}", allowed=f"{NAME}, {MODULE} or {FILE}")
         return ref
@@ -76,8 +77,8 @@ class CodeSource:
         return value
 
 
-def source_of(thing: type) -> CodeSource | None:
-    """Where a class of the user's own comes from; None where nothing keeps it, as in an interactive session."""
+def source_of(thing: Any) -> CodeSource | None:
+    """Where a class or function of the user's own comes from; None where nothing keeps it, as when it was typed in."""
     module = sys.modules.get(thing.__module__)
     path = Path(getattr(module, "__file__", None) or "")
     if module is None or not path.is_file() or "." in thing.__qualname__:
@@ -112,6 +113,11 @@ def module_at(path: Path) -> ModuleType:
     return _loaded(path)
 
 
+def being_loaded() -> Path | None:
+    """The user's file that this process executes just now, to find something in it."""
+    return _LOADING[-1] if _LOADING else None
+
+
 class _JustThis(SourceFileLoader):
     """Executes the text that was checked: not what lies at the path by now, nor bytecode that lies beside it."""
 
@@ -136,6 +142,7 @@ def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
     assert spec is not None and spec.loader is not None, "it was given one"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
+    _LOADING.append(path)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -145,13 +152,15 @@ def _loaded(path: Path, text: bytes | None = None) -> ModuleType:
         beside = isinstance(error, ModuleNotFoundError)
         hint = "; a study keeps one file, so what it imports must be in it or installed" if beside else ""
         raise DeepgenError(f"{path} cannot be loaded: {type(error).__name__}: {error}{hint}") from error
+    finally:
+        _LOADING.pop()
     return module
 
 
 def _from_file(ref: CodeRef, folder: Path) -> ModuleType:
     path = folder / Path(_name(ref)).name
     if not path.is_file():
-        raise BadInput(f"{path} is missing: the study's code was in it", allowed="bring back the study's whole folder")
+        raise BadInput(f"{path} is missing: the study's code was in it", allowed="restore the study's whole folder")
     text = foreign.read_bytes(path, plain=True)
     if _sha256(text) != ref.sha256:
         raise BadInput(f"{path} has changed since the study was started", allowed="restore the file, or tune again")
@@ -163,7 +172,7 @@ def _from_module(ref: CodeRef) -> ModuleType:
         return importlib.import_module(_name(ref))
     except ImportError as error:
         what = f"module {_name(ref)!r}, which the study's code is in, cannot be imported: {error}"
-        raise BadInput(what, allowed="install the package that it belongs to") from error
+        raise BadInput(what, allowed="install the package that contains it") from error
 
 
 def _present(name: str, digest: str) -> ModuleType | None:

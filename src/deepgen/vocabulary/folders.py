@@ -2,7 +2,7 @@
 
 Temporary folders go with their owner, however it ends. A process holds the lock of a file in each of its folders, and
 the system frees the lock when the process ends. So a folder whose lock nobody holds was left behind by one that was
-killed; whoever starts next removes it. A lock, unlike a number of a process, is also right where containers share the
+killed; the next process removes it. Unlike a process id, a lock also works where containers share the
 folder.
 """
 
@@ -35,7 +35,7 @@ def default_cache_folder() -> Path:
     folder = user_folder("XDG_CACHE_HOME", ".cache")
     if folder is None:
         remedy = 'set XDG_CACHE_HOME, or cache = "FOLDER" in deepgen.toml'
-        raise BadInput("there is no home folder to keep the cache in", allowed=remedy)
+        raise BadInput("there is no home folder for the cache", allowed=remedy)
     return folder
 
 

@@ -21,7 +21,7 @@ MOST_BYTES = 48 << 20  # of JSON, after unpacking
 MOST_VALUES = 3_000_000
 _BYTES_EACH = 8  # of a value in lines of results, at least, where there are many
 MOST_DEPTH = 64  # objects and lists inside each other; deepgen's own files reach 18
-MOST_DIGITS = 300  # of a whole number, so that it always fits a float
+MOST_DIGITS = 300  # of an integer, so that it always fits a float
 # Whole strings, also one that never ends: a pattern that can fail there would take quadratic time.
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{},"))
@@ -111,7 +111,7 @@ def check_limits(value: Any, where: str) -> None:
 
 def too_large(most: int, where: str) -> BadInput:
     size = f"{most >> 20} MiB" if most >= 1 << 20 else f"{most >> 10} KiB"
-    return BadInput("is larger than any such file of ours", where=where, allowed=f"at most {size}")
+    return BadInput("is too large", where=where, allowed=f"at most {size}")
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:60]!r} stands there twice")
+        raise ValueError(f"the key {twice[:60]!r} appears twice")
     return result
 
 
@@ -154,13 +154,13 @@ def _refuse(constant: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{text[:40]} is beyond all floats")
+        raise ValueError(f"{text[:40]} is too large for a float")
     return value
 
 
 def _whole(text: str) -> int:
     if len(text) > MOST_DIGITS:
-        raise ValueError(f"a number of {len(text)} digits, and at most {MOST_DIGITS} are read")
+        raise ValueError(f"a number of {len(text)} digits (at most {MOST_DIGITS} are read)")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What may stand in our files and messages: JSON values and nothing else."""
+"""The JSON types that files and messages may contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel and Artifact: what a generator emits and what a toolchain makes of it. Pure data, JSON both ways."""
+"""Kernel and Artifact: what a generator emits and what a toolchain builds from it. Pure data, to and from JSON."""
 
 from __future__ import annotations
 
@@ -66,6 +66,9 @@ class TensorMapSpec(Serializable):
     `box` is the tile in elements, innermost dimension first; `swizzle` is none, 32, 64 or 128 bytes; `l2`, how many
     bytes are fetched into that cache at a time, is none, 64, 128 or 256. `sizes` (innermost first) and `strides`
     (bytes, of all dimensions but the innermost) are those of the tensor unless they are given.
+
+    With `lower` the map gathers the windows of a convolution over channels, columns, rows and images: `box` is channels
+    and pixels. Pixels are where windows begin, `steps` apart, from `lower` (column and row) up to the size and `upper`.
     """
 
     box: tuple[Size, ...]
@@ -73,6 +76,15 @@ class TensorMapSpec(Serializable):
     l2: str | None = field(default=None, metadata=_OMITTED)  # as if "128"
     sizes: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
     strides: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
+    lower: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
+    upper: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
+    steps: tuple[Size, ...] | None = field(default=None, metadata=_OMITTED)
+
+    @property
+    def expressions(self) -> tuple[Size, ...]:
+        """What depends on the shape."""
+        parts = (self.sizes, self.strides, self.lower, self.upper, self.steps)
+        return tuple(size for part in parts for size in part or ())
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ class Step:
     """One call: an entry point with its arguments; all else matters on GPUs only.
 
     A step that `overlaps` may begin before the one ahead of it has ended. It waits itself before it uses what that
-    writes, so that it is right without the overlap too.
+    writes, so that it is correct without the overlap too.
     """
 
     entry: str
@@ -120,8 +132,8 @@ class ConstantCopy:
 class LaunchPlan(Serializable):
     """The steps of one run of a kernel, in order. `prepare` steps run once, before any timing (prepacking).
 
-    The tensors that `prepare` is given are declared constant: runs may count on what was made of them. All others may
-    hold other numbers in every run, at the same addresses.
+    The tensors passed to `prepare` are constant: runs may rely on what was derived from them. All others may have
+    different contents in every run, at the same addresses.
 
     Before the steps of every run the bytes of `constants` are copied to their symbols. There is one symbol for all
     calls: on GPUs, runs of such a kernel on several streams must not overlap.
@@ -157,7 +169,7 @@ class Kernel(Serializable):
         return (*self.plan.requires, *self.implied)
 
     def without_sources(self) -> Kernel:
-        """All that is needed beside the binary to run it. Its id is another one."""
+        """All that is needed besides the binary to run it. It has a different id."""
         return replace(self, sources=())
 
 
@@ -177,7 +189,7 @@ class Artifact(Serializable):
 
 
 def completed(kernel: Kernel, plan: LaunchPlan | None) -> Kernel:
-    """The kernel as it is launched: with the plan that its build completed, where it did.
+    """The kernel as launched: with the plan that its build completed, if it did.
 
     Only what launches it may have it: a trial knows its kernel by the id that it was emitted with.
     """
@@ -221,7 +233,7 @@ class TritonUnit:
 
 
 def from_flags(flags: Sequence[str]) -> TritonUnit:
-    """Raises BadInput where they are no flags of a Triton kernel."""
+    """Raises BadInput where they are not flags of a Triton kernel."""
     try:
         return TritonUnit(
             version=_only(flags, _VERSION),
@@ -232,7 +244,7 @@ def from_flags(flags: Sequence[str]) -> TritonUnit:
             options=_named(flags, _OPTION),
         )
     except (StopIteration, ValueError) as error:
-        raise BadInput("a Triton kernel lacks what it is compiled with", allowed="a kernel from `dg.kernel`") from error
+        raise BadInput("a Triton kernel lacks its compile options", allowed="a kernel from `dg.kernel`") from error
 
 
 def _only(flags: Sequence[str], kind: str) -> str:

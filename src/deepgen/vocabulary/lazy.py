@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that importing the package alone stays fast."""
+"""Lazy imports: names of a package that are imported on first use, so that importing the package stays fast."""
 
 from __future__ import annotations
 

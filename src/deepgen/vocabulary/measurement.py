@@ -35,7 +35,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class Measurement(Serializable):
-    """What is known of a kernel after it was tried."""
+    """The outcome of trying a kernel."""
 
     verdict: Verdict
     detail: str = ""  # one sentence: what went wrong, for a verdict other than correct
@@ -50,7 +50,7 @@ class Measurement(Serializable):
 
     @property
     def right(self) -> bool:
-        """Whether results were right, though the time may not have settled; not where it is too short to be true."""
+        """Whether results were correct, even if the time did not settle; not if it is implausibly short."""
         return self.ok or (self.verdict is Verdict.UNSTABLE and not self.conditions.get(IMPOSSIBLE))
 
     @property
@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def seconds(self) -> float | None:
-        """The time that counts: None unless the kernel was right."""
+        """The time that counts: None unless the kernel was correct."""
         return self.measurement.seconds if self.ok else None
 
 
@@ -107,7 +107,7 @@ class Properties(Serializable):
     }  # fmt: skip
 
     def loses(self) -> list[str]:
-        """Special numbers that it does not keep as the reference does, in words."""
+        """Special numbers that it does not handle as the reference does, in words."""
         marks = self.marks()
         return [words for name, words in _SPECIAL.items() if name in marks]
 
@@ -116,6 +116,6 @@ class Properties(Serializable):
         return [words for name, words in _SPECIAL.items() if name in names and not getattr(self, name)]
 
     def marks(self) -> dict[str, str]:
-        """What a user has to know: the properties that are not as those of any plain kernel."""
+        """What a user has to know: the properties that differ from those of a plain kernel."""
         values = {one.name: str(getattr(self, one.name)) for one in fields(self)}
         return {name: value for name, value in values.items() if value and value not in self.usual[name]}

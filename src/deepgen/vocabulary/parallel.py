@@ -1,4 +1,4 @@
-"""Work on arrays, shared by threads: numpy and C let others run meanwhile."""
+"""Array work split over threads: numpy and C release the GIL meanwhile."""
 
 from __future__ import annotations
 

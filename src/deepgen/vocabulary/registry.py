@@ -1,4 +1,4 @@
-"""Things by name: the package's own, and those that other installed packages bring through entry points."""
+"""Registries: objects by name, built in or provided by installed packages through entry points."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Registry(Generic[T]):
     A plug-in adds names by entry points of the group. Built-in names win.
     """
 
-    def __init__(self, group: str, what: str, own: Mapping[str, str]) -> None:
-        self.group, self.what, self._own = group, what, own
+    def __init__(self, group: str, what: str, own: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
+        """`also`: the same by names that others use, which are not listed."""
+        self.group, self.what, self._own, self._also = group, what, own, also or {}
         self._loaded: dict[str, T] = {}
 
     @property
@@ -58,9 +59,9 @@ class Registry(Generic[T]):
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def working(self) -> list[T]:
-        """All objects; plug-ins that cannot be loaded are left out."""
-        out = [self.get(name) for name in self._own]
+    def working(self, without: tuple[str, ...] = ()) -> list[T]:
+        """All objects; plug-ins that cannot be loaded are left out, and built-in names that begin so."""
+        out = [self.get(name) for name in self._own if not name.startswith(without)]
         for name in self.names()[len(self._own) :]:
             try:
                 out.append(self.get(name))
@@ -73,7 +74,7 @@ class Registry(Generic[T]):
         failures = []
         for name, entry in sorted(_entry_points(self.group).items()):
             if name in self._own:
-                why = f"{name!r} is one of deepgen's own names, which win"
+                why = f"{name!r} is also a built-in name, which takes precedence"
                 failures.append(Broken(self.group, name, _package(entry), why))
                 continue
             try:
@@ -83,8 +84,8 @@ class Registry(Generic[T]):
         return failures
 
     def _load(self, name: str) -> T:
-        if name in self._own:
-            module, _, attribute = self._own[name].partition(":")
+        if place := self._own.get(name) or (self._also.get(name) if name not in self else None):
+            module, _, attribute = place.partition(":")
             own: T = getattr(import_module(module), attribute)
             return own
         entry = _entry_points(self.group).get(name)
@@ -99,7 +100,7 @@ class Registry(Generic[T]):
 
 
 class Lowering(Protocol):
-    """What makes C for processors of Triton's IR."""
+    """What makes C for CPUs of Triton's IR."""
 
     RELEASE: str  # of Triton, such as 3.9
     ENTRY: str  # the function of that C which runs a whole grid

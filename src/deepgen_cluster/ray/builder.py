@@ -121,7 +121,7 @@ class RemoteBuilds:
             try:
                 return read(self._ray.get(answer)), binary
             except self._ray.exceptions.RayTaskError as error:
-                raise DeepgenError(f"a build on the Ray cluster went wrong: {error}") from error
+                raise DeepgenError(f"a build on the Ray cluster failed: {error}") from error
             except self._ray.exceptions.RayError:  # the process or the node is gone
                 continue
         raise BuildError(Verdict.BUILD_FAILED, f"the process that built it died {TRIES} times")

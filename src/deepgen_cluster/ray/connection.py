@@ -149,7 +149,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         with _own_signals():
             ray.init(**options)
     except ray.exceptions.AuthenticationError as error:
-        raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept our token; {_HOW_TOKENS}") from error
+        raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept this token; {_HOW_TOKENS}") from error
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         what = "no Ray cluster can be started here" if isinstance(to, Local) else f"no Ray cluster answers at {to}"
         raise DeepgenError(f"{what}: {_first_line(error)}") from error

@@ -190,7 +190,7 @@ class DevicePool:
         if kind != self.kind:
             self.set_aside(member, f"{member.device.describe()} is not the {self.kind} that this study is measured on")
         elif self._most is not None and len(self.members) > self._most:
-            self.set_aside(member, f"{member.device.describe()} is one more than was asked for")
+            self.set_aside(member, f"{member.device.describe()} is more than was requested")
         else:
             self.reopen(member)
 

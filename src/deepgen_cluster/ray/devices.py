@@ -32,14 +32,14 @@ class Device:
             return None
         if not target.computes:
             return "simulated device"
-        # A node has one processor, however many cards it has.
+        # A node has one CPU, however many cards it has.
         if target.shares_cores_with_builds and self.slot > 0:
             return None
         return next((one.device_kind for one in self.targets if target.runs_on(one)), None)
 
     def describe(self) -> str:
         """One line for people."""
-        has = ", ".join(one.describe().partition(": ")[2] for one in self.targets) or "no device that deepgen knows"
+        has = ", ".join(one.describe().partition(": ")[2] for one in self.targets) or "no device that deepgen supports"
         other = "" if self.version == deepgen.__version__ else f" with deepgen {self.version}"
         return f"{self.host} slot {self.slot}{other}: {has}"
 
@@ -82,7 +82,7 @@ def choose_kind(target: Target, devices: Sequence[Device], wanted: str | None) -
     same = [kind for kind in kinds if model is not None and kind.startswith(model)]
     if len(kinds) > 1 and len(same) != 1:
         what = f"kernels for {target.name} could be measured on {' or '.join(kinds)}"
-        raise BadInput(what, allowed="one kind a study: name a card as target, or a work group with one kind")
+        raise BadInput(what, allowed="a study needs one kind: name a card as target, or a work group with one kind")
     return same[0] if len(kinds) > 1 else kinds[0]
 
 

@@ -193,7 +193,7 @@ class Flow:
         except DeepgenError as error:
             self.ended.put(error)
         except self._ray.exceptions.RayTaskError as error:
-            self.ended.put(DeepgenError(f"a build on the Ray cluster went wrong: {error}"))
+            self.ended.put(DeepgenError(f"a build on the Ray cluster failed: {error}"))
         except self._ray.exceptions.RayError as error:
             self._rebuild(trial, error)
         else:
@@ -236,7 +236,7 @@ class Flow:
             if lost_object(errors, error):
                 self._build(trial)  # the node that built it is gone, and the binary with it
             else:
-                self.ended.put(DeepgenError(f"a measurement on the Ray cluster went wrong: {error}"))
+                self.ended.put(DeepgenError(f"a measurement on the Ray cluster failed: {error}"))
         else:
             member.trials.remove(trial)
             self._hear_reply(trial, member, reply)

@@ -236,7 +236,7 @@ class RaySession:
                 continue
             except errors.RayError as error:
                 if not lost_object(errors, error):
-                    raise DeepgenError(f"a measurement on the Ray cluster went wrong: {error}") from error
+                    raise DeepgenError(f"a measurement on the Ray cluster failed: {error}") from error
                 self._finalists.clear()
                 continue
             if "error" in reply:

@@ -55,7 +55,7 @@ class _Bench:
     bandwidth: float | None
     scratch: Scratch
     used: float
-    good: Path | None = None  # the last right kernel's binary, which the supervisor may want again
+    good: Path | None = None  # the last correct kernel's binary, which the supervisor may want again
 
 
 class Tester:

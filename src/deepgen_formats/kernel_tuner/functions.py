@@ -1,4 +1,4 @@
-"""Python functions of a config as expressions: a space and a launch are data, which other processes read."""
+"""Python functions of a config as expressions: spaces and launches are data that other processes read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _tabulated(function: Callable[..., Any], knobs: Knobs, what: str) -> str:
         names = [name for name in knobs if name in read]
         if prod(len(knobs[name]) for name in names) > MOST_ROWS:
             allowed = (
-                f"a function of fewer parameters, or an expression as text: {' '.join(names)} have too many values"
+                f"use a function of fewer parameters, or an expression as text: {' '.join(names)} have too many values"
             )
             raise BadInput(f"{what} cannot be tabulated", allowed=allowed)
         rows = _rows(function, knobs, names, read, what)
@@ -83,7 +83,7 @@ def _rows(
             return None
         value = value.item() if hasattr(value, "item") else value
         if not isinstance(value, (bool, int, float, str)):
-            raise BadInput(f"{what} gave {value!r}", allowed="a number or a text")
+            raise BadInput(f"{what} gave {value!r}", allowed="a number or a string")
         rows[key] = int(value) if isinstance(value, bool) else value
     return rows
 

@@ -44,7 +44,7 @@ _MOST_THREADS = 1024  # of a block
 _RELATIVE = 1e-5  # what numpy.allclose adds to `atol`
 _LANGUAGES = {"C": "c++", "CUDA": "cuda", "CUPY": "cuda", "NVCUDA": "cuda", "HIP": "hip"}
 TARGETS = {"c++": "cpu", "cuda": "cuda:native", "hip": "hip:native"}
-# Numbers of the same bytes: what deepgen does not tell apart in memory.
+# Numbers of the same bytes: what deepgen does not distinguish in memory.
 _STORED = {
     "float16": "f16", "float32": "f32", "float64": "f64", "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint16": "i16", "uint32": "i32", "uint64": "i64", "bool": "u8", "complex64": "f32",
@@ -156,7 +156,7 @@ def _read(
 def _arguments(
     entry: str, text: str, passed: Sequence[Any], answer: Sequence[Any] | None, knobs: Mapping[str, Any]
 ) -> tuple[Argument, ...]:
-    """What the kernel is given. Arrays that it may write are filled anew before every run."""
+    """What the kernel is given. Arrays that it may write are filled again before every run."""
     answers = list(answer) if answer is not None else [None] * len(passed)
     if len(answers) != len(passed):
         raise BadInput(f"answer has {len(answers)} entries", allowed=f"{len(passed)}, one for each of the arguments")
@@ -200,7 +200,7 @@ def _tensor(name: str, value: Any, role: str, *, checked: bool = True, symbol: s
 
 
 def stored(array: Array) -> Array:
-    """The bytes of an array under a number format that deepgen has, in at least one dimension."""
+    """The bytes of an array under a dtype that deepgen has, in at least one dimension."""
     kind = _STORED.get(str(array.dtype))
     if kind is None:
         raise BadInput(f"an array is of {array.dtype}", allowed="one of " + ", ".join(_STORED))
@@ -269,7 +269,9 @@ def _requirements(restrictions: Any, knobs: Mapping[str, Sequence[Any]]) -> tupl
     texts = []
     for one in several:
         if not isinstance(one, str) and not callable(one):
-            raise BadInput(f"a restriction is {one!r}", allowed="a text such as 'block_size_x <= 1024', or a function")
+            raise BadInput(
+                f"a restriction is {one!r}", allowed="a string such as 'block_size_x <= 1024', or a function"
+            )
         text = one if isinstance(one, str) else expression_of(one, knobs, "a restriction")
         texts.append(f"{text} == 1" if text.startswith("table(") else text)
     return tuple(texts)

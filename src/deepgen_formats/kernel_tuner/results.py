@@ -109,7 +109,7 @@ def best_of(results: Sequence[Mapping[str, Any]], objective: str, higher: bool |
 def environment(
     results: Sequence[Mapping[str, Any]], best: Mapping[str, Any], target: Target, iterations: int, options: Any
 ) -> dict[str, Any]:
-    """What is told of the run beside the results."""
+    """What learns of the run beside the results."""
     about: dict[str, Any] = {"device_name": target.name} if target.runner == "gpu" else {}
     about |= {"iterations": iterations, "compiler_options": options}
     about["best_config"] = dict(best)

@@ -91,7 +91,7 @@ def tune_kernel(
     """Tune a kernel that is described as for Kernel Tuner, and return its `results, env`.
 
     Every config runs in a process of its own and is timed by deepgen, whatever a C function returns. Without `cache`
-    nothing is kept; with it, the study lies beside the cache file, and the same call goes on where it stopped.
+    nothing is kept; with it, the study lies beside the cache file, and the same call continues where it stopped.
     """
     started = time.perf_counter()
     _refuse(verify, observers, objectives, compiler, device)
@@ -119,7 +119,7 @@ def tune_kernel(
         rows, winner = _tuned(search, file, names, measured, about)
     best = results.best_of(rows, objective or "time", objective_higher_is_better)
     if winner is not None and objective in (None, "time"):
-        best = winner  # timed side by side with the next best: single times cannot tell them apart
+        best = winner  # timed side by side with the next best: single times cannot distinguish them
     env = results.environment(rows, best, search.target, iterations, compiler_options)
     env["overhead_time"] = (time.perf_counter() - started) * 1e3 - env["total_benchmark_time"]
     if not quiet:
@@ -130,13 +130,15 @@ def tune_kernel(
 def _refuse(verify: Any, observers: Any, objectives: Any, compiler: str | None, device: int) -> None:
     """Says by name what is not served."""
     if verify is not None:
-        raise BadInput("verify is given", allowed="answer and atol: kernels are compared in a process of their own")
+        raise BadInput("verify is given", allowed="use answer and atol: kernels are compared in a separate process")
     if observers:
-        raise BadInput("observers are given", allowed="no observers: deepgen times kernels itself")
+        raise BadInput("observers are given", allowed="omit them: deepgen times kernels itself")
     if objectives:
         raise BadInput("objectives are given", allowed="one objective")
     if compiler not in _COMPILERS:
-        raise BadInput(f"compiler is {compiler!r}", allowed="a compiler of C, C++, CUDA or HIP: deepgen finds its own")
+        raise BadInput(
+            f"compiler is {compiler!r}", allowed="omit it: deepgen finds its own compiler for C, C++, CUDA and HIP"
+        )
     if device != 0:
         raise BadInput(f"device is {device!r}", allowed="0; CUDA_VISIBLE_DEVICES chooses another")
 
@@ -154,7 +156,7 @@ def _search(
     if named not in _STRATEGIES and named not in _OTHERS:
         raise BadInput(f"strategy is {strategy!r}", allowed="one of " + ", ".join([*_STRATEGIES, *_OTHERS]))
     if space.empty():
-        raise BadInput("restrictions leave no config", allowed="what leaves nothing: " + ", ".join(space.why_empty()))
+        raise BadInput("restrictions exclude every config", allowed="unsatisfiable: " + ", ".join(space.why_empty()))
     count = space.size().count
     if share is not None:
         most = max(1, int(share * count))
@@ -204,7 +206,7 @@ def _print(
     for row in rows:
         error = f", {row['__error__']}" if "__error__" in row else ""
         print(foreign.printable(_line(row, [*names, *more]) + error))
-    print(f"best: {_line(best, [*names, *more])}" if best else "no config ran to its end")
+    print(f"best: {_line(best, [*names, *more])}" if best else "no config finished")
 
 
 def _line(row: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -231,7 +233,7 @@ def simulated(
 ) -> list[dict[str, Any]]:
     """The rows that a strategy asks for, out of a cache file."""
     if cache is None or not cache.is_file():
-        raise BadInput("simulation_mode has no cache", allowed="cache, a file of an earlier run")
+        raise BadInput("simulation_mode needs a cache", allowed="cache=, a file of an earlier run")
     recorded = read_recorded(cache)
     options = settle_options(search.strategy, {})
     strategy = make_strategy(search.strategy, Setting(recorded.space, search.seed, options=options))

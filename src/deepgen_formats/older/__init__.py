@@ -1,4 +1,4 @@
-"""The older tool's files: tuning configs, lists of points, and results."""
+"""Legacy files of a predecessor of deepgen: tuning configs, lists of points, and results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TuningConfigFormat(FileFormat):
 class PointsFormat(TuningConfigFormat):
     """A tuning config, and the points that are the space."""
 
-    space_file = "an older space file (template and cfgs)"
+    space_file = "a legacy space file (template and cfgs)"
 
     def claims(self, data: Mapping[str, Any]) -> bool:
         return "template" in data and "cfgs" in data

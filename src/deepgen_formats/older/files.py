@@ -1,4 +1,4 @@
-"""Its tuning configs and space files, and the two rules by which it made spaces of them.
+"""Legacy tuning configs and space files, and the two rules that turn them into spaces.
 
 A tuning config maps each key to its candidates. A space file holds a tuning config and, for each point, one decimal
 number: a digit for each key, the place of the candidate.
@@ -66,10 +66,6 @@ _BYTES = {1: 1, 2: 2, 4: 4, 8: 8, 31: 1, 32: 2, 34: 4, 38: 8, 62: 2}
 _MOST_CANDIDATES = 10
 
 
-def is_tuning_config(data: object) -> bool:
-    return isinstance(data, Mapping) and "BLOCK_SIZE_M" in data
-
-
 def is_space_file(data: object) -> bool:
     return isinstance(data, Mapping) and "template" in data and "cfgs" in data
 
@@ -112,7 +108,7 @@ def tuning_space(data: Mapping[str, Any], strategy: int = 1, name: str = "tuning
     }
     for key in _PROBLEM:
         if len(candidates[key]) > 1:
-            space.require(knob[key] == candidates[key][0], f"a space is of one problem: the first {key}")
+            space.require(knob[key] == candidates[key][0], f"a space has one problem: the first {key}")
     (_pruned if strategy == 1 else _filtered)(space, knob)
     return space
 
@@ -138,7 +134,7 @@ def _pruned(space: Space, knob: Mapping[str, Expr]) -> None:
     tiles = (bm + bn) * bk * where(knob["SHARED_PREFETCH"] != 0, 2, 1)
     shared = space.derive("shared_elements", where(split > 1, maximum(tiles, split * bm * bn), tiles))
     space.require(shared <= 65536, "tiles fit in shared memory")
-    # The older tool compares TM * BN where TM * TN was meant; its spaces are reproduced as they were.
+    # The legacy tool compares TM * BN where TM * TN was meant; its spaces are reproduced as they were.
     registers = space.derive("register_elements", tm * bn * where(knob["REG_PREFETCH"] != 0, 2, 1))
     space.require(registers <= 1024, "tiles fit in registers")
     store, stored = knob["GLOB_STORE_WIDTH"], bm * bn // threads
@@ -192,23 +188,23 @@ def points_space(data: Mapping[str, Any], name: str = "space file") -> Space:
 
 
 def to_space_file(template: Mapping[str, Any], configs: Iterable[Mapping[str, Value]]) -> JsonObject:
-    """Points as the older tool writes them. A key with more than ten candidates does not fit into its digits."""
+    """Points as the legacy tool writes them. A key with more than ten candidates does not fit into its digits."""
     long = [key for key, candidates in template.items() if len(candidates) > _MOST_CANDIDATES]
     if long:
         raise BadInput(
-            f"key {long[0]!r} has {len(template[long[0]])} candidates, and the older space file has one digit a key",
-            allowed="save the space in deepgen's own form instead",
+            f"key {long[0]!r} has {len(template[long[0]])} candidates, but a legacy space file has one digit per key",
+            allowed="save the space in deepgen's own format instead",
         )
     return {"template": dict(template), "cfgs": [_encode(config, template) for config in configs]}
 
 
 def full_config(config: Mapping[str, Value]) -> Config:
-    """A config as the older tool knows it: with zeros where a key has no meaning."""
+    """A config as the legacy tool knows it: with zeros where a key has no meaning."""
     return {**config, **{key: config.get(key, 0) for key in _ONLY_WHEN_SPLIT}}
 
 
 def own_config(config: Mapping[str, Value]) -> Config:
-    """A config of the older tool as a point of our space: without keys that have no meaning."""
+    """A config of the legacy tool as a point of our space: without keys that have no meaning."""
     unsplit = config["LOCAL_SPLIT_U"] == 1
     return {key: value for key, value in config.items() if not (unsplit and key in _ONLY_WHEN_SPLIT)}
 
@@ -222,7 +218,7 @@ def _decode(code: Any, template: Mapping[str, Any], where_: str) -> Config:
     digits = str(code).zfill(len(template)) if type(code) is int and code >= 0 else ""
     if len(digits) != len(template):
         raise BadInput(
-            f"point {code!r} does not fit its template", where=where_, allowed=f"up to {len(template)} digits"
+            f"point {code!r} does not match its template", where=where_, allowed=f"up to {len(template)} digits"
         )
     config: Config = {"BATCH_SIZE": 1}
     for (key, candidates), digit in zip(template.items(), digits, strict=True):

@@ -1,4 +1,4 @@
-"""The SIMT family over exactly the space of one of its files, and its configs as points of that family."""
+"""The SIMT family over exactly the space of a legacy file, with its configs as points of that family."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OlderGenerator:
         if operator != self.operator:
             return f"{self._where} is of {self.operator.describe()}"
         if not isinstance(target, Gpu):
-            return "the older tool's configs are for GPUs"
+            return "legacy configs are for GPUs"
         sizes = self._candidates["WARP_SIZE"]
         if target.warp not in sizes:
             return f"WARP_SIZE is {', '.join(map(str, sizes))}, and warps of {target.name} have {target.warp} lanes"

@@ -1,4 +1,4 @@
-"""Its result files, read and written. Their form is in `_FORM`; acc is torchMs over kcgMs."""
+"""Legacy result files, read and written. Their format is in `_FORM`; acc is torchMs over kcgMs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TORCH = ("torch", "torch-gpu")
 def read_results(data: Any, name: str) -> list[MeasuredConfig]:
     """The results of a file, the fastest against torch first."""
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
-        raise BadInput("key 'results' holds no list", where=name, allowed=_FORM)
+        raise BadInput("key 'results' is not a list", where=name, allowed=_FORM)
     if not data["results"]:
         raise BadInput("key 'results' is empty", where=name, allowed="at least one result")
     results = [_result(entry, f"{name}: results[{i}]") for i, entry in enumerate(data["results"])]
@@ -64,7 +64,7 @@ def to_json(operator: Operator, times: Sequence[tuple[Config, float]], torch: fl
 
 
 def _problem(operator: Operator) -> dict[str, Json]:
-    """The keys that tell the problem. Of layouts the older tool knew only whether A is transposed."""
+    """The keys that tell the problem. Of layouts the legacy tool knew only whether A is transposed."""
     if not isinstance(operator, Gemm):
         return {}
     problem: dict[str, Json] = {"M_SIZE": operator.m, "N_SIZE": operator.n, "K_SIZE": operator.k}
@@ -104,7 +104,7 @@ def _milliseconds(key: str, value: Any, where: str, *, needed: bool) -> float | 
     if value is None and not needed:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise BadInput(f"key {key!r} is {_shown(value)}", where=where, allowed="milliseconds, more than 0")
+        raise BadInput(f"key {key!r} is {_shown(value)}", where=where, allowed="a positive number of milliseconds")
     return float(value)
 
 
@@ -112,7 +112,7 @@ def _value(key: str, value: Any, where: str) -> Any:
     try:
         return value_from_json(value)
     except (BadInput, TypeError) as error:
-        raise BadInput(f"config key {key!r} is {_shown(value)}", where=where, allowed="a number or a word") from error
+        raise BadInput(f"config key {key!r} is {_shown(value)}", where=where, allowed="a number or a string") from error
 
 
 def _shown(value: Any) -> str:

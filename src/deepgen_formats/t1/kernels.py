@@ -54,7 +54,7 @@ AXES = ("X", "Y", "Z")
 def read(document: Document) -> TuningFile:
     """The kernel of a T1 file, and what the file asks of a run. The kernel's source is looked for beside the file."""
     try:
-        with foreign.shaped(document.name, "is not a T1 file that can be used"):
+        with foreign.shaped(document.name, "is not a usable T1 file"):
             return _Reader(document).read()
     except BadInput as error:
         if error.where is not None:
@@ -84,7 +84,7 @@ class _Reader:
         shared = self._size(self.specification.get("SharedMemory") or 0)
         options = self.specification.get("CompilerOptions") or []
         if not isinstance(options, list) or not all(isinstance(o, str) for o in options):
-            raise self._bad("CompilerOptions", options, "a list of texts")
+            raise self._bad("CompilerOptions", options, "a list of strings")
         if (strange := strange_flag(language, options)) is not None:  # some run programs, or write files
             raise self._bad("CompilerOptions", strange[:80], PLAIN_FLAGS)
         description = Description(
@@ -107,7 +107,7 @@ class _Reader:
         return TuningFile(self.path, kernel=kernel, trials=trials, time_budget=seconds, notes=tuple(self.notes))
 
     def _refuse_contradictions(self) -> None:
-        """All keys that cannot be right, in one sentence: who corrects a file would rather know of all of them."""
+        """All keys that cannot be correct, in one sentence: who corrects a file would rather know of all of them."""
         contradictions = []
         language = self.specification.get("Language")
         if language not in _LANGUAGES:
@@ -118,8 +118,8 @@ class _Reader:
         if all(isinstance(name, str) for name in names):
             one, other = sorted(map(str, names), key=len)
             if not other.startswith(one):
-                what = f"KernelSpecification.BenchmarkName is {names[1]!r}, and General.BenchmarkName is {names[0]!r}"
-                contradictions.append(f"{what}: the arguments may be another kernel's")
+                what = f"KernelSpecification.BenchmarkName is {names[1]!r}, but General.BenchmarkName is {names[0]!r}"
+                contradictions.append(f"{what}: the arguments may belong to another kernel")
         for key, text in self._expressions():
             strange = self._strange(text)
             if strange:
@@ -210,7 +210,7 @@ class _Reader:
                 raise BadInput(f"KernelSpecification.{key} names {strange!r}", where=self.where, allowed=allowed)
             size = expression.evaluate({})
         if type(size) is not int or size < 1:
-            raise self._bad(key, size, "a whole number of at least 1")
+            raise self._bad(key, size, "an integer of at least 1")
         return size
 
     def _over_values(self, match: re.Match[str]) -> str:
@@ -253,7 +253,9 @@ class _Reader:
                 raise self._bad(f"GridDiv{axis}", divisors, "a list of tuning parameters")
             grid.append(divided(size, divisors))
         if asked is not None and self._on_gpu() and not self._same(grid, asked):
-            self.notes.append("KernelSpecification.GlobalSize is not used: ProblemSize and GridDiv give another grid")
+            self.notes.append(
+                "KernelSpecification.GlobalSize is not used: ProblemSize and GridDiv give a different grid"
+            )
         return tuple(grid)
 
     def _on_gpu(self) -> bool:
@@ -281,7 +283,7 @@ class _Reader:
             return str(expression)
         value = expression.evaluate({})
         if not isinstance(value, (int, float)) or value != int(value):
-            raise BadInput(f"KernelSpecification has the size {size!r}", where=self.where, allowed="a whole number")
+            raise BadInput(f"KernelSpecification has the size {size!r}", where=self.where, allowed="an integer")
         return int(value)
 
     def _named(self) -> dict[str, Any]:
@@ -323,14 +325,14 @@ class _Reader:
         named, folder = Path(self._text("KernelFile")), self.path.resolve().parent
         source = next((path for path in (folder / named, folder / named.name) if path.is_file()), None)
         if source is None:
-            what = f"KernelSpecification.KernelFile is {str(named)!r}, and there is no such file"
+            what = f"KernelSpecification.KernelFile is {str(named)!r}, but there is no such file"
             raise BadInput(what, where=self.where, allowed=f"a file in {folder}")
         return source
 
     def _section(self, key: str) -> Mapping[str, Any]:
         section = self.data.get(key)
         if not isinstance(section, Mapping):
-            what = f"{key} is missing: the file describes a space, and no kernel"
+            what = f"{key} is missing: the file describes a space but no kernel"
             raise BadInput(what, where=self.where, allowed="deepgen space show FILE")
         return section
 

@@ -1,4 +1,4 @@
-"""From a Triton kernel to a shared library for this machine's processor, as stages of Triton's compiler."""
+"""From a Triton kernel to a shared library for this machine's CPU, as stages of Triton's compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on this machine's processor: what Triton asks of a device, and how a call of a kernel reaches its library."""
+"""Triton's driver interface for this machine's CPU, and how a kernel call reaches its library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deepgen_triton_cpu.backend.compiler import BACKEND
 
 DEVICE = "cpu"
 _ALIGN = 64
-_SHARED = 1 << 40  # bytes for a program: there is no such limit here
+_SHARED = 1 << 40  # bytes for a program: there is not such a limit here
 _REGISTERS = 65536
 _FLUSHED = 64 << 20  # bytes that a benchmark writes to empty the caches
 _SCALARS: Mapping[str, Any] = {
@@ -40,10 +40,11 @@ class CpuDriver(DriverBase):  # type: ignore[misc]
         self.utils = _Utilities()
         self.launcher_cls = Launcher
         _take_arrays()
+        _name_stages()
 
     @staticmethod
     def is_active() -> bool:
-        """Where there is no GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`.
+        """Where there is not a GPU. A GPU's driver comes first, unless this one is asked for by `deepgen.triton_cpu`.
 
         In a release of Triton that is not served, all is as if deepgen were not there.
         """
@@ -171,7 +172,7 @@ def _address(argument: Any) -> ctypes.c_void_p:
     if device != DEVICE:
         from deepgen.extend import BadInput
 
-        raise BadInput(f"a tensor of the device {device} is passed to a kernel on the processor", allowed="CPU tensors")
+        raise BadInput(f"a tensor of the device {device} is passed to a kernel on the CPU", allowed="CPU tensors")
     return ctypes.c_void_p(argument.data_ptr())
 
 
@@ -216,7 +217,7 @@ class _Interface:
 
     @staticmethod
     def synchronize() -> None:
-        """Nothing is under way."""
+        """Nothing is in progress."""
 
     @staticmethod
     def current_stream() -> int:
@@ -254,3 +255,26 @@ def _take_arrays() -> None:
 
     specialised.takes_arrays = True  # type: ignore[attr-defined]
     jit.native_specialize_impl = specialised
+
+
+def _name_stages() -> None:
+    """Lets `kernel.asm["ttgir"]` and the like say what there is instead, for kernels on the processor."""
+    from triton.compiler.compiler import AsmDict
+
+    missing = AsmDict.__missing__
+    if getattr(missing, "names_stages", False):
+        return
+
+    def named(self: dict[str, Any], key: str) -> Any:
+        if "c" not in self:
+            return missing(self, key)
+        from deepgen.extend import BadInput
+
+        class NoStage(BadInput, KeyError):
+            """As a dictionary's users expect it."""
+
+        allowed = f"it has {', '.join(sorted(self))}: c is the generated C, so the shared library built from it"
+        raise NoStage(f"a kernel on the CPU has no {key}, which only GPUs have", allowed=allowed)
+
+    named.names_stages = True  # type: ignore[attr-defined]
+    AsmDict.__missing__ = named

@@ -1,4 +1,4 @@
-"""Triton kernels on processors: Triton's own IR of a kernel (TTIR) becomes C, one call of it for the whole grid."""
+"""Triton kernels on CPUs: Triton's IR of a kernel (TTIR) becomes C, with one call for the whole grid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How integers and pointers change along one dimension of a tensor, and where a mask along it begins and ends.
 
-All of it holds if no integer overflows on the way to an address, which Triton's own analysis takes for granted too.
+This assumes that no integer overflows in address arithmetic, as Triton's own analysis does.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from deepgen_triton_cpu.lowering.c_types import literal
-from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Type, Value, make, walk
+from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Type, Value, insert, make, walk
 from deepgen_triton_cpu.lowering.shapes import reshaped_dimension
 from deepgen_triton_cpu.lowering.uses import Uses
 
@@ -197,7 +197,7 @@ def _carry(function: Function, loop: Op, place: int) -> None:
     zero = make("arith.constant", [], of, loop, value=f"0 : {of.element}")
     block = loop.block
     assert block is not None
-    _insert(block, block.ops.index(loop), zero)
+    insert(block, block.ops.index(loop), zero)
     loop.operands[place + 3] = zero.result
     last = loop.results[place]
     loop.results[place] = Value(of, loop, block, place)
@@ -236,15 +236,15 @@ def _moved(body: Block, loop: Op, offset: Value, step: Value, of: Type) -> Value
     if isinstance(scalar, Op):
         text = scalar.attributes["value"].partition("<")[2].partition(">")[0]
         constant = make("arith.constant", [], of, loop, value=f"{text} : {of.element}")
-        _insert(body, len(body.ops) - 1, constant)
+        insert(body, len(body.ops) - 1, constant)
         scalar = constant.result
     assert scalar is not None
     if scalar.type != of:
         constant = make("arith.extsi", [scalar], of, loop)
-        _insert(body, len(body.ops) - 1, constant)
+        insert(body, len(body.ops) - 1, constant)
         scalar = constant.result
     added = make("arith.addi", [offset, scalar], of, loop)
-    _insert(body, len(body.ops) - 1, added)
+    insert(body, len(body.ops) - 1, added)
     return added.result
 
 
@@ -253,15 +253,8 @@ def _define(function: Function, block: Block, at: int, loop: Op, offset: Value, 
     spread = make("tt.splat", [offset], old.type.of(offset.type.element), loop)
     name = "tt.addptr" if old.type.pointer else "arith.addi"
     moved = make(name, [first, spread.result], old.type, loop)
-    _insert(block, at, spread)
-    _insert(block, at + 1, moved)
+    insert(block, at, spread)
+    insert(block, at + 1, moved)
     for op in walk(function.body):
         if op is not moved:
             op.operands = [moved.result if value is old else value for value in op.operands]
-
-
-def _insert(block: Block, at: int, op: Op) -> None:
-    op.block = block
-    for result in op.results:
-        result.block = block
-    block.ops.insert(at, op)

@@ -1,4 +1,4 @@
-"""Loops, branches and jumps. A tensor that they carry has one buffer, where iterations leave its next value."""
+"""Loops, branches and jumps. A loop-carried tensor has one buffer, which each iteration updates."""
 
 from __future__ import annotations
 

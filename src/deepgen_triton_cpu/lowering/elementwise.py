@@ -24,7 +24,7 @@ _MATH = (
     "round", "roundeven", "log1p", "expm1", "log10", "atan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh",
     "cbrt",
 )  # fmt: skip
-_NEAREST = (1,)  # rounding of tt.fp_to_fp
+_NEAREST = 1  # rounding of tt.fp_to_fp
 
 
 def _infix(sign: str) -> WriteOp:
@@ -103,11 +103,10 @@ def _float_of(op: Op, args: Sequence[str], kind: str) -> str:
 
 def _converted(op: Op, args: Sequence[str]) -> str:
     of = op.result.type.element
-    if op.name == "tt.fp_to_fp" and of in NARROW and op.integer("rounding", 1) not in _NEAREST:
-        if of != "bf16":
-            raise BadInput("tt.fp_to_fp that rounds to zero", where=op.location, allowed="rounding to nearest")
-        return f"toward_zero_bf16({args[0]})"
-    return rounded(of, f"({computed(of)}){args[0]}")
+    if op.name == "tt.fp_to_fp" and of in NARROW and op.integer("rounding", 1) != _NEAREST:
+        return f"toward_zero_{NARROW[of]}({args[0]})"
+    source = f"({computed(of)}){args[0]}"
+    return rounded(of, f"saturated_e5m2({source})" if of == "f8E5M2" else source)
 
 
 def _bits(op: Op, args: Sequence[str]) -> str:
@@ -144,7 +143,7 @@ def _external(op: Op, args: Sequence[str]) -> str:
     symbol = op.attributes.get("symbol", "").strip('"')
     text = FUNCTIONS.get(symbol.removeprefix("__nv_")) if symbol.startswith("__nv_") else None
     if text is None:
-        allowed = "functions of libdevice that the C library has and that round to the nearest number"
+        allowed = "libdevice functions that the C library has and that round to nearest"
         raise BadInput(f"tt.extern_elementwise of {symbol or 'no symbol'}", where=op.location, allowed=allowed)
     return f"({computed(op.result.type.element)})({text.format(*args, args=', '.join(args))})"
 

@@ -1,4 +1,4 @@
-"""Operations that bring elements together: reductions, scans, histograms, gathers, concatenations, products."""
+"""Operations across elements: reductions, scans, histograms, gathers, concatenations, products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 from deepgen.extend import BadInput
 from deepgen_triton_cpu.lowering.c_types import NARROW, narrowed, rounded
-from deepgen_triton_cpu.lowering.ir import Block, Op
+from deepgen_triton_cpu.lowering.ir import Block, Op, Type, Value, insert, make
 from deepgen_triton_cpu.lowering.nest import Nest
 from deepgen_triton_cpu.lowering.shapes import ZERO, Index, linear, strides
 from deepgen_triton_cpu.lowering.writer import Buffer, Writer
@@ -20,6 +20,9 @@ _SIMPLE = {
 }  # fmt: skip
 _HELPED = ("f32", "f64", "i32", "i64")
 _DOTS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "f8E4M3FN": "f32", "f8E5M2": "f32", "i8": "i32"}
+_SCALED = frozenset({0, 1, 4, 5, 6})  # numbers of e4m3, e5m2, e2m1, bf16 and fp16 as types of tt.dot_scaled
+_E2M1 = 4
+_OGT, _OLT, _UNORDERED = 2, 4, 14  # of arith.cmpf
 _FEW = 8  # elements that a loop written by hand does not pay for
 
 
@@ -81,6 +84,7 @@ def _reduce_rows(writer: Writer, op: Op, axis: int, simple: str) -> None:
 def _reduce_any(writer: Writer, op: Op, axis: int, block: Block) -> None:
     """Element after element along the axis, into where the results lie."""
     shape = op.operands[0].type.shape
+    _leave_out_nans(block)
     left = [size for d, size in enumerate(shape) if d != axis]
     sums = [writer.allocate(_wide(value.type.element), left) for value in op.operands]
     first = Nest(writer, left)
@@ -105,6 +109,25 @@ def _reduce_any(writer: Writer, op: Op, axis: int, block: Block) -> None:
             writer.buffers[result] = into
         else:
             writer.define(result, f"{into.name}[0]")
+
+
+def _leave_out_nans(block: Block) -> None:
+    """Lets argmax and argmin ignore NaN wherever it is, as max and min do.
+
+    What Triton writes for them gives NaN or not by the order of elements, which is a backend's own.
+    """
+    half = len(block.args) // 2
+    for at, op in enumerate(block.ops):
+        compared = op.name == "arith.cmpf" and op.integer("predicate") in (_OGT, _OLT) and half == 2
+        if compared and op.operands == [block.args[0], block.args[half]]:
+            other = block.args[half]
+            nan = make("arith.cmpf", [other, other], Type("i1"), op, predicate=f"{_UNORDERED} : i64")
+            either = make("arith.ori", [op.result, nan.result], Type("i1"), op)
+            for later in block.ops[at + 1 :]:
+                later.operands = [either.result if value is op.result else value for value in later.operands]
+            insert(block, at + 1, nan)
+            insert(block, at + 2, either)
+            return
 
 
 def _from_second(nest: Nest, axis: int) -> None:
@@ -186,14 +209,61 @@ def concatenate(writer: Writer, op: Op) -> None:
 
 
 def dot(writer: Writer, op: Op) -> None:
-    """a b + c, where c's own buffer holds the result if nothing reads it later."""
     a, b, c = op.operands
     element = a.type.element
-    wide = _wide(c.type.element)
-    if element not in _DOTS or b.type.element != element or wide != _DOTS[element]:
-        what = f"tt.dot of {element} and {b.type.element} into {c.type.element}"
+    if element in NARROW and b.type.element in NARROW and b.type.element != element:
+        element, left, right = "f32", _widened(writer, a), _widened(writer, b)
+    else:
+        left, right = writer.ensure(a), writer.ensure(b)
+    if element not in _DOTS or right.element != element or _wide(c.type.element) != _DOTS[element]:
+        what = f"tt.dot of {a.type.element} and {b.type.element} into {c.type.element}"
         raise BadInput(what, where=op.location, allowed="f16, bf16, f8 and f32 into f32, f64 into f64, i8 into i32")
-    left, right = writer.ensure(a), writer.ensure(b)
+    _multiply(writer, op, left, right)
+
+
+def dot_scaled(writer: Writer, op: Op) -> None:
+    """A product of numbers that have a scale for each group of them along what is summed over."""
+    a, b, c, *scales = op.operands
+    one, other = op.integers("operandSegmentSizes")[3:]
+    types = [op.integer(f"{side}_elem_type") for side in "ab"]
+    if _wide(c.type.element) != "f32" or not set(types) <= _SCALED:
+        raise BadInput(
+            "tt.dot_scaled of these types", where=op.location, allowed="e2m1, e4m3, e5m2, bf16, fp16 into f32"
+        )
+    rank = len(a.type.shape)
+    packed = [-1 if of != _E2M1 else axis for of, axis in zip(
+        types, (rank - (1 if op.flag("lhs_k_pack") else 2), rank - (2 if op.flag("rhs_k_pack") else 1)), strict=True
+    )]  # fmt: skip
+    left = _widened(writer, a, packed[0], scales[0] if one else None, rank - 1)
+    right = _widened(writer, b, packed[1], scales[-1] if other else None, rank - 2)
+    _multiply(writer, op, left, right)
+
+
+def _widened(writer: Writer, value: Value, packed: int = -1, scale: Value | None = None, summed: int = 0) -> Buffer:
+    """A tensor in f32. Along `packed` two numbers are in a byte; `summed`: the dimension along which scales are."""
+    shape = [size * 2 if d == packed else size for d, size in enumerate(value.type.shape)]
+    into = writer.allocate("f32", shape)
+    nest = Nest(writer, shape)
+    text = nest.at(
+        value, [Index(f"({i.text} / 2)", i.level) if d == packed else i for d, i in enumerate(nest.indices)]
+    ).text
+    if packed >= 0:
+        text = f"widen_e2m1({text} >> {nest.indices[packed].text} % 2 * 4)"
+    if scale is not None:
+        group = shape[summed] // scale.type.shape[-1]
+        others = [index for d, index in enumerate(nest.indices) if d != summed]
+        index = nest.indices[summed]
+        factor = nest.at(scale, [*others, Index(f"({index.text} / {group})", index.level)]).text
+        text += f" * {f'widen_e8m0({factor})' if scale.type.element == 'i8' else factor}"
+    nest.put(nest.inmost, f"{into.name}[{linear(shape, nest.indices).text}] = {text};")
+    nest.emit()
+    return into
+
+
+def _multiply(writer: Writer, op: Op, left: Buffer, right: Buffer) -> None:
+    """a b + c, where c's own buffer holds the result if nothing reads it later."""
+    c, element = op.operands[2], left.element
+    wide = _wide(c.type.element)
     replaced = writer.replaceable(c, op.result, op) if op.result.type.element == wide else None
     if replaced and writer.buffers[replaced] in (left, right):  # it is read while the result is written
         replaced = None
@@ -202,8 +272,8 @@ def dot(writer: Writer, op: Op) -> None:
         writer.fill(into, c)
     if replaced:
         del writer.buffers[replaced]
-    *batch, m, k = a.type.shape
-    n = b.type.shape[-1]
+    *batch, m, k = left.shape
+    n = right.shape[-1]
     room = writer.scratch
     copies = writer.allocate(wide, (k * n if element == wide else m * k + 2 * k * n,))
     count = prod(batch)
@@ -251,6 +321,7 @@ HANDLERS: dict[str, Callable[[Writer, Op], None]] = {
     "tt.gather": gather,
     "tt.cat": concatenate,
     "tt.dot": dot,
+    "tt.dot_scaled": dot_scaled,
     "tt.map_elementwise": elements,
     "tt.unsplat": unsplat,
 }

@@ -127,3 +127,10 @@ def make(name: str, operands: list[Value], of: Type, like: Op, **attributes: str
     op = Op(name, operands, attributes=attributes, location=like.location)
     op.results.append(Value(of, op))
     return op
+
+
+def insert(block: Block, at: int, op: Op) -> None:
+    op.block = block
+    for result in op.results:
+        result.block = block
+    block.ops.insert(at, op)

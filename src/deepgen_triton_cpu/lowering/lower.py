@@ -11,10 +11,10 @@ from importlib import resources
 from deepgen.extend import BadInput, Source, shared_headers
 from deepgen_triton_cpu.lowering import gathering, memory
 from deepgen_triton_cpu.lowering.axes import carry_offsets
-from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded
+from deepgen_triton_cpu.lowering.c_types import NARROW, computed, constant_of, rounded, unsigned
 from deepgen_triton_cpu.lowering.control import Control
 from deepgen_triton_cpu.lowering.elementwise import TABLE
-from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Value, walk
+from deepgen_triton_cpu.lowering.ir import Block, Function, Op, Region, Type, Value, walk
 from deepgen_triton_cpu.lowering.nest import Nest
 from deepgen_triton_cpu.lowering.parse import parse
 from deepgen_triton_cpu.lowering.uses import SOURCES, VIEWS
@@ -100,7 +100,7 @@ def _write_op(writer: Writer, control: Control, op: Op) -> None:
     elif op.results and op.result.type.tensor and (op.name in TABLE or op.name in VIEWS or op.name in SOURCES):
         writer.materialise(op.result, op)
     elif not (op.results and not op.result.type.tensor and writer.scalar_op(op)):
-        raise BadInput(f"{op.name} is not served on processors", where=op.location, allowed="see docs/triton-cpu.md")
+        raise BadInput(f"{op.name} is not supported on CPUs", where=op.location, allowed="see docs/triton-cpu.md")
 
 
 def _tiles(function: Function) -> str | None:
@@ -212,15 +212,34 @@ def _copied(op: Op, block: Block, values: dict[Value, Value]) -> Op:
 
 def _print(writer: Writer, op: Op) -> None:
     """One line for each element, as on a GPU: the program, the place in the tensor, the value."""
-    prefix = json.loads(op.attributes.get("prefix", '""'))
-    for value in op.operands:
+    prefix = json.loads(op.attributes.get("prefix", '""')).replace("%", "%%")
+    if not op.operands:
+        writer.write(
+            f"printf({json.dumps(f'pid (%d, %d, %d){prefix}' + chr(10))}, program[0], program[1], program[2]);"
+        )
+    signs = op.integers("isSigned")
+    for place, value in enumerate(op.operands):
         nest = Nest(writer, value.type.shape)
-        places = ", ".join("%d" for _ in value.type.shape)
-        text = json.dumps(f"pid (%d, %d, %d) idx ({places}){prefix}{_form(value)}\n")
+        places = ", ".join(f"%{len(str(size - 1))}d" for size in value.type.shape)
+        which = f"(operand {place}) " if len(op.operands) > 1 else ""
+        form, kind = _form(value.type, op.flag("hex"), bool(signs[place]))
+        text = json.dumps(f"pid (%d, %d, %d) idx ({places}){prefix}{which}{form}\n")
         indices = "".join(f", (int){index.text}" for index in nest.indices)
-        printed = _printed(value, nest.at(value).text)
+        printed = f"({kind}){nest.at(value).text}"
         nest.put(nest.inmost, f"printf({text}, program[0], program[1], program[2]{indices}, {printed});")
         nest.emit(simd=False)
+    writer.write("fflush(stdout);")
+
+
+def _form(of: Type, hexadecimal: bool, signed: bool) -> tuple[str, str]:
+    """How a number is printed, and as what type of C."""
+    if of.pointer:
+        return "%p", "void *"
+    if of.floating:
+        return ("%a" if hexadecimal else "%f"), "double"
+    if hexadecimal or not signed or of.element == "i1":
+        return (f"0x%0{of.bits // 4}llx" if hexadecimal else "%llu"), f"unsigned long long)({unsigned(of.element)}"
+    return "%lld", "long long"
 
 
 def _assert(writer: Writer, op: Op) -> None:
@@ -231,14 +250,6 @@ def _assert(writer: Writer, op: Op) -> None:
     nest = Nest(writer, value.type.shape)
     nest.put(nest.inmost, f"if (!{nest.at(value).text}) {{ fputs({text}, stderr); abort(); }}")
     nest.emit(simd=False)
-
-
-def _form(value: Value) -> str:
-    return "%p" if value.type.pointer else "%f" if value.type.floating else "%lld"
-
-
-def _printed(value: Value, text: str) -> str:
-    return f"({'void *' if value.type.pointer else 'double' if value.type.floating else 'long long'}){text}"
 
 
 _HANDLERS = memory.HANDLERS | gathering.HANDLERS | {"tt.print": _print, "tt.assert": _assert}

@@ -182,6 +182,12 @@ def atomic(writer: Writer, op: Op) -> None:
     nest.emit(simd=False)
 
 
+def poll(writer: Writer, op: Op) -> None:
+    """tt.atomic_poll: waits until a number is there, or a time in nanoseconds is over."""
+    pointer, *values = (writer.scalar(value) for value in op.operands)
+    writer.define(op.result, f"atomic_poll_{op.operands[1].type.element}({pointer}, {', '.join((*values, '-1')[:2])})")
+
+
 def _atomic_name(op: Op, element: str) -> str:
     if op.name == "tt.atomic_cas":
         return f"atomic_cas_{NARROW.get(element, element)}"
@@ -197,4 +203,5 @@ HANDLERS: dict[str, Callable[[Writer, Op], None]] = {
     "tt.store": store,
     "tt.atomic_rmw": atomic,
     "tt.atomic_cas": atomic,
+    "tt.atomic_poll": poll,
 }

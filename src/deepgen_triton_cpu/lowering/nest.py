@@ -1,6 +1,6 @@
 """Loops over the elements of a tensor, and what is computed in them.
 
-What does not change along the inner loops is computed outside of them.
+What does not change along the inner loops is computed outside them.
 """
 
 from __future__ import annotations

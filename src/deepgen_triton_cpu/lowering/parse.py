@@ -16,7 +16,7 @@ _KEY = re.compile(r'[\w$.-]+|"[^"]*"')
 _ALIAS = re.compile(r"^#([\w]+) = loc\((.*)\)$", re.M)
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)(.*)>$")
-_POINTER = re.compile(r"!tt\.ptr<(.*?)(?:, \d+)?>$")
+_POINTER = re.compile(r'!tt\.ptr<(.*?)(?:, (?:\d+|"\w+"))*>$')
 _OPEN, _CLOSE = "([{<", ")]}>"
 
 
@@ -31,7 +31,7 @@ def parse(text: str) -> tuple[Function, dict[str, Function]]:
         else:
             others[function.name] = function
     if len(kernels) != 1:
-        raise DeepgenError(f"Triton's IR has {len(kernels)} kernels where one was expected")
+        raise DeepgenError(f"Triton's IR has {len(kernels)} kernels, but one was expected")
     return kernels[0], others
 
 
@@ -117,7 +117,7 @@ class _Parser:
     def _region(self, op: Op) -> Region:
         region = Region(op=op)
         self._want("{")
-        if not self._peek("^"):
+        if not self._peek("^") and not self._peek("}"):  # an `else` that is not there has no block
             region.blocks.append(Block("", region=region))
         while not self._take("}"):
             if self._peek("^"):
@@ -217,6 +217,6 @@ class _Parser:
         self._skip()
         match = pattern.match(self._text, self._at)
         if match is None:
-            raise DeepgenError(f"Triton's IR has {self._text[self._at : self._at + 40]!r}, which is not understood")
+            raise DeepgenError(f"Triton's IR has {self._text[self._at : self._at + 40]!r}, which is not supported")
         self._at = match.end()
         return match

@@ -1,9 +1,11 @@
 // What kernels that come from Triton's IR have in common: numbers, reductions, atomic operations, threads.
 #include <math.h>
 #include <stdint.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cpu_pool.h"
 
@@ -79,9 +81,6 @@ static inline bf16_t narrow_bf16(float x) {
     uint32_t bits = (uint32_t)bits_f32_i32(x);
     return (bf16_t){x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
-static inline float toward_zero_bf16(float x) {
-    return x != x ? x : bits_i32_f32((int32_t)((uint32_t)bits_f32_i32(x) & 0xffff0000u));
-}
 
 static inline float widen_e5m2(e5m2_t x) {
     uint16_t half = (uint16_t)(x.bits << 8);
@@ -97,6 +96,8 @@ static inline e5m2_t narrow_e5m2(float x) {
         return (e5m2_t){(uint8_t)(sign | (uint32_t)(rintf(bits_i32_f32((int32_t)size) * 0x1p16f)))};
     return (e5m2_t){(uint8_t)(sign | (((size + 0xfffff + (size >> 21 & 1)) >> 21) - (112 << 2)))};
 }
+// What a conversion gives: infinity, and what is too large, become the largest number, as on GPUs.
+static inline float saturated_e5m2(float x) { return fabsf(x) > 57344 ? copysignf(57344, x) : x; }
 static inline float widen_e4m3(e4m3_t x) {
     uint32_t size = x.bits & 0x7f, sign = (uint32_t)(x.bits & 0x80) << 24;
     float out = size == 0x7f ? NAN : bits_i32_f32((int32_t)(size << 20)) * 0x1p120f;
@@ -110,6 +111,13 @@ static inline e4m3_t narrow_e4m3(float x) {
         return (e4m3_t){(uint8_t)(sign | (uint32_t)(rintf(bits_i32_f32((int32_t)size) * 0x1p9f)))};
     return (e4m3_t){(uint8_t)(sign | (((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3)))};
 }
+
+// For scaled products: four bits, the lowest of x, and a scale that is a power of two.
+static inline float widen_e2m1(int x) {
+    float size = (x & 7) < 2 ? 0.5f * (x & 1) : bits_i32_f32(((x & 7) << 22) + (126 << 23));
+    return x & 8 ? -size : size;
+}
+static inline float widen_e8m0(int8_t x) { return x == -1 ? NAN : bits_i32_f32((int32_t)(uint8_t)x << 23); }
 
 #define ROUNDED(name)                                                                    \
     static inline float round_##name(float x) { return widen_##name(narrow_##name(x)); }
@@ -134,6 +142,16 @@ NARROW_BITS(f16, i16, int16_t)
 NARROW_BITS(bf16, i16, int16_t)
 NARROW_BITS(e4m3, i8, int8_t)
 NARROW_BITS(e5m2, i8, int8_t)
+// Towards zero: what is nearest, or the number before that.
+#define TOWARD_ZERO(name, whole)                                                             \
+    static inline float toward_zero_##name(float x) {                                        \
+        float y = round_##name(x);                                                           \
+        return fabsf(y) > fabsf(x) ? bits_##whole##_##name(bits_##name##_##whole(y) - 1) : y; \
+    }
+TOWARD_ZERO(f16, i16)
+TOWARD_ZERO(bf16, i16)
+TOWARD_ZERO(e4m3, i8)
+TOWARD_ZERO(e5m2, i8)
 static inline float bits_f16_bf16(float x) { return bits_i16_bf16(bits_f16_i16(x)); }
 static inline float bits_bf16_f16(float x) { return bits_i16_f16(bits_bf16_i16(x)); }
 

@@ -55,9 +55,31 @@ static inline int16_t atomic_cas_i16(int16_t *p, int16_t is, int16_t to) {
     __atomic_compare_exchange_n(p, &is, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return is;
 }
+#define NARROW_CAS(name)                                                                                    \
+    static inline float atomic_cas_##name(name##_t *p, float is, float to) {                               \
+        return bits_i16_##name(atomic_cas_i16((int16_t *)p, bits_##name##_i16(is), bits_##name##_i16(to))); \
+    }
+NARROW_CAS(f16)
+NARROW_CAS(bf16)
 static inline float atomic_cas_f32(float *p, float is, float to) {
     return bits_i32_f32(atomic_cas_i32((int32_t *)p, bits_f32_i32(is), bits_f32_i32(to)));
 }
 static inline double atomic_cas_f64(double *p, double is, double to) {
     return bits_i64_f64(atomic_cas_i64((int64_t *)p, bits_f64_i64(is), bits_f64_i64(to)));
 }
+
+// Waits until a number is there. Without a time (-1 nanoseconds) it waits for ever.
+#define POLL(name, T)                                                                                      \
+    static inline _Bool atomic_poll_##name(T *p, T is, int64_t most) {                                     \
+        struct timespec from, now;                                                                         \
+        clock_gettime(CLOCK_MONOTONIC, &from);                                                             \
+        for (;; sched_yield()) {                                                                           \
+            if (__atomic_load_n(p, __ATOMIC_ACQUIRE) == is) return 1;                                      \
+            clock_gettime(CLOCK_MONOTONIC, &now);                                                          \
+            int64_t passed = (now.tv_sec - from.tv_sec) * INT64_C(1000000000) + now.tv_nsec - from.tv_nsec; \
+            if (most >= 0 && passed >= most) return 0;                                                     \
+        }                                                                                                  \
+    }
+POLL(i16, int16_t)
+POLL(i32, int32_t)
+POLL(i64, int64_t)

@@ -57,8 +57,8 @@ def serves(version: str) -> bool:
 def require_release(version: str) -> None:
     """Raises BadInput for a release whose IR is not known."""
     if not serves(version):
-        what = f"Triton {version} is installed, and kernels for processors are made with Triton {RELEASE}"
-        raise BadInput(what, allowed=f"that release: pip install 'triton=={RELEASE}.*'")
+        what = f"Triton {version} is installed, but CPU kernels need Triton {RELEASE}"
+        raise BadInput(what, allowed=f"install that release: pip install 'triton=={RELEASE}.*'")
 
 
 def front_end() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Which tensors are stored in buffers, and which are computed anew wherever an element is needed.
+"""Which tensors are stored in buffers, and which are computed again wherever an element is needed.
 
 An element of a chain of operations is computed in the loop that needs it. A tensor is stored where that would compute
 much of it twice, and where an operation needs all of it at once.
@@ -11,7 +11,7 @@ from deepgen_triton_cpu.lowering.ir import Function, Op, Value, walk
 
 SOURCES = frozenset({"tt.splat", "arith.constant", "tt.make_range"})
 VIEWS = frozenset({"tt.expand_dims", "tt.broadcast", "tt.trans", "tt.reshape", "tt.split", "tt.join", "tt.unsplat"})
-_WRITES = frozenset({"tt.store", "tt.atomic_rmw", "tt.atomic_cas"})
+_WRITES = frozenset({"tt.store", "tt.atomic_rmw", "tt.atomic_cas", "tt.atomic_poll"})
 _INDEX_COST, _VALUE_COST = 16, 2  # up to which an integer, and a float, is rather computed twice than stored
 _LOAD_COST = 30
 

@@ -26,14 +26,14 @@ Threshold = Annotated[
     float, typer.Option("--threshold", metavar="R", min=0.0, max=1.0, help="Show correlations of at least this size.")
 ]
 Plots = Annotated[
-    Path | None, typer.Option("--plots", metavar="DIR", help="Write plots to this folder too.", show_default=False)
+    Path | None, typer.Option("--plots", metavar="DIR", help="Also write plots to this folder.", show_default=False)
 ]
 
 
 def analyze(
     study: options.StudyName, threshold: Threshold = 0.5, plots: Plots = None, as_json: options.AsJson = False
 ) -> None:
-    """Find what explains the time: counted events, facts of the build, knobs."""
+    """Find what explains the time: hardware counters, build statistics, knobs."""
     if plots is not None:
         check_libraries()
     opened = studies.open_study(study, settings.load())
@@ -52,17 +52,17 @@ def analyze(
     labelled("summary", summary(report))
     _print(report)
     if not any(one.name.startswith("event.") for one in report.relations):
-        labelled("events", "none were counted often enough")
+        labelled("events", "none was counted in enough trials")
     if report.scarce:
-        labelled("left out", f"in too few trials: {', '.join(report.scarce)}")
+        labelled("left out", f"counted in too few trials: {', '.join(report.scarce)}")
     if plots is not None:
-        labelled("plots", ", ".join(map(shown, files)) or "none: there is nothing to show")
+        labelled("plots", ", ".join(map(shown, files)) or "none")
 
 
 def _print(report: Report) -> None:
     if report.findings:
         table(
-            f"Numbers that go along with log time, |r| of at least {report.threshold:g}",
+            f"Metrics correlated with log time, |r| at least {report.threshold:g}",
             ("r", "rank r", "fixed knobs", "p", "group", "number"),
             [
                 (
@@ -78,7 +78,7 @@ def _print(report: Report) -> None:
             right=("r", "rank r", "fixed knobs", "p"),
         )
         table(
-            "Groups of numbers",
+            "Groups of correlated metrics",
             ("group", "numbers", "shown", "strongest"),
             [(one.name, str(one.numbers), str(one.related), one.strongest or "-") for one in report.groups],
             right=("numbers", "shown"),
@@ -99,10 +99,12 @@ def _smallest(*estimates: Estimate | None) -> float:
     return min(estimate.p for estimate in estimates if estimate is not None)
 
 
-CountOfBest = Annotated[int, typer.Option("--top", min=1, help="How many of the best kernels.")]
+CountOfBest = Annotated[int, typer.Option("--top", min=1, help="Number of best kernels to count events for.")]
 Events = Annotated[
     str,
-    typer.Option("--counters", metavar="default|EVENT,...", help="The events, named as the device's tool has them."),
+    typer.Option(
+        "--counters", metavar="default|EVENT,...", help="Events to count, by the names that the device's profiler uses."
+    ),
 ]
 
 

@@ -21,13 +21,13 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="FILE:FUNCTION",
-        help="A Python file and a function in it that gives (model, input, ...), or a function without arguments.",
+        help="A Python file and a function in it that returns (model, input, ...), or a callable without arguments.",
         show_default=False,
     ),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each way is timed.")]
-NoCompile = Annotated[bool, typer.Option("--no-compile", help="Leave torch.compile out, which takes long to start.")]
-Graphs = Annotated[bool, typer.Option("--cuda-graphs", help="Also replay the model as a graph of the GPU's.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Number of timing rounds for each variant.")]
+NoCompile = Annotated[bool, typer.Option("--no-compile", help="Skip torch.compile, which is slow to start.")]
+Graphs = Annotated[bool, typer.Option("--cuda-graphs", help="Also time the model replayed as a CUDA graph.")]
 
 
 def bench(
@@ -39,12 +39,12 @@ def bench(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Time a model in eager torch and compiled, each with and without a library's kernels, in turns.
+    """Time a model in eager and compiled torch, with and without a library's kernels, interleaved.
 
-    What the library makes slower is said (`warning` in --json); the exit code is 0 whenever the model was timed.
+    Slowdowns caused by the library are reported (`warning` in --json); the exit code is 0 whenever the model was timed.
     """
     make = _function(model)
-    kernels = opened(library, trust=trust)
+    kernels = opened(library, create=True, trust=trust)  # one that is not there has no kernels either
     if not kernels.list():
         raise BadInput(f"{library} has no kernels", allowed="fill it first: deepgen tune work.json --library DIR")
     result = benching.bench(make, kernels, rounds=rounds, compiled=not no_compile, graphs=cuda_graphs)
@@ -57,10 +57,10 @@ def bench(
 def _function(model: str) -> Any:
     file, _, name = model.rpartition(":")
     if not file or not name:
-        raise BadInput(f"{model!r} names no function", allowed="FILE:FUNCTION, such as model.py:make")
+        raise BadInput(f"{model!r} does not name a function", allowed="FILE:FUNCTION, such as model.py:make")
     function = getattr(module_at(Path(file)), name, None)
     if not callable(function):
-        raise BadInput(f"{file} has no function {name!r}", allowed="a function that gives (model, input, ...)")
+        raise BadInput(f"{file} has no function {name!r}", allowed="a function that returns (model, input, ...)")
     return function
 
 

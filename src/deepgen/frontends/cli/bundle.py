@@ -50,8 +50,8 @@ Archive = Annotated[
 
 # Those of `tune` but for what ends a search: a bundle is packed whole.
 PACKED = (
-    "dtype", "layout", "epilogue", "fast_sums", "also", "target", "family", "threads", "trials", "jobs", "seed",
-    "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
+    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "target", "family", "threads", "trials", "jobs",
+    "seed", "strategy", "space_strategy", "keep_top", "counters", "out", "warm", "strict_floats",
 )  # fmt: skip
 
 
@@ -145,7 +145,9 @@ def _request(words: list[str], values: Mapping[str, Any], current: Settings, *, 
     policy = current.limited(timing)
     wanted = requests.from_words(words, requested, current, policy).requests
     if len(wanted) > 1:
-        raise BadInput(f"{words[0]} asks for {len(wanted)} studies", allowed="one a bundle: pack each shape by itself")
+        raise BadInput(
+            f"{words[0]} asks for {len(wanted)} studies", allowed="a bundle holds one study: pack each shape separately"
+        )
     return wanted[0]
 
 
@@ -154,9 +156,9 @@ def _what_next(archive: Path, study: Path) -> list[str]:
     results = f"{name}.results.jsonl"
     unpack = f"tar xf {archive.name}"
     return [
-        "where the device is, with Python 3.8 or newer and numpy:",
+        "on the machine with the device (needs Python 3.8 or newer and numpy):",
         f"  {unpack} && python3 {name}/run.py -o {results}",
-        f"  or, with deepgen there: deepgen bundle run {archive.name}",
-        "and back here:",
+        f"  or, if deepgen is installed there: deepgen bundle run {archive.name}",
+        "then, back here:",
         f"  deepgen bundle merge {shown(study)} {results}",
     ]

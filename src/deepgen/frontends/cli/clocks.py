@@ -41,7 +41,7 @@ class NvidiaGpu:
 
 
 def cpu(root: Path = Path("/")) -> Clocks:
-    """This machine's processor, as the kernel shows it."""
+    """This machine's CPU, as the kernel shows it."""
     base = root / "sys/devices/system/cpu"
     governor = _read(base / "cpu0/cpufreq/scaling_governor")
     no_turbo, boost = _read(base / "intel_pstate/no_turbo"), _read(base / "cpufreq/boost")
@@ -58,7 +58,7 @@ def cpu(root: Path = Path("/")) -> Clocks:
             lock.append(f"echo {off} | sudo tee {path}")
             undo.append(f"echo {on} | sudo tee {path}")
     if not governor and turbo is None:
-        why = "the kernel shows neither governor nor turbo here, as in virtual machines and containers"
+        why = "the OS exposes neither governor nor turbo (common in virtual machines and containers)"
         return Clocks("cpu", "unknown", why, tuple(lock), tuple(undo))
     held = governor == "performance" and turbo is False
     boosts = {True: "on", False: "off", None: "unknown"}[turbo]
@@ -84,11 +84,11 @@ def nvidia(gpu: NvidiaGpu) -> Clocks:
     """An idle GPU lets its clock fall unless it is locked, which is the only sign nvidia-smi gives."""
     now, most = _number(gpu.clock_mhz), _number(gpu.max_clock_mhz)
     if now is None or most is None:
-        state, why = "unknown", "nvidia-smi does not tell the clock"
+        state, why = "unknown", "nvidia-smi does not report the clock"
     elif now < 0.5 * most:
-        state, why = "free-running", f"the SM clock is at {now} of {most} MHz now"
+        state, why = "free-running", f"the SM clock is currently {now} of {most} MHz"
     else:
-        state, why = "unknown", f"the SM clock is at {now} of {most} MHz: locked, or busy"
+        state, why = "unknown", f"the SM clock is {now} of {most} MHz: locked, or under load"
     return Clocks(f"nvidia:{gpu.index}", state, why, *nvidia_commands(str(gpu.index), gpu.max_clock_mhz))
 
 

@@ -24,7 +24,7 @@ from deepgen.vocabulary.errors import BadInput
 _Check: TypeAlias = "Callable[[Any], object]"  # raises BadInput
 WHAT = ("operator", "shapes")
 RUN = tuple(dict.fromkeys(option.key.partition(".")[0] for option in IN_FILES))
-CONTENT = f"an object with {', '.join(WHAT)}, the operator's words, {', '.join(RUN)}"
+CONTENT = f"an object with {', '.join(WHAT)}, the operator's parameters, {', '.join(RUN)}"
 
 
 class ConfigFile(FileFormat):
@@ -72,7 +72,7 @@ def read(document: Document) -> TuningFile:
     """The file's content, every key and value checked but for the knobs, which only the space can judge."""
     where = document.name
     if not isinstance(document.data, dict):
-        raise BadInput("holds no object", where=where, allowed=CONTENT)
+        raise BadInput("is not an object", where=where, allowed=CONTENT)
     top = _Table(where, document.data)
     operator = _operator_kind(top)
     shared = [word for word in words_of(operator) if word not in RUN]
@@ -89,7 +89,7 @@ def read(document: Document) -> TuningFile:
             asked[option.name] = value
     for name, values in asked["knobs"].items():
         if not isinstance(values, list) or not values:
-            raise BadInput(f"knobs.{name} is {values!r}", where=where, allowed="a list of one value or more")
+            raise BadInput(f"knobs.{name} is {values!r}", where=where, allowed="a list of at least one value")
     return TuningFile(document.path, operators, **asked)
 
 

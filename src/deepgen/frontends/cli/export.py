@@ -31,19 +31,22 @@ AsResults = Annotated[
     typer.Option(
         "--as-results",
         metavar="PREFIX",
-        help="Write PREFIX_card<device>.json, the older tool's format.",
+        help="Write PREFIX_card<device>.json, the legacy result format.",
         show_default=False,
     ),
 ]
 AsCsv = Annotated[
-    bool, typer.Option("--as-csv", help="Write one row per trial: knobs, verdict, times, facts, counted events.")
+    bool,
+    typer.Option(
+        "--as-csv", help="Write one row per trial: knobs, verdict, times, build statistics, hardware counters."
+    ),
 ]
 AsPerfStats = Annotated[
     bool, typer.Option("--as-perf-stats", help="Write one row per trial, with the columns of perf_stats.csv.")
 ]
 AsT4 = Annotated[bool, typer.Option("--as-t4", help="Write all trials in the benchmark hub's T4 format.")]
 Device = Annotated[int, typer.Option("--device", min=0, help="Device number in the result file's name.")]
-Count = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs; tables have all trials.")]
+Count = Annotated[int, typer.Option("--top", min=1, help="Number of best configs; tables contain all trials.")]
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="The file to write. [a table: stdout]", show_default=False)
 ]
@@ -71,7 +74,7 @@ def export(
     if table and as_json and output is None:
         raise BadInput("a table and JSON cannot both go to stdout", allowed="give -o FILE for the table")
     if not table and (output is None) == (as_results is None):
-        allowed = "-o FILE with a space, a config or T4, none with --as-results"
+        allowed = "a space, a config and T4 need -o FILE; --as-results takes none"
         raise BadInput("the file to write is " + ("missing" if output is None else "given twice"), allowed=allowed)
     opened = studies.open_study(study, settings.load(), trust=trust)
     use = ""
@@ -108,19 +111,26 @@ def _table(study: Study, *, perf_stats: bool) -> str:
 
 
 ResultsFile = Annotated[
-    Path, typer.Argument(metavar="RESULTS.json", help="A result file of the older tool; with --as-study, a recording.")
+    Path, typer.Argument(metavar="RESULTS.json", help="A legacy result file; with --as-study, a recording.")
 ]
 ListFile = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", help="Also write the list to this JSON file; a study: to this folder.", show_default=False
+        "-o",
+        "--output",
+        help="Also write the list to this JSON file; with --as-study, the folder of the study.",
+        show_default=False,
     ),
 ]
 ResultsAsSpace = Annotated[bool, typer.Option("--as-space", help="Write a space of exactly the correct configs.")]
-AsStudy = Annotated[bool, typer.Option("--as-study", help="Make a study of a recording (Kernel Tuner's cache format).")]
+AsStudy = Annotated[
+    bool, typer.Option("--as-study", help="Make a study from a recording (Kernel Tuner's cache format).")
+]
 On = Annotated[
     str | None,
-    typer.Option("--target", help="With --as-study: where it was recorded, such as cuda:h200.", show_default=False),
+    typer.Option(
+        "--target", help="With --as-study: the target it was recorded on, such as cuda:h200.", show_default=False
+    ),
 ]
 
 
@@ -132,7 +142,7 @@ def import_results(
     target: On = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Read a result file of the older tool, or make a study of a recording."""
+    """Read another tuner's results, or make a study of a recording."""
     if as_study:
         _import_study(file, output, target, as_json=as_json)
         return
@@ -150,13 +160,13 @@ def import_results(
         return
     _print_results(results, file)
     if output is not None:
-        use = f"; look at it with: deepgen space show {shown(output)}" if as_space else ""
+        use = f"; show it with: deepgen space show {shown(output)}" if as_space else ""
         print(f"{'space' if as_space else 'results'} written to {shown(output)}{use}")
 
 
 def _import_study(file: Path, output: Path | None, target: str | None, *, as_json: bool) -> None:
     if target is None:
-        raise BadInput("a recording does not say its target", allowed="name it, such as --target cuda:h200")
+        raise BadInput("a recording does not name its target", allowed="name it, such as --target cuda:h200")
     study = import_study(file, targets.resolve(target), output or settings.load().studies)
     if as_json:
         print_json({"file": str(file), "study": str(study.folder), "trials": len(study.trials())})
@@ -166,10 +176,10 @@ def _import_study(file: Path, output: Path | None, target: str | None, *, as_jso
 
 
 def _space(results: Sequence[MeasuredConfig], file: Path) -> Space:
-    """A space of exactly the configs that were right."""
+    """A space of exactly the configs that were correct."""
     right = [result.config for result in results if result.correct]
     if not right:
-        raise BadInput("no result is correct, so there is no space of them", where=str(file))
+        raise BadInput("no result is correct, so there is no space to write", where=str(file))
     return Space.from_points(file.stem, right)
 
 

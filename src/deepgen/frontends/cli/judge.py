@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from deepgen import generators, libraries, settings, targets
-from deepgen.frontends.cli import options, studies, toolchain
+from deepgen.frontends.cli import build, options, studies
 from deepgen.frontends.cli import words as operator_words
 from deepgen.frontends.cli.build import ConfigText, Rank
 from deepgen.frontends.cli.output import config_text, labelled, print_json, table
@@ -27,12 +27,13 @@ Words = Annotated[
     typer.Argument(
         metavar="KERNEL [NAME=VALUE...]",
         help="A file that describes a kernel of your own (scale.py, scale.py:kernel, a T1 file), an operator of "
-        "deepgen's, a study, whose winner is judged, or LIBRARY:ENTRY.",
+        "deepgen's, a study (its winner is verified), or LIBRARY:ENTRY.",
         show_default=False,
     ),
 ]
 TrialNumber = Annotated[
-    int | None, typer.Option("--trial", min=0, help="Of a study: this trial, not the winner.", show_default=False)
+    int | None,
+    typer.Option("--trial", min=0, help="Verify this trial of the study instead of the winner.", show_default=False),
 ]
 _INDENT = 12
 # What a property is called on the page.
@@ -55,10 +56,10 @@ def judge(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Judge one kernel as a winner is: all that it must be right on, and its properties.
+    """Verify one kernel as thoroughly as a winner, and report its properties.
 
     The inputs are drawn from a fresh seed, which is printed; --seed repeats a judgement. The exit code is 0 where the
-    kernel is right, 1 where it is wrong, 2 where it could not be judged.
+    kernel is correct, 1 where it is wrong, 2 where it could not be judged.
     """
     try:
         result = _judged(words, config, rank, trial, values, trust=trust)
@@ -112,13 +113,13 @@ def _suspect(
     target = targets.resolve(values["target"] or current.target)
     family = generators.find(operator, target, values["family"])
     space = family.space(operator, target)
-    chosen = toolchain.choose(space, family.default(operator, target.limited_to(values["threads"])), config, rank)
+    chosen = build.choose(space, family.default(operator, target.limited_to(values["threads"])), config, rank)
     return Suspect(operator, target, family.emit(operator, target, chosen), chosen, source=words[0])
 
 
 def _of_study(words: list[str], trial: int | None, current: Settings, *, trust: bool) -> Suspect:
     if len(words) > 1:
-        raise BadInput(f"{words[1]!r} follows a study", allowed="the study alone")
+        raise BadInput(f"{words[1]!r} follows a study", allowed="give only the study")
     study = studies.open_study(words[0], current, trust=trust)
     studies.check_machine(study)
     chosen = study.best().trial if trial is None else study.trial(trial)
@@ -157,7 +158,7 @@ def _print(result: Judgement) -> None:
         labelled("left out", ", ".join(result.left_out), _INDENT)
     print()
     held = sum(one.held or one.tells for one in result.tried)
-    sentence = f"right in all of {counted(held, 'test')}"
+    sentence = f"correct in all {counted(held, 'test')}"
     if failed:
         sentence = f"wrong in {len(failed)} of {counted(held + len(failed), 'test')}, the first: {failed[0].what}"
     labelled("verdict", sentence, _INDENT)

@@ -15,8 +15,8 @@ from deepgen.frontends.cli.output import labelled, paragraph, print_json, say, s
 from deepgen.frontends.cli.studies import find, open_study, studies_in
 from deepgen.libraries import Choice, Library, library
 from deepgen.libraries.c.export import export as write_c
-from deepgen.libraries.c.wheel import write_wheel
-from deepgen.libraries.check import check as run_check
+from deepgen.libraries.c.export import write_wheel
+from deepgen.libraries.racing import check as run_check
 from deepgen.libraries.racing import time_across
 from deepgen.report.view.text import note
 from deepgen.tuning.study.text import seconds_text
@@ -38,9 +38,11 @@ def add(
     library: Folder = DEFAULT,
     only_winners: Annotated[
         bool,
-        typer.Option("--only-winners", help="Add no kernel for other shapes where a winner serves its own alone."),
+        typer.Option(
+            "--only-winners", help="Do not add a second kernel for other shapes when a winner supports only its own."
+        ),
     ] = False,
-    noisy: Annotated[bool, typer.Option("--noisy", help="Add winners that were timed on a busy machine, too.")] = False,
+    noisy: Annotated[bool, typer.Option("--noisy", help="Also add winners that were timed on a busy machine.")] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -61,7 +63,7 @@ def add(
         for name, what in became.items():
             say(f"{what:<9} {name}")
         for name, why in refused.items():
-            note(f"deepgen: {name} is not added: {why}")
+            note(f"deepgen: {name} was not added: {why}")
     if refused:
         raise typer.Exit(1)
 
@@ -105,7 +107,8 @@ def list_(library: Folder = DEFAULT, as_json: options.AsJson = False) -> None:
 @app.command("prune")
 def prune(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ENTRY...]", help="Entries to remove.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[ENTRY...]", help="Entries to remove from the library.", show_default=False),
     ] = None,
     library: Folder = DEFAULT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
@@ -127,10 +130,15 @@ def check(
     library: Folder = DEFAULT,
     across: Annotated[
         bool,
-        typer.Option("--across", help="Also time kernels at each other's shapes: better choices for untuned shapes."),
+        typer.Option(
+            "--across", help="Also time each kernel at the other entries' shapes, for better choices at untuned shapes."
+        ),
     ] = False,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", min=0.0, help="The share of its time by which an entry may be slower.")
+        float,
+        typer.Option(
+            "--tolerance", min=0.0, help="How much slower an entry may have become, as a fraction of its time."
+        ),
     ] = 0.1,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -156,7 +164,8 @@ def why(
     words: options.Words,
     library: Folder = DEFAULT,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time the likeliest kernels at this shape first, and keep the times.")
+        bool,
+        typer.Option("--measure", help="First time the most promising kernels at this shape, and store the times."),
     ] = False,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
@@ -191,14 +200,14 @@ def export(
     wheel: Annotated[
         Path | None, typer.Option("--wheel", metavar="DIR", help="Write a Python wheel.", show_default=False)
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="The name of the library or the package.")] = "deepgen_kernels",
+    name: Annotated[str, typer.Option("--name", help="Name of the library or package.")] = "deepgen_kernels",
     library: Folder = DEFAULT,
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Ship a library: for C and C++ (--c DIR), or as a Python package that needs no compiler (--wheel DIR)."""
     if (c is None) == (wheel is None):
-        raise BadInput("export needs one form", allowed="--c DIR or --wheel DIR")
+        raise BadInput("export needs an output format", allowed="--c DIR or --wheel DIR")
     opened = _there(library, trust)
     if wheel is not None:
         path, exported = write_wheel(opened, wheel, name)
@@ -232,7 +241,7 @@ def _chosen(choice: Choice) -> str:
 
 
 def _open(folder: Path, trust: bool = False) -> Library:
-    return library(folder, trust=trust)
+    return library(folder, create=True, trust=trust)
 
 
 def _there(folder: Path, trust: bool = False) -> Library:

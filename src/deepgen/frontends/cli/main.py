@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import deepgen
 from deepgen.frontends.cli.completion import OperatorCommand
@@ -27,44 +28,56 @@ from deepgen.vocabulary.registry import Registry
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-# Each with its place in this package, and what the list of commands says of it.
-_COMMANDS = {
-    "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
-    "resume": ("tune:resume", "Resume a study."),
-    "top": ("show:top", "Show the fastest configs of a study."),
-    "show": (
-        "show:show",
-        "Show a study's result, or a trial, its source, its assembly or its schedule; or what a file would tune.",
-    ),
-    "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
-    "judge": (
-        "judge:judge",
-        "Judge one kernel as a winner is: all that it must be right on, and its properties.",
-    ),
-    "report": ("report:report", "Write a report: one page that needs nothing else."),
-    "analyze": ("analyze:analyze", "Find what explains the time: counted events, facts of the build, knobs."),
-    "count": ("analyze:count", "Count hardware events of a study's best kernels."),
-    "bench": (
-        "bench:bench",
-        "Time a model in eager torch and compiled, each with and without a library's kernels, in turns.",
-    ),
-    "export": ("export:export", "Write the best configs in another format, or all trials as a table or T4."),
-    "import": ("export:import_results", "Read a result file of the older tool, or make a study of a recording."),
-    "replay": (
-        "replay:replay",
-        "Score a strategy on a recorded space: best possible time / best time found within the budget.",
-    ),
-    "status": ("status:status", "Show the state of studies: running or not, trials, best so far."),
-    "stop": ("status:stop", "Stop a running study and every process it started."),
-    "serve": ("serve:serve", "Show studies in the browser while they run."),
-    "space": ("space:space", "Count and describe the space of an operator on a target, or of a file."),
-    "build": ("build:build", "Build one kernel without measuring it. Needs no device."),
-    "doctor": ("doctor:doctor", "Show what this machine has, what is missing, and how to get it."),
-    "allow": ("doctor:allow", "Let the programs run that a project's deepgen.toml names, until the file changes."),
-    "clean": ("status:clean", "Free disk space: build cache, leftovers of killed runs, or studies."),
-    "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
-    "library": ("library:app", "Keep winners in a library, and ship them."),
+# By what they are for; each with its place in this package, and what the list of commands says of it.
+_GROUPS = {
+    "Tune": {
+        "tune": ("tune:tune", "Find the fastest kernel. Run the same command again to resume."),
+        "resume": ("tune:resume", "Resume a study."),
+        "retest": ("tune:retest", "Repeat the final comparison of a study's best kernels."),
+        "judge": (
+            "judge:judge",
+            "Verify one kernel as thoroughly as a winner, and report its properties.",
+        ),
+        "build": ("build:build", "Build one kernel without measuring it. Needs no device."),
+        "space": ("space:space", "Count and describe the search space of an operator on a target, or of a file."),
+    },
+    "Look at results": {
+        "status": ("status:status", "Show the state of studies: running or not, trials, best so far."),
+        "top": ("show:top", "Show the fastest configs of a study."),
+        "show": (
+            "show:show",
+            "Show a study's result, or a trial's source, assembly or schedule; or what a file would tune.",
+        ),
+        "report": ("report:report", "Write a report: one self-contained HTML page."),
+        "serve": ("serve:serve", "Watch studies in the browser while they run."),
+        "analyze": ("analyze:analyze", "Find what explains the time: hardware counters, build statistics, knobs."),
+        "count": ("analyze:count", "Count hardware events of a study's best kernels."),
+        "stop": ("status:stop", "Stop a running study and every process it started."),
+    },
+    "Use and ship": {
+        "library": ("library:app", "Keep winners in a library, and ship them."),
+        "bundle": ("bundle:app", "Measure a study on another machine, without network or deepgen."),
+        "bench": (
+            "bench:bench",
+            "Time a model in eager and compiled torch, with and without a library's kernels, interleaved.",
+        ),
+        "export": ("export:export", "Write the best configs in another format, or all trials as a table or T4."),
+        "import": ("export:import_results", "Read another tuner's results, or make a study of a recording."),
+        "replay": (
+            "replay:replay",
+            "Score a strategy on a recorded space: best possible time / best time found within the budget.",
+        ),
+    },
+    "This machine": {
+        "doctor": ("doctor:doctor", "Show what this machine has, what is missing, and how to get it."),
+        "allow": (
+            "doctor:allow",
+            "Allow the programs that a project's deepgen.toml names to run, until the file changes.",
+        ),
+        "clean": ("status:clean", "Free disk space: build cache, leftovers of killed runs, studies."),
+    },
 }
+_COMMANDS = {name: command for commands in _GROUPS.values() for name, command in commands.items()}
 _OF_OPERATORS = ("tune", "space", "build", "judge")
 # Those of plug-ins: a group, or a function that is a command. They are looked for only when they may be meant.
 PLUGGED: Registry[typer.Typer | Callable[..., None]] = Registry("deepgen.commands", "command", {})
@@ -99,6 +112,22 @@ def root(
         print(context.get_help())
 
 
+class _InGroups(TyperGroup):
+    """Commands are listed by what they are for; those of plug-ins come last. Contexts and formatters are typer's."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        every = self.list_commands(ctx)
+        groups = {title: list(commands) for title, commands in _GROUPS.items()}
+        groups["From plug-ins"] = [name for name in every if name not in _COMMANDS]
+        width = max(map(len, every), default=0)
+        for title, names in groups.items():
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            if commands:
+                with formatter.section(title):
+                    room = formatter.width - 4 - width
+                    formatter.write_dl([(f"{name:{width}}", one.get_short_help_str(room)) for name, one in commands])
+
+
 def _app() -> typer.Typer:
     """The command line without commands, which inherit the names of the help option."""
     app = typer.Typer(
@@ -106,6 +135,7 @@ def _app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        cls=_InGroups,
     )
     app.callback(invoke_without_command=True)(root)
     return app
@@ -209,7 +239,7 @@ def _tell(error: Exception) -> int:
     try:
         details = f"details are in {_write_log(error)}"
     except OSError as refused:
-        details = f"details cannot be written: {refused.strerror}; see them with deepgen --debug"
+        details = f"no details could be written: {refused.strerror}; see them with deepgen --debug"
     _say(f"unexpected error, a bug in deepgen: {type(error).__name__}: {error} ({details})")
     return 1
 
@@ -218,7 +248,7 @@ def _without_a_name(error: OSError) -> str:
     try:
         Path.cwd()
     except FileNotFoundError:
-        return "the current folder was deleted; go to another one"
+        return "the current folder was deleted; change to another one"
     return str(error.strerror)
 
 

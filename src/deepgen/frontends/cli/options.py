@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 import typer
 
 from deepgen.frontends.cli import completion
+from deepgen.vocabulary.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -28,7 +29,7 @@ StudyName = Annotated[
     str,
     typer.Argument(
         metavar="STUDY",
-        help="A study's folder, a folder that contains one study, or a study's name.",
+        help="A study's folder, name or unique prefix, or `last`; or a folder that contains one study.",
         show_default=False,
     ),
 ]
@@ -37,6 +38,16 @@ Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background; keeps running when the terminal closes.")
 ]
 Trust = Annotated[bool, typer.Option("--trust", help="Run code and binaries that this user's deepgen did not write.")]
+
+
+def seconds_of(text: str) -> float:
+    """Of 20, 20s, 1.5s, 5m or 1h30m."""
+    from deepgen.tuning.progress import seconds_of as parsed
+
+    try:
+        return parsed(text)
+    except BadInput as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,7 @@ class OptionSpec:
     value: Callable[[Any], Any] | None = None  # that field's value of the option's
     key: str = ""  # in a config file
     allowed: str = ""  # for that key, in words
+    parse: Callable[[str], Any] | None = None  # of the option's text, where the type alone does not say how
 
     @cached_property
     def long(self) -> str:
@@ -69,8 +81,9 @@ class OptionSpec:
         option = typer.Option(
             self.long,
             help=self.help,
-            min=self.least,
+            min=None if self.parse else self.least,
             max=self.most,
+            parser=self.parse,
             metavar=self.metavar,
             autocompletion=self.complete,
             show_default=self.kind is bool or self.default is not None,
@@ -90,11 +103,12 @@ _DECLARED = (
     ),
     OptionSpec("layout", str, "Memory layout of the tensors; same as layout=..."),
     OptionSpec(
-        "epilogue", str, "What is done with the result, such as bias,relu; same as epilogue=...", metavar="STEP,..."
+        "epilogue", str, "Operations on the result, such as bias,relu; same as epilogue=...", metavar="STEP,..."
     ),
     OptionSpec(
-        "fast_sums", bool, "Allow accumulation in less than f32 precision; same as fast_sums=true."
+        "fast_sums", bool, "Allow accumulation below f32 precision; same as fast_sums=true."
     ),
+    OptionSpec("causal", bool, "Causal attention: a query sees no later keys; same as causal=true."),
     OptionSpec(
         "also", str, "Another shape for the same kernel: the parameters that differ, such as M=64. Repeatable. Kernels "
         "are ranked by the geometric mean of their times.", metavar="NAME=VALUE...", repeated=True,
@@ -104,7 +118,7 @@ _DECLARED = (
         key="target", allowed="the name of a target, such as x86:native",
     ),
     OptionSpec(
-        "host", str, "With a target of boards, such as riscv:k1: the one that runs kernels, over SSH. [qemu here]",
+        "host", str, "For board targets, such as riscv:k1: the board that runs kernels, over SSH. [local qemu]",
         metavar="USER@HOST[:PORT]",
     ),
     OptionSpec(
@@ -116,14 +130,14 @@ _DECLARED = (
         key="threads", allowed="an integer of at least 1",
     ),
     OptionSpec("one_kernel", bool, key="one_kernel", allowed="true or false"),
-    OptionSpec("knobs", dict, key="knobs", allowed="a table: each knob with the values it may take"),
+    OptionSpec("knobs", dict, key="knobs", allowed="a table of knobs with the values each may take"),
     OptionSpec(
         "trials", int, "How many configs to try. [200]", least=1,
         key="budget.trials", allowed="must be an integer of at least 1",
     ),
     OptionSpec(
-        "time_budget", float, "Maximum seconds in total, finals included. [no limit]", least=0.001,
-        key="budget.time", allowed="seconds, a number above 0",
+        "time_budget", float, "Maximum time in total, finals included: 20 or 20s, 5m, 1h30m. [no limit]", least=0.001,
+        key="budget.time", allowed="a positive number of seconds", parse=seconds_of, metavar="TIME",
     ),
     OptionSpec("jobs", int, "Parallel builds. [one per core]", least=1),
     OptionSpec("engine", str, "Where to build and measure: local, or ray for a Ray cluster.", default="local"),
@@ -131,7 +145,7 @@ _DECLARED = (
         "address", str, "With --engine ray: HOST:PORT, or auto for this machine's cluster. [start one here]"
     ),
     OptionSpec(
-        "seed", int, "Random seed of inputs and search. [0]", least=0, key="seed", allowed="a whole number from 0 up"
+        "seed", int, "Random seed of inputs and search. [0]", least=0, key="seed", allowed="an integer of at least 0"
     ),
     OptionSpec(
         "strategy", str, "Search strategy. [model]", complete=completion.strategies,
@@ -157,7 +171,7 @@ _DECLARED = (
     ),
     OptionSpec("patience", int, "Stop after this many trials without improvement.", least=1),
     OptionSpec(
-        "space_strategy", int, "For an older tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
+        "space_strategy", int, "For a legacy tuning config: 0 enumerates and filters, 1 prunes while enumerating. [1]",
         least=0, most=1,
     ),
     OptionSpec(
@@ -165,27 +179,28 @@ _DECLARED = (
         key="keep_top", allowed="must be an integer of at least 1",
     ),
     OptionSpec(
-        "counters", str, "Count these events of every right kernel, in runs of their own. [none]",
+        "counters", str, "Hardware events to count for every correct kernel, in separate runs. [none]",
         metavar="default|EVENT,...", key="counters",
     ),
     OptionSpec(
-        "baseline", str, "Compare with this implementation; repeatable. [all that can run]", metavar="NAME",
+        "baseline", str, "Compare with this implementation; repeatable. [all available]", metavar="NAME",
         complete=completion.baselines, repeated=True, field="baselines",
     ),
     OptionSpec(
         "library", Path,
-        "Add the winners to this library. [deepgen-library where what is tuned was recorded, else none]", metavar="DIR",
+        "Add the winners to this library. [deepgen-library for recorded models, else none]", metavar="DIR",
     ),
-    OptionSpec("noisy", bool, "With a library: add winners that were timed on a busy machine, too."),
-    OptionSpec("out", Path, "The folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
-    OptionSpec("warm", bool, "Measure with warm caches instead of cold ones."),
-    OptionSpec("strict_floats", bool, "Kernels must keep NaN, infinities and denormal numbers as the reference does."),
+    OptionSpec("noisy", bool, "With a library: also add winners that were timed on a busy machine."),
+    OptionSpec("out", Path, "Folder for studies. [deepgen-studies]", key="out", allowed="a folder"),
+    OptionSpec("warm", bool, "Measure with warm caches instead of cold."),
+    OptionSpec("strict_floats", bool, "Kernels must handle NaN, infinities and denormals as the reference does."),
 )  # fmt: skip
 OPTIONS = {option.name: option for option in _DECLARED}
 OPTIONS["one_family"] = OptionSpec(
-    "family", str, "The family of kernels. [the fastest there, as measured]", complete=completion.families
+    "family", str, "Kernel family. [the fastest for the target, as measured]", complete=completion.families
 )
-OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums")  # options that say what a word of that name may say, too
+# Options that say what a word of that name may say, too.
+OF_OPERATOR = ("dtype", "layout", "epilogue", "fast_sums", "causal")
 # What the command line, a config file or an earlier run may say of a request, under the names that Request gives them.
 OF_A_RUN = (
     "trials", "time_budget", "seed", "strategy", "options", "transfer", "learn_from", "second_look", "target_speedup",

@@ -22,7 +22,7 @@ RecordingFile = Annotated[
         metavar="RECORDED", help="A recorded space (JSON, gzip or not), or a study's folder.", show_default=False
     ),
 ]
-Strategy = Annotated[str, typer.Option("--strategy", help="The strategy to try.")]
+Strategy = Annotated[str, typer.Option("--strategy", help="Strategy to score.")]
 Budget = Annotated[int, typer.Option("--budget", min=1, help="Evaluations per run, including failed configs.")]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Number of runs, with seeds 0, 1, 2 ...")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Configs requested at a time.")]
@@ -68,7 +68,7 @@ def replay(
         return
     low, high = interval(scores)
     labelled("space", f"{space.name}: {space.space.count()} configs, best {space.best * 1e3:.4g} ms")
-    labelled("strategy", strategy + (f", having learned from {', '.join(p.name for p in history)}" if history else ""))
+    labelled("strategy", strategy + (f", after learning from {', '.join(p.name for p in history)}" if history else ""))
     labelled("score", f"{mean(scores):.4f} ({low:.4f} to {high:.4f}) after {budget} evaluations, {repeats} runs")
 
 

@@ -9,8 +9,8 @@ import typer
 
 from deepgen import settings
 from deepgen.frontends.cli import options, studies
+from deepgen.frontends.cli.build import assembly_of_trial
 from deepgen.frontends.cli.output import print_json, shown, write_text
-from deepgen.frontends.cli.toolchain import assembly_of_trial
 from deepgen.report import charts
 from deepgen.report.facts import Facts, facts_of, facts_of_several
 from deepgen.report.page import render
@@ -31,12 +31,12 @@ Names = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="The file to write. [report.html; Markdown: stdout]", show_default=False),
+    typer.Option("-o", "--output", help="Output file. [report.html; Markdown: stdout]", show_default=False),
 ]
 Png = Annotated[
-    Path | None, typer.Option("--png", metavar="DIR", help="Write the charts to this folder, too.", show_default=False)
+    Path | None, typer.Option("--png", metavar="DIR", help="Also write the charts to this folder.", show_default=False)
 ]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Markdown for a pull request instead of a page.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Write Markdown (for a pull request) instead of HTML.")]
 PAGE = "report.html"
 
 
@@ -48,7 +48,7 @@ def report(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a report: one page that needs nothing else."""
+    """Write a report: one self-contained HTML page."""
     if as_markdown and as_json and output is None:
         raise BadInput("Markdown and JSON cannot both go to stdout", allowed="give -o FILE for the Markdown")
     if not as_markdown or png is not None:

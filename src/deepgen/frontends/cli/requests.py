@@ -18,7 +18,7 @@ from deepgen.report.view.text import note
 from deepgen.run.measure.base import Policy
 from deepgen.settings import Settings
 from deepgen.targets import Target
-from deepgen.tuning.request import Request, generator_of, narrow, on_threads
+from deepgen.tuning.request import Request, generator_of, narrow, on_threads, own_baselines
 from deepgen.tuning.work import RecordedWork
 from deepgen.vocabulary.errors import BadInput
 
@@ -91,7 +91,7 @@ def _baselines(study: Study) -> bool | list[Any]:
     named = study.budget().get("baselines", True)
     if isinstance(named, bool):
         return named
-    own = {one.name: one for one in study.own_baselines}  # type: ignore[attr-defined]
+    own = dict(zip(own_baselines(study.own_baselines), study.own_baselines, strict=True))
     return [own.get(name, name) for name in named]
 
 
@@ -99,7 +99,7 @@ def _from_file(
     file: TuningFile, arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, policy: Policy
 ) -> list[Request]:
     if len(arguments) > 1:
-        raise BadInput(f"{arguments[1]!r} follows a tuning config file", allowed="the file alone, with options")
+        raise BadInput(f"{arguments[1]!r} follows a tuning config file", allowed="give only the file and options")
     for name in (*OF_OPERATOR, "also"):
         if options.get(name):
             option = f"--{name.replace('_', '-')}"
@@ -140,7 +140,7 @@ def _from_work(
     chosen = {"out": settings.studies, **_chosen({}, options), **_named_baselines(options)}
     wanted = []
     for part in work.tunable():
-        assert isinstance(part.what, Operator), "the others are not tunable"
+        assert isinstance(part.what, Operator), "the other operators cannot be tuned"
         try:
             wanted += _placed([Request(operator=part.what, target=target, policy=policy, **chosen)], options)
             generator_of(wanted[-1])
@@ -148,7 +148,7 @@ def _from_work(
             wanted = [request for request in wanted if request.operator != part.what]
             note(f"not tuned: {part.what.describe()}, {work.share(part):.1%} of the time: {error}")
     if not wanted:
-        raise BadInput("no operator in it can be tuned", where=where, allowed="products, softmax, normalisations")
+        raise BadInput("none of its operators can be tuned", where=where, allowed="products, softmax, normalisations")
     return wanted
 
 
@@ -171,9 +171,7 @@ def _placed(wanted: list[Request], options: Mapping[str, Any]) -> list[Request]:
 def _by_family(request: Request, name: str) -> list[Request]:
     """The request with that family, or one for each that serves: a study has one space, and so one family."""
     if request.generator is not None:
-        raise BadInput(
-            f"--family {name} cannot be used here", allowed="a tuning config of the older tool has its own family"
-        )
+        raise BadInput(f"--family {name} cannot be used here", allowed="a legacy tuning config has its own family")
     if name == EVERY_FAMILY:
         served = generators.serving(request.operator, request.target)
     else:
@@ -184,7 +182,7 @@ def _by_family(request: Request, name: str) -> list[Request]:
 def _target(options: Mapping[str, Any], otherwise: str | None) -> Target:
     named, host = options.get("target"), options.get("host")
     if named == "":  # a variable of a script that was not set: not to be taken for the best device here
-        raise BadInput("--target is empty", allowed="a name such as x86:native, or leave the option out")
+        raise BadInput("--target is empty", allowed="give a name such as x86:native, or omit the option")
     target = targets.resolve(named or otherwise)
     return target if host is None else targets.on_host(target, host)
 
@@ -195,7 +193,7 @@ def _named_baselines(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _no_space_strategy(options: Mapping[str, Any]) -> None:
     if options.get("space_strategy") is not None:
-        raise BadInput("--space-strategy cannot be used here", allowed="it applies to tuning configs of the older tool")
+        raise BadInput("--space-strategy cannot be used here", allowed="it applies to legacy tuning configs")
 
 
 def _chosen(otherwise: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

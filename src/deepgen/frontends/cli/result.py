@@ -10,6 +10,7 @@ from deepgen.frontends.cli.output import config_text, labelled, paragraph, shown
 from deepgen.operators import Operator
 from deepgen.report.words import TOO_NOISY, compared, gained, outdone, without_advice
 from deepgen.tuning import Study
+from deepgen.tuning.progress import PARTS, SEARCH, phases_text
 from deepgen.tuning.study.text import as_perf_stats, bound_text, lost_baselines, rate_text, seconds_text
 from deepgen.vocabulary.errors import DeepgenError
 
@@ -24,7 +25,7 @@ def print_result(study: Study) -> None:
         paragraph(outdone(faster))
     paragraph(f"{study.describe()} on {study.target.shown}")
     if winner is None:
-        labelled("winner", "none: no kernel gave a correct result")
+        labelled("winner", "none: no kernel computed a correct result")
     else:
         labelled("winner", f"{rate_text(winner)}, {seconds_text(winner['seconds'])}{bound_text(winner)}")
         searched = f"; {seconds_text(winner['trial_seconds'])} in the search" if winner["over_default"] else ""
@@ -47,13 +48,15 @@ def print_result(study: Study) -> None:
         labelled("" if number else "shapes", f"{row['operator']}: {seconds_text(row['seconds'])}{others}")
     counts = ", ".join(f"{n} {verdict}" for verdict, n in trials.items())
     labelled("trials", f"{sum(trials.values())}: {counts}")
-    spent = {part: seconds for part, seconds in summary["time"].items() if part != "total" and seconds >= 0.05}
-    if spent:
-        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in spent.items())
-        labelled("time", f"{summary['time']['total']:.1f} s: {parts}")
+    spent = summary["time"]  # of studies of before, there are no phases
+    if parts := phases_text(spent.get("phases") or {part: spent[part] for part in PARTS}):
+        labelled("time", f"{spent['total']:.1f} s: {parts}")
+        builds, search = spent["building"], (spent.get("phases") or {}).get(SEARCH, 0.0)
+        if search and builds >= 0.05:
+            labelled("", f"{min(1.0, builds / search):.0%} of the search waited for builds")
     waited = summary["waited"]
     if waited is not None and waited["by"] is not None and waited["disturbed"] is None:
-        labelled("waited", f"{waited['seconds']:.0f} s for a calm machine: {waited['by']}")
+        labelled("waited", f"{waited['seconds']:.0f} s for a quiet machine: {waited['by']}")
     _print_doubts(summary["doubts"])
     labelled("study", shown(study.folder))
     if winner is not None and study.target.computes:
@@ -84,7 +87,7 @@ def print_ranking(studies: Sequence[Study]) -> None:
             winners = [study for study in rivals if study.summary()["winner"] is not None]
             ahead = [study for study in winners if study.best().kernel.plan.prepare]
             _print_winners(f"{operator}: families, the fastest first", [s for s in winners if s not in ahead])
-            _print_winners("Not comparable with these: constant inputs are packed before the timed calls", ahead)
+            _print_winners("Not comparable with the above: constant inputs are packed before the timed calls", ahead)
 
 
 def network(studies: Sequence[Study], counts: Mapping[Operator, int]) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def print_network(sums: Mapping[str, Any]) -> None:
     """What a file's layers take together."""
     paragraph(f"network of {sums['layers']} layers, {sums['calls']} calls")
     if sums["tuned"] < sums["layers"]:
-        labelled("winners", f"of {sums['tuned']} of {sums['layers']} layers, so there is no sum")
+        labelled("winners", f"of {sums['tuned']} of {sums['layers']} layers, so no total")
         return
     labelled("winners", f"{seconds_text(sums['seconds'])} in all")
     for number, (name, seconds) in enumerate(sums["baselines"].items()):

@@ -16,13 +16,16 @@ Studies = Annotated[
         show_default=False,
     ),
 ]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for any that is free.")]
-Address = Annotated[str, typer.Option("--host", help="Address to listen on; any other than this can be reached.")]
-ReadOnly = Annotated[bool, typer.Option("--read-only", help="Show only: nobody can stop a study.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")]
+Address = Annotated[
+    str,
+    typer.Option("--host", help="Address to listen on; others than the default may be reachable from other machines."),
+]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Read-only: studies cannot be stopped from the page.")]
 
 
 def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1", read_only: ReadOnly = False) -> None:
-    """Show studies in the browser while they run."""
+    """Watch studies in the browser while they run."""
     import os
 
     from deepgen import settings
@@ -47,13 +50,13 @@ def serve(studies: Studies = None, port: Port = PORT, host: Address = "127.0.0.1
         if not rules.loopback:
             what = "see" if read_only else "see and stop"
             note(
-                f"deepgen: {host} can be reached from other machines: whoever has this address can {what} these "
-                "studies, and nothing is encrypted"
+                f"deepgen: {host} is reachable from other machines: anyone with this URL can {what} these studies, "
+                "and traffic is not encrypted"
             )
         stops = None if read_only else stop
         url = server.address(listening, host, rules)
         os.nice(5)  # what is measured goes first
-        server.serve(root, stops, rules, listening, lambda: print(f"{url}\nCtrl-C ends it", flush=True))
+        server.serve(root, stops, rules, listening, lambda: print(f"{url}\nPress Ctrl-C to stop", flush=True))
 
 
 def _check_libraries() -> None:
@@ -64,7 +67,7 @@ def _check_libraries() -> None:
 
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
-            raise Missing(name, blocks="pages are served with it", remedy=install_extra("view"))
+            raise Missing(name, blocks="the live view", remedy=install_extra("view"))
     charts.check_libraries()
 
 
@@ -78,5 +81,5 @@ def stop(folder: Path) -> str:
     if runs is not None:
         return runs.stop(folder)
     _, ended = end_study(folder)
-    how = "stopped" if ended.by_itself else "it did not end in time and was killed"
+    how = "stopped" if ended.by_itself else "it did not stop in time and was killed"
     return f"{how}. Resume it with: deepgen resume {shown(folder)}"

@@ -125,13 +125,13 @@ def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None
     parts = divided([job.gain for job in jobs], budget, least)
     planned = [(job, seconds) for job, seconds in zip(jobs, parts, strict=True) if seconds]
     out += [job for job, seconds in zip(jobs, parts, strict=True) if not seconds]
-    _say_left_out(out, "as too little may be gained by it")
+    _say_left_out(out, "too little to gain")
     begun = False
     while planned:
         left, total = max(0.001, clock.left), sum(seconds for _, seconds in planned)
         # Those before may have taken longer than they should have. One is tuned in any case.
         if (begun or len(planned) > 1) and left * planned[-1][1] < least * total:
-            _say_left_out([planned.pop()[0]], "as too little of the time is left for it")
+            _say_left_out([planned.pop()[0]], "too little time left")
             continue
         begun, (job, seconds) = True, planned.pop(0)  # the first may gain most
         yield replace(job, request=replace(job.request, time_budget=left * seconds / total))
@@ -139,7 +139,7 @@ def divided_among(jobs: Sequence[TuningJob], least: float, started: float | None
 
 def _say_left_out(jobs: Sequence[TuningJob], why: str) -> None:
     for job in jobs:
-        note(f"left out, {why}: {job.request.operator.describe()}")
+        note(f"skipped ({why}): {job.request.operator.describe()}")
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def offering(command: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Elsewhere as error:
-        remedy = f"Pack them for a host that has one: {command()}"
+        remedy = f"Pack the kernels for a host that has one: {command()}"
         raise Missing(error.what, blocks=error.blocks, remedy=remedy) from error
 
 
@@ -162,7 +162,7 @@ def _tune(job: TuningJob, on: Engine, stop: Stop, *, as_json: bool, started: flo
 
 
 def write_older_results(study: Study) -> None:
-    """For a study of the older tool's configs, its kind of result file beside the journal: results_card0.json."""
+    """For a study of the legacy configs, its kind of result file beside the journal: results_card0.json."""
     if getattr(study.generator, "results_file", False) and study.finals() is not None:
         write_results(study, study.folder / "results", count=study.budget().get("keep_top", 8))
 
@@ -201,7 +201,7 @@ def filling(
         return []
     from deepgen.libraries import library
 
-    filled = library(folder or LIBRARY)
+    filled = library(folder or LIBRARY, create=True)
 
     def add(study: Study) -> None:
         try:

@@ -38,15 +38,22 @@ Number = Annotated[int | None, typer.Option("--trial", min=0, help="Trial number
 WantSource = Annotated[bool, typer.Option("--source", help="Print the kernel's source.")]
 Output = Annotated[
     Path | None,
-    typer.Option("-o", "--output", help="With --source: write the files to this folder.", show_default=False),
+    typer.Option("-o", "--output", help="With --source: write the source files to this folder.", show_default=False),
 ]
 WantAssembly = Annotated[bool, typer.Option("--asm", help="Print the kernel's assembly.")]
-WantSchedule = Annotated[bool, typer.Option("--schedule", help="Print the steps of a rule-made kernel, and its loops.")]
-WantRules = Annotated[bool, typer.Option("--rules", help="Print what each schedule rule answered, and why.")]
-WantPasses = Annotated[bool, typer.Option("--passes", help="Print a rule-made kernel's loops after each pass.")]
-WantCost = Annotated[bool, typer.Option("--cost", help="Print what a kernel's time should come from.")]
+WantSchedule = Annotated[
+    bool, typer.Option("--schedule", help="Print the schedule steps and the loops of a kernel made by rules.")
+]
+WantRules = Annotated[bool, typer.Option("--rules", help="Print each schedule rule's answer, and why.")]
+WantPasses = Annotated[
+    bool, typer.Option("--passes", help="Print the loops after each pass, for a kernel made by rules.")
+]
+WantCost = Annotated[bool, typer.Option("--cost", help="Print the cost model's breakdown of a kernel's time.")]
 WantCheck = Annotated[
-    bool, typer.Option("--check-passes", help="Interpret a rule-made kernel's loops after each pass, on small sizes.")
+    bool,
+    typer.Option(
+        "--check-passes", help="Check each pass by interpreting the loops on small sizes, for a kernel made by rules."
+    ),
 ]
 
 _OF_RULES = ("--rules", "--check-passes")
@@ -66,9 +73,9 @@ def show(
     trust: options.Trust = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show a study's result, or a trial, its source, its assembly or its schedule; or what a file would tune."""
+    """Show a study's result, or a trial's source, assembly or schedule; or what a file would tune."""
     # Here: `top` does without.
-    from deepgen.frontends.cli.toolchain import assembly_of_trial
+    from deepgen.frontends.cli.build import assembly_of_trial
 
     if output is not None and not source:
         raise BadInput(f"-o {output} is given", allowed="with --source")
@@ -105,7 +112,7 @@ def show(
     if rules:
         print_rules(f"trial {chosen.id}", answers)
     if expected:
-        _print_cost(f"trial {chosen.id}: what its time should come from", expected)
+        _print_cost(f"trial {chosen.id}: predicted breakdown of its time", expected)
     texts |= {"check": _check_text(checked)} if checked else {}
     if texts:
         text = "\n".join(texts.values())
@@ -119,7 +126,7 @@ def _source(
     study: Study, trial: Trial, current: settings.Settings, output: Path | None, *, as_json: bool
 ) -> tuple[dict[str, str], str]:
     """A kernel's files, and what is printed of them."""
-    from deepgen.frontends.cli.toolchain import build_files, write_sources
+    from deepgen.frontends.cli.build import build_files, write_sources
 
     kernel = study.kernel(trial)
     more = build_files(kernel, study.target, current)
@@ -166,8 +173,8 @@ def _scheduled(study: Study, trial: Trial, option: str) -> tuple[Scheduled, dict
     family, config = member_of(study.generator, trial.config)
     if not isinstance(family, Scheduled) or (option in _OF_RULES and not isinstance(family, AsksRules)):
         by = "rules" if option in _OF_RULES else "schedules"
-        what = f"{option} is given, and kernels of {family.name} are not made by {by}"
-        raise BadInput(what, allowed="for kernels of the family rules")
+        what = f"{option} cannot be used: kernels of family {family.name} are not made by {by}"
+        raise BadInput(what, allowed="only kernels of family rules are")
     return family, config
 
 
@@ -178,7 +185,9 @@ def _expected(study: Study, trial: Trial) -> dict[str, Any]:
     family, config = member_of(study.generator, trial.config)
     cost = cost_of(family, study.operator, study.target, config)
     if cost is None:
-        raise BadInput(f"--cost is given, and {family.name} has no estimate", allowed="for families that have one")
+        raise BadInput(
+            f"--cost cannot be used: family {family.name} has no cost model", allowed="choose a family that has one"
+        )
     phases = [{**asdict(phase), "seconds": phase.seconds} for phase in cost.phases]
     return {"family": family.name, "phases": phases, "seconds": cost.seconds, "measured": trial.seconds}
 
@@ -193,7 +202,7 @@ def _print_cost(title: str, cost: dict[str, Any]) -> None:
     rows.append(("measured", "", "", seconds_text(cost["measured"])))
     table(title, ("phase", "part", "amount", "time"), rows, right=("amount", "time"))
     if any(len(phase["beside"]) > 1 for phase in cost["phases"]):
-        paragraph("Parts of a phase are done beside each other: the longest hides most of the others.")
+        paragraph("The parts of a phase overlap: the longest hides most of the others.")
 
 
 def _facts(study: Study, trial: Trial) -> dict[str, Any]:
@@ -223,7 +232,7 @@ def _print_trial(facts: dict[str, Any]) -> None:
         spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(facts['samples'])} runs"
         labelled("time", f"{seconds_text(facts['seconds'])}, {rate_text(facts)} as one trial ({spread})")
         if facts["finals"] is not None:
-            labelled("finals", f"{seconds_text(facts['finals'])}, timed beside the other finalists")
+            labelled("finals", f"{seconds_text(facts['finals'])}, timed alongside the other finalists")
     conditions = dict(facts["conditions"])
     missing = conditions.pop("not_counted", {})
     if facts["counters"]:
@@ -235,8 +244,8 @@ def _print_trial(facts: dict[str, Any]) -> None:
             labelled(label, facts_text(values))
 
 
-Count = Annotated[int, typer.Option("--count", "-k", min=1, help="How many to show.")]
-Save = Annotated[Path | None, typer.Option("--save", help="Write them to this JSON file too.", show_default=False)]
+Count = Annotated[int, typer.Option("--count", "-k", min=1, help="Number of configs to show.")]
+Save = Annotated[Path | None, typer.Option("--save", help="Also write them to this JSON file.", show_default=False)]
 
 
 def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json: options.AsJson = False) -> None:
@@ -257,18 +266,21 @@ def top(study: options.StudyName, count: Count = 10, save: Save = None, as_json:
         return
     if not rows:
         raise DeepgenError(f"{opened.folder} has no correct kernel yet")
+    first = rows[0]["config"]
     table(
         f"{opened.describe()} on {opened.target.shown}",
-        ("trial", "in search", "in finals", "rate", "config"),
+        ("trial", "time", "timed in", "rate", "config"),
         [
             (
                 str(row["trial"]),
-                seconds_text(row["seconds"]),
-                seconds_text((row["finals"] or {}).get("seconds")),
+                seconds_text((row["finals"] or row)["seconds"]),
+                "finals" if row["finals"] else "search",
                 rate_text(row["finals"] or row),
-                config_text(row["config"]),
+                config_text({k: v for k, v in row["config"].items() if row is rows[0] or v != first.get(k)}),
             )
             for row in rows
         ],
-        right=("trial", "in search", "in finals", "rate"),
+        right=("trial", "time", "rate"),
     )
+    if len(rows) > 1:
+        paragraph("Configs after the first list only the knobs that differ from it.")

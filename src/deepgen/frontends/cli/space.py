@@ -22,7 +22,7 @@ Words = Annotated[
     list[str],
     typer.Argument(
         metavar="OPERATOR NAME=VALUE... | show FILE",
-        help="An operator, such as gemm MNK=1024, or `show FILE` for a space file, T1 file or older tuning config.",
+        help="An operator, such as gemm MNK=1024, or `show FILE` for a space file, T1 file or legacy tuning config.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -32,7 +32,7 @@ Output = Annotated[
 ]
 SpaceStrategy = Annotated[
     int,
-    typer.Option("--space-strategy", min=0, max=1, help="How to read an older tuning config: 0 or 1, as for `tune`."),
+    typer.Option("--space-strategy", min=0, max=1, help="How to read a legacy tuning config: 0 or 1, as for `tune`."),
 ]
 Why = Annotated[
     bool,
@@ -46,9 +46,9 @@ Removed = Annotated[
     bool,
     typer.Option("--removed", help="Count the points that each requirement removes; takes seconds in large spaces."),
 ]
-SampleSize = Annotated[int, typer.Option("--sample", min=0, help="How many example configs to show.")]
+SampleSize = Annotated[int, typer.Option("--sample", min=0, help="Number of example configs to show.")]
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of the examples.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed for the examples.")]
 
 
 @options.taking(*options.OF_OPERATOR, "target", "one_family", "threads", after="output")
@@ -63,7 +63,7 @@ def space(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Count and describe the space of an operator on a target, or of a file."""
+    """Count and describe the search space of an operator on a target, or of a file."""
     from deepgen.frontends.cli.output import print_json
 
     import_numpy()
@@ -104,7 +104,7 @@ def _tell_why(words: list[str], values: Mapping[str, Any], *, as_json: bool) -> 
     if as_json:
         print_json({"operator": operator.to_json(), "target": where.name, "refused": answers})
         return
-    rows = [[name, reason or "serves it"] for name, reason in answers.items()]
+    rows = [[name, reason or "supports it"] for name, reason in answers.items()]
     table(f"Families for {operator.describe()} on {where.name}", ["family", "answer"], rows)
 
 
@@ -142,7 +142,7 @@ def _save(described: Space, path: Path) -> str:
     with suppress(BadInput):
         held = foreign.read_json(path)
         if isinstance(held, dict) and held.get("fingerprint") == described.fingerprint():
-            return f"{path} (used again: it holds this space already)"
+            return f"{path} (reused: it already holds this space)"
     write_text(path, json.dumps(described.to_json(), indent=1) + "\n")
     return str(path)
 
@@ -192,7 +192,7 @@ def _print(described: Space, about: dict[str, Any]) -> None:
     if about["uniform"] and not about["exact"]:
         paragraph("Too large to count: the number is an estimate.")
     if not about["uniform"]:
-        paragraph("Too large to count: a solver finds its configs, but not uniformly.")
+        paragraph("Too large to count: a solver samples configs, but not uniformly.")
     if about["empty_because"]:
         paragraph("No config satisfies: " + "; ".join(about["empty_because"]))
     shown = {k["name"] for k in several}
@@ -211,7 +211,7 @@ def _print_requirements(requirements: list[dict[str, Any]]) -> None:
         table("Requirements", ["requirement"], [[r["name"]] for r in requirements])
         return
     table(
-        "Requirements, and the points that each removes: alone, and of what the others leave",
+        "Requirements, and the points each removes: alone, and of those the others keep",
         ["alone", "of the rest", "requirement"],
         [[_number(r["removes_alone"]), _number(r["removes_of_the_rest"]), r["name"]] for r in requirements],
         right=["alone", "of the rest"],

@@ -64,7 +64,9 @@ def _print_status(row: dict[str, Any], width: int) -> None:
 
 
 GRACE = 15.0  # seconds
-Grace = Annotated[float, typer.Option("--grace", min=0.0, help="Seconds to wait for a clean stop before killing it.")]
+Grace = Annotated[
+    float, typer.Option("--grace", min=0.0, help="Seconds to wait for a clean stop before killing the study.")
+]
 
 
 def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson = False) -> None:
@@ -74,7 +76,7 @@ def stop(study: options.StudyName, grace: Grace = GRACE, as_json: options.AsJson
     if as_json:
         print_json({"study": str(folder), "pid": pid, "clean": ended.by_itself, "killed": ended.killed})
         return
-    how = "stopped" if ended.by_itself else f"did not end within {grace:g} s and was killed"
+    how = "stopped" if ended.by_itself else f"did not stop within {grace:g} s and was killed"
     print(f"{shown(folder)}: {how}")
     print(f"resume   deepgen resume {shown(folder)}")
 
@@ -110,7 +112,7 @@ def clean(
     yes: Yes = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Free disk space: build cache, leftovers of killed runs, or studies."""
+    """Free disk space: build cache, leftovers of killed runs, studies."""
     current = settings.load()
     items = _items(names or [], cache, studies, current)
     if yes:

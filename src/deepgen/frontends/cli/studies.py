@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from deepgen.tuning import Study
 
 
+LAST = "last"  # the study that was written to last
+
+
 def is_study(folder: Path) -> bool:
     return os.path.isfile(f"{folder}/{JOURNAL}")  # noqa: PTH113  a thousand studies are looked at
 
@@ -37,6 +40,14 @@ def find(word: str, settings: Settings) -> Path:
     if inside:
         raise BadInput(f"{word} contains {len(inside)} studies", allowed="name one: " + _listed(inside))
     here = studies_in(settings.studies)
+    if word == LAST and here:
+        return max(here, key=lambda folder: (folder / JOURNAL).stat().st_mtime)
+    begun = [folder for folder in here if word and folder.name.startswith(word)]
+    if len(begun) == 1:
+        return begun[0]
+    if begun:
+        what = f"{len(begun)} studies in {shown(settings.studies)} begin with {word!r}"
+        raise BadInput(what, allowed="name one: " + _listed(begun))
     where = (
         f"studies in {shown(settings.studies)}: {_listed(here)}" if here else f"no studies in {shown(settings.studies)}"
     )

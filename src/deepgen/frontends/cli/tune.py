@@ -20,8 +20,8 @@ Words = Annotated[
     typer.Argument(
         metavar="OPERATOR NAME=VALUE... | FILE",
         help="For example: gemm M=1024 N=2048 K=3072, gemm MN=1024 K=2048, or gemm MNK=4096. t=500 sets --trials, O=0 "
-        "detaches. Or a tuning config file: my.toml or my.json, including those of the older tool, or what "
-        "deepgen.torch.record wrote.",
+        "detaches. Or a file: kernels of your own or expressions (my.py, my.py:NAME), a tuning config (my.toml, "
+        "my.json), or what deepgen.torch.record wrote.",
         show_default=False,
         autocompletion=completion.operators,
     ),
@@ -29,10 +29,10 @@ Words = Annotated[
 
 
 @options.taking(
-    "dtype", "layout", "epilogue", "fast_sums", "also", "target", "host", "family", "threads", "trials", "time_budget",
-    "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from", "no_second_look",
-    "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library", "noisy", "out",
-    "warm", "strict_floats", after="words",
+    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "target", "host", "family", "threads", "trials",
+    "time_budget", "jobs", "engine", "address", "seed", "strategy", "start_from", "no_transfer", "learn_from",
+    "no_second_look", "target_speedup", "patience", "space_strategy", "keep_top", "counters", "baseline", "library",
+    "noisy", "out", "warm", "strict_floats", after="words",
 )  # fmt: skip
 def tune(
     context: typer.Context, words: Words, detach: options.Detach = False, as_json: options.AsJson = False, **values: Any
@@ -101,7 +101,7 @@ def resume(
     if engine == "local":
         studies.check_machine(opened)
     if trials is not None and trials <= (done := len(opened.trials())):
-        note(f"{done} trials are done already: --trials {trials} adds none")
+        note(f"{done} trials are already done, so --trials {trials} adds none")
     job = session.TuningJob(requests.from_study(opened, options.requested(values), current), opened.folder)
     if detach:
         from deepgen.frontends.cli.processes import start
@@ -121,8 +121,8 @@ def _packing(words: list[str], values: Mapping[str, Any]) -> str:
     return bundle.command(words, values)
 
 
-Best = Annotated[int, typer.Option("--top", min=1, help="How many of the best configs.")]
-AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public call.")]
+Best = Annotated[int, typer.Option("--top", min=1, help="Number of best configs.")]
+AsCalled = Annotated[bool, typer.Option("--as-called", help="Time the loaded winner through its public API.")]
 
 
 def retest(

@@ -6,6 +6,7 @@ Letters before `=` share the value: `MN=1024 K=2048`. What can be said of an ope
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,9 @@ from deepgen.vocabulary.errors import BadInput
 if TYPE_CHECKING:
     from deepgen.kernels.own import OwnKernel
 
-# The short options, unless the operator has such a word: they are whole numbers.
+# The short options, unless the operator has such a word: they are integers.
 _SHORT = {
-    "t": Word("t", "the number of trials, from 1 up"),
+    "t": Word("t", "the number of trials, at least 1"),
     "O": Word("O", "O=0 detaches, O=65536 stays in the foreground", least=0),
 }
 
@@ -42,7 +43,7 @@ def parse(words: Sequence[str], held: OwnKernel | None = None, /, **options: Any
     `held` is the kernel of the file that the first word names, where that has been read.
     """
     if not words:
-        raise BadInput("no operator is given", allowed="one of " + ", ".join(OPERATORS.names()))
+        raise BadInput("no operator was given", allowed="one of " + ", ".join(OPERATORS.names()))
     named = held or _held_in(words[0])
     kind = OPERATORS.get(words[0]) if named is None else _kind_of(named)
     defined, fields = words_of(kind), _Fields(kind)
@@ -113,13 +114,22 @@ def _held_in(word: str) -> OwnKernel | ExpressionOperator | None:
     if colon and attribute not in candidates:
         what = f"{file} has no kernel or expression {attribute!r}"
         raise BadInput(what, allowed="one of " + (", ".join(candidates) or "none"))
-    if not colon and len(kernels) != 1:  # an expression is named: those that it reads are in the file too
+    if not colon and not kernels and len(last := _unread(expressions)) == 1:
+        colon, attribute = ":", last[0]
+    if not colon and len(kernels) != 1:
         what = f"{file} has {len(kernels) or 'no'} kernels"
         named = ", ".join(f"{file}:{name}" for name in candidates)
         raise BadInput(what, allowed=f"one of {named}" if candidates else "dg.kernel, or dg.compute")
     if not colon:
         return next(iter(kernels.values()))
     return kernels[attribute] if attribute in kernels else as_operator(expressions[attribute])
+
+
+def _unread(expressions: Mapping[str, Any]) -> list[str]:
+    """Those whose results no other one reads."""
+    whole = {name: as_operator(value).expression() for name, value in expressions.items()}
+    read = {stage.name for one in whole.values() for stage in one.stages if stage.name not in one.outputs}
+    return [name for name, one in whole.items() if read.isdisjoint(one.outputs)]
 
 
 def names_code(word: str) -> bool:
@@ -135,6 +145,11 @@ class _Fields:
         self._defined = words_of(kind)
         self._spelled = {name: word for word in self._defined.values() for name in (word.name, *word.aliases)}
         self._letters = {name: word for name, word in self._defined.items() if word.letter}
+        for names in (self._spelled, self._letters):  # in any case, where no other word is spelled so
+            folded = Counter(map(str.lower, names))
+            names |= {
+                other: w for n, w in [*names.items()] for other in (n.lower(), n.upper()) if folded[n.lower()] == 1
+            }
 
     def say(self, key: str, value: Any, read: Callable[[Word], Any]) -> None:
         """What `key=value` says; `read` gives the value for a word, or raises BadInput."""
@@ -147,7 +162,7 @@ class _Fields:
         """One word by its name, or one for each letter."""
         if key in self._spelled:
             return [self._spelled[key]]
-        if not key.isalpha() or len(key) > len(self._letters):
+        if not key.isalpha() or len(key) > sum(word.letter for word in self._defined.values()):
             raise BadInput(f"{key}={value}: {self.kind.name} has no parameter {key!r}", allowed=self._usage())
         for letter in key:
             if letter not in self._letters:

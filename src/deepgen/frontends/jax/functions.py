@@ -31,7 +31,7 @@ _PREFIX = "deepgen_"
 
 
 class JaxFunction:
-    """An operator in all shapes that its kernels serve, as a function on JAX's arrays; it can be traced."""
+    """An operator in all shapes that its kernels support, as a traceable function on JAX arrays."""
 
     def __init__(self, function: ExportedFunction, library: ctypes.CDLL, target: str) -> None:
         self.name = function.name.removeprefix(_PREFIX)
@@ -41,7 +41,7 @@ class JaxFunction:
         self._formats = {p.name: jax_dtype(signature.dtype_of(p)) for p in function.tensors}
 
     def __call__(self, *arrays: Any) -> Any:
-        """What the operator gives: an array, or several. Raises NotServed, also while it is traced."""
+        """Returns the operator's result: an array, or several. Raises NotServed, also while tracing."""
         if len(arrays) != len(self._read):
             names = ", ".join(param.name for param in self._read)
             raise BadInput(f"{self.name} is given {len(arrays)} arrays", allowed=names)
@@ -76,7 +76,7 @@ class JaxFunction:
                 able.append(entry.operator)
         untold = [name for name in self._function.sizes if len({one.sizes()[name] for one in able}) > 1]
         if untold:
-            what = f"{self.name}: kernels that differ in {', '.join(untold)} take arrays of these shapes"
+            what = f"{self.name}: several kernels take arrays of these shapes and differ in {', '.join(untold)}"
             raise NotServed(f"{what}; JAX cannot tell them apart")
         if able:
             return able[0]
@@ -120,9 +120,9 @@ class Functions(Mapping[str, JaxFunction]):
 
 
 def functions(library: Library | str | Path, *, trust: bool = False) -> Functions:
-    """The functions of a library, or of the library in a folder, that run on processors. They are compiled here.
+    """The functions of a library, or of the library in a folder, that run on CPUs. They are compiled by this call.
 
-    `trust` lets binaries run that somebody else's deepgen put there.
+    `trust` allows binaries that were not written by this user's deepgen to run.
     """
     library = library if isinstance(library, Library) else opened(library, trust=trust)
     scratch = Scratch("jax")
@@ -151,7 +151,7 @@ def _built(exported: Exported, able: list[ExportedFunction]) -> Path:
     """The shared library of the handlers, linked with the functions that they call."""
     (exported.folder / "src" / "handlers.c").write_text(source(exported.name, able))
     compiler = toolchain_for(targets.resolve("cpu"), "c")
-    assert isinstance(compiler, CCompiler), "processors have C compilers"
+    assert isinstance(compiler, CCompiler), "CPUs have C compilers"
     library = exported.library.with_name("handlers.so")
     command = [*compiler.command, "-O2", "-std=gnu11", "-fPIC", "-shared", "-o", str(library), "src/handlers.c"]
     command += [
@@ -196,9 +196,9 @@ def unfit(function: ExportedFunction) -> str | None:
     if function.on_gpu:
         return "it runs on a GPU"
     if any(param.read and param.written for param in function.tensors):
-        return "it changes an array in place, which JAX has not"
+        return "it updates an array in place, which JAX does not support"
     missing = [name for name in function.sizes if not function.fixed and _dimension(function, name) is None]
-    return f"its arrays do not tell {missing[0]}" if missing else None
+    return f"{missing[0]} cannot be derived from its arrays" if missing else None
 
 
 def handler_name(function: ExportedFunction) -> str:

@@ -1,4 +1,4 @@
-"""Triton's own ways of tuning, with deepgen behind them."""
+"""Triton's own tuning interface, backed by deepgen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A call of a Triton kernel as an operator to tune: copies of its tensors, its numbers, and its configs.
 
-A call does not say which tensors a kernel writes. So each is taken as read and written, and what the kernel leaves in
-it must agree with what the first config left there.
+A call does not say which tensors a kernel writes. So each is treated as read and written, and its final content must
+agree with that of the first config.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _described(called: Called, knobs: Mapping[str, Sequence[Any]], requires: Seq
         else:
             arguments.append(_number(name, value, sizes))
     if all(argument.role == "input" for argument in arguments if isinstance(argument, TensorArgument)):
-        raise Undescribable("it has no tensor whose numbers can be compared")
+        raise Undescribable("it has no tensor whose values can be compared")
     if total > _MOST_BYTES:
         raise Undescribable(f"its tensors have {total >> 30} GB")
     import triton

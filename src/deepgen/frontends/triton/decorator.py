@@ -1,8 +1,8 @@
-"""`@deepgen.autotune`, which stands where `@triton.autotune` stood.
+"""`@deepgen.autotune`, a replacement for `@triton.autotune`.
 
 It is Triton's own autotuner in all but the measuring: configs are built and timed by deepgen, in a worker and on copies
-of the call's tensors, so that one that hangs, crashes or computes something else costs a verdict. What was found is
-kept on disk. Calls that deepgen cannot describe are timed by Triton in this process, with a warning.
+of the call's tensors, so that one that hangs, crashes or is wrong costs only a verdict. Results are
+stored on disk. Calls that deepgen cannot describe are timed by Triton in this process, with a warning.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def autotune(
 ) -> Callable[[Any], Any]:
     """Triton's decorator of the same name, with its arguments; `kernel[grid](...)` stays as it is.
 
-    Instead of `configs`, `space` gives knobs with their values (`tl.constexpr` parameters, num_warps, num_stages and
-    other options) and `requires` what they must satisfy, over knobs and the call's numbers; `trials` and `time_budget`
-    limit the search. The tensors of a call are copied: nothing is written to them but by the one launch that was asked
-    for, and so `restore_value` needs nothing. `pre_hook` and `reset_to_zero` are applied to the copies. `rep` is the
-    time in milliseconds that a config is timed for at most. A `do_bench` of your own measures in this process, as
-    Triton has it. Results are kept on disk, unless `cache_results` is False.
+    Instead of `configs`, `space` lists knobs with their values (`tl.constexpr` parameters, num_warps, num_stages and
+    other options) and `requires` lists constraints over knobs and the call's numbers; `trials` and `time_budget`
+    limit the search. The tensors of a call are copied, and only the requested launch writes to the originals, so
+    `restore_value` is not needed. `pre_hook` and `reset_to_zero` are applied to the copies. `rep` is the
+    maximum time in milliseconds spent timing a config. Your own `do_bench` measures in this process, as in Triton.
+    Results are stored on disk, unless `cache_results` is False.
     """
     if (configs is None) == (space is None):
         raise BadInput(
@@ -155,15 +155,23 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 def _target() -> str:
-    import torch
-
-    return "hip:native" if getattr(torch.version, "hip", None) else "cuda:native"
+    """What Triton's calls run on: a GPU, or the processor where its backend is the active one."""
+    backend = _active().get_current_target().backend
+    return f"{backend}:native" if backend in ("cuda", "hip") else "cpu"
 
 
 def _device() -> str:
+    if _target() == "cpu":
+        return str(_active().get_current_target().arch)
     import torch
 
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
+    return str(torch.cuda.get_device_name())
+
+
+def _active() -> Any:
+    from triton.runtime import driver
+
+    return driver.active
 
 
 @lru_cache(maxsize=1)

@@ -2,17 +2,23 @@
 
 include/NAME.h
 lib/libNAME.so, libNAME.so.1    the functions, which choose a kernel and call it
-lib/NAME/                       the kernels for processors, as they were measured
+lib/NAME/                       the CPU kernels, as they were measured
 lib/cmake/NAME/, lib/pkgconfig/ for find_package and pkg-config; the folder may be moved
 src/                            the sources of the shared library
 CMakeLists.txt                  builds it again, for another machine
+
+A wheel of it is a Python package that needs numpy, but neither deepgen nor a compiler.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -25,9 +31,14 @@ from deepgen.libraries.c.kernels import KernelText, kernel_text
 from deepgen.libraries.c.source import ABI_VERSION, header, source
 from deepgen.libraries.entry import Entry
 from deepgen.libraries.winners import Library
+from deepgen.operators import Operator
+from deepgen.space import parse
+from deepgen.space.expr import Expr
+from deepgen.targets import host
 from deepgen.toolchains import toolchain_for
 from deepgen.toolchains.compilers.c import CCompiler
-from deepgen.vocabulary import BadInput, DeepgenError, completed
+from deepgen.vocabulary import BadInput, DeepgenError, Json, JsonObject, completed
+from deepgen.vocabulary.dtypes import dtype
 
 NAME = "deepgen_kernels"
 _RUNTIME = ("runtime.h", "gpu.h")
@@ -47,7 +58,7 @@ class Exported:
 def export(library: Library, folder: Path, name: str = NAME) -> Exported:
     """Write the folder, which must be empty or missing; it is there when all of it is."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise BadInput(f"the name is {name!r}", allowed="small letters, digits and _, beginning with a letter")
+        raise BadInput(f"the name is {name!r}", allowed="lower-case letters, digits and _, starting with a letter")
     check_folder(folder)
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty", allowed="a new folder")
@@ -95,7 +106,7 @@ def _write(library: Library, entries: Sequence[Entry], folder: Path, name: str) 
 
 def _kernel(library: Library, function: ExportedFunction, entry: Entry, place: int, kernels: Path) -> KernelText:
     stored = library.store.stored(entry, trusted=library.trusted)
-    assert stored.binary is not None, "where it was changed, `stored` has said so"
+    assert stored.binary is not None, "`stored` has already reported a changed binary"
     image = stored.binary.read_bytes() if function.on_gpu else None
     text = kernel_text(function, entry, completed(stored.kernel, stored.plan), place, image)
     if not function.on_gpu:
@@ -121,9 +132,9 @@ def _write_sources(
 
 
 def _build(folder: Path, name: str, files: list[str]) -> Path:
-    """The shared library, for this machine's processor and no instruction set beyond its base."""
+    """The shared library, for this machine's CPU and no instruction set beyond its base."""
     compiler = toolchain_for(targets.resolve("cpu"), "c")
-    assert isinstance(compiler, CCompiler), "processors have C compilers"
+    assert isinstance(compiler, CCompiler), "CPUs have C compilers"
     shared = folder / "lib" / f"lib{name}.so.{ABI_VERSION}"
     command = [*compiler.command, *FLAGS, "-shared", f"-Wl,-soname,{shared.name}", "-Iinclude", "-Isrc"]
     command += ["-o", f"lib/{shared.name}", *(f"src/{file}" for file in files), *LIBRARIES]
@@ -214,3 +225,107 @@ install(TARGETS {name} DESTINATION lib)
 install(DIRECTORY include/ DESTINATION include)
 install(DIRECTORY lib/{name} lib/cmake lib/pkgconfig DESTINATION lib)
 """
+
+
+_TIME = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
+
+
+def write_wheel(library: Library, folder: Path, name: str = NAME) -> tuple[Path, Exported]:
+    """Write NAME-VERSION-py3-none-linux_MACHINE.whl into a folder."""
+    check_folder(folder)
+    with TemporaryDirectory(prefix="deepgen-wheel-") as scratch:
+        exported = export(library, Path(scratch) / "exported", name)
+        tag = f"py3-none-linux_{host.machine()}"
+        files = {**_package(exported), **_metadata(name, tag)}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{__version__}-{tag}.whl"
+    record = f"{name}-{__version__}.dist-info/RECORD"
+    rows = [f"{file},sha256={_digest(data)},{len(data)}" for file, data in files.items()]
+    files[record] = "\n".join([*rows, f"{record},,", ""]).encode()
+    fresh = path.with_suffix(".new")
+    with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, data in files.items():
+            about = zipfile.ZipInfo(file, _TIME)
+            about.external_attr = 0o644 << 16
+            about.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(about, data)
+    fresh.replace(path)
+    return path, exported
+
+
+def _package(exported: Exported) -> dict[str, bytes]:
+    name, lib = exported.name, exported.library.parent
+    module = resources.files("deepgen.libraries.c").joinpath("python_package.py").read_bytes()
+    about: JsonObject = {
+        "library": exported.library.name,
+        "abi": ABI_VERSION,
+        "functions": [_function(function) for function in exported.functions],
+    }
+    kernels = sorted((lib / name).iterdir())
+    return {
+        f"{name}/__init__.py": module,
+        f"{name}/functions.json": json.dumps(about, indent=1).encode(),
+        f"{name}/lib/{exported.library.name}": exported.library.read_bytes(),
+        **{f"{name}/lib/{name}/{kernel.name}": kernel.read_bytes() for kernel in kernels},
+    }
+
+
+def _metadata(name: str, tag: str) -> Mapping[str, bytes]:
+    info = f"{name}-{__version__}.dist-info"
+    head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {__version__}\nSummary: Tuned kernels, made by deepgen\n"
+    wheel = f"Wheel-Version: 1.0\nGenerator: deepgen {__version__}\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    return {
+        f"{info}/METADATA": f"{head}Requires-Python: >=3.10\nRequires-Dist: numpy\n".encode(),
+        f"{info}/WHEEL": wheel.encode(),
+    }
+
+
+def _function(function: ExportedFunction) -> JsonObject:
+    signature = function.operator.signature()
+    tensors: list[Json] = [
+        {
+            "name": param.name,
+            "dtype": dtype(signature.dtype_of(param)).storage,
+            "shape": [_size(size) for size in param.shape],
+            "read": param.read,
+            "written": param.written,
+            "strides": len(function.strides[param.name]),
+        }
+        for param in function.tensors
+    ]
+    tuned = ", ".join(timed.operator.describe() for entry in function.entries for timed in entry.timed)
+    return {
+        "name": function.name.removeprefix("deepgen_"),
+        "symbol": function.name,
+        "doc": f"Tuned: {tuned}.",
+        "gpu": function.on_gpu,
+        "sizes": list(function.sizes),
+        "tensors": tensors,
+        "shapes": [_shapes(entry.operator) for entry in function.entries] if function.fixed else [],
+    }
+
+
+def _shapes(operator: Operator) -> JsonObject:
+    """Sizes of an operator that tells shapes by numbers alone, and the shapes of its tensors."""
+    tensors = operator.signature().tensors
+    shapes: JsonObject = {param.name: [_size(size) for size in param.shape] for param in tensors}
+    return {"sizes": dict(operator.sizes()), "tensors": shapes}
+
+
+def _size(size: int | str) -> Json:
+    return size if isinstance(size, int) else _tree(parse(size))
+
+
+def _tree(expr: Expr) -> Json:
+    """A size as the package computes it."""
+    if expr.op == "knob":
+        return str(expr.data)
+    if expr.op == "const" and isinstance(expr.data, int):
+        return expr.data
+    if expr.op in ("+", "-", "*", "//"):
+        return [expr.op, *(_tree(arg) for arg in expr.args)]
+    raise NotInC(f"a tensor has the size '{expr}', which the Python package cannot compute")
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

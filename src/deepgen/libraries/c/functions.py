@@ -1,4 +1,4 @@
-"""The functions of an exported library: one for each operator in all its shapes, on processors or on a kind of GPU;
+"""The functions of an exported library: one for each operator in all its shapes, on CPUs or on one kind of GPU;
 and expressions of launch plans in C.
 """
 
@@ -25,7 +25,7 @@ _BITS = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t", 64: "int64_t"}
 
 
 def ctype(of: str) -> str:
-    """The C type of a number format."""
+    """The C type of a dtype."""
     return _CTYPES.get(of, _BITS[dtype(of).bits])
 
 
@@ -124,7 +124,7 @@ class ExportedFunction:
 
 
 def functions_of(entries: Iterable[Entry]) -> list[ExportedFunction]:
-    """Entries by what they compute, on processors and on each kind of GPU."""
+    """Entries by what they compute, on CPUs and on each kind of GPU."""
     groups: list[list[Entry]] = []
     for entry in sorted(entries, key=lambda e: e.name):
         for group in groups:
@@ -192,7 +192,7 @@ def _text(expr: Expr, names: Mapping[str, str]) -> str:
         return _constant(expr.data)
     if op == "knob":
         if expr.data not in names:
-            raise NotInC(f"it names {expr.data!r}, which no argument gives")
+            raise NotInC(f"it uses {expr.data!r}, which no argument provides")
         return names[expr.data]
     inner = [_text(arg, names) for arg in args]
     if op == "named":

@@ -32,6 +32,8 @@ static struct {
     int (*context_device)(int *), (*attribute)(int *, int, int), (*error_text)(int, const char **);
     int (*encode)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *,
                   int, int, int, int);
+    int (*encode_windows)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const int *, const int *,
+                          uint32_t, uint32_t, const uint32_t *, int, int, int, int);
 } driver;
 
 #ifdef DEEPGEN_HIP
@@ -50,7 +52,7 @@ static const struct { void *to; const char *name; int needed; } driver_names[] =
     {&driver.get_device, "cuDeviceGet", 1}, {&driver.retain, "cuDevicePrimaryCtxRetain", 1},
     {&driver.set_current, "cuCtxSetCurrent", 1}, {&driver.context_device, "cuCtxGetDevice", 1},
     {&driver.attribute, "cuDeviceGetAttribute", 1}, {&driver.error_text, "cuGetErrorString", 0},
-    {&driver.encode, "cuTensorMapEncodeTiled", 0},
+    {&driver.encode, "cuTensorMapEncodeTiled", 0}, {&driver.encode_windows, "cuTensorMapEncodeIm2col", 0},
 };
 #endif
 
@@ -175,5 +177,15 @@ static deepgen_status encode(kernel *k, tensor_map *map, int type, unsigned rank
     static const uint32_t ones[5] = {1, 1, 1, 1, 1};
     if (!driver.encode) return fail(DEEPGEN_NOT_LOADED, "%s: this driver has no tensor maps", k->name);
     int code = driver.encode(map->bytes, type, rank, address, sizes, strides, box, ones, 0, swizzle, l2, 0);
+    return driver_status(k, "a tensor map", code);
+}
+
+// The windows of a convolution: `box` is channels and pixels, `corners` lower ones and then upper ones.
+static deepgen_status encode_windows(kernel *k, tensor_map *map, int type, unsigned rank, void *address,
+                                     const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                                     const int *corners, const uint32_t *steps, int swizzle, int l2) {
+    if (!driver.encode_windows) return fail(DEEPGEN_NOT_LOADED, "%s: this driver has no such tensor maps", k->name);
+    int code = driver.encode_windows(map->bytes, type, rank, address, sizes, strides, corners, corners + rank - 2, box[0],
+                                     box[1], steps, 0, swizzle, l2, 0);
     return driver_status(k, "a tensor map", code);
 }

@@ -45,9 +45,9 @@ def kernel_text(
     if plan.constants:
         raise NotInC("it copies tensors to global variables")
     if plan.exclusive:
-        raise NotInC("one thread at a time may call it")
+        raise NotInC("only one thread at a time may call it")
     if not function.on_gpu and kernel.language != "c":
-        raise NotInC(f"it is in {kernel.language}, whose functions C does not call")
+        raise NotInC(f"it is in {kernel.language}, whose functions C cannot call")
     entries = list(dict.fromkeys(step.entry for step in plans.steps_of(plan)))
     if len(entries) > _MOST_ENTRIES:
         raise NotInC(f"it has {len(entries)} entries, and at most {_MOST_ENTRIES} are possible")
@@ -192,7 +192,7 @@ def _argument(function: ExportedFunction, arg: object) -> tuple[str, str]:
         return "void *", f"w_{arg.name}"
     if isinstance(arg, ScalarArg):
         return _NUMBERS[arg.ctype], f"({in_c(arg.value, function.scalars)})"
-    raise NotInC("it takes a descriptor on a processor")
+    raise NotInC("it takes a descriptor on a CPU")
 
 
 def _descriptor(function: ExportedFunction, arg: DescriptorArg, name: str) -> list[str]:
@@ -212,6 +212,10 @@ def _descriptor(function: ExportedFunction, arg: DescriptorArg, name: str) -> li
     values = f"(uint64_t[]){{{', '.join(sizes)}}}, (uint64_t[]){{{', '.join(strides) or '0'}}}"
     where = f"w_{arg.copy}" if arg.copy else f"t[{place}]"
     call = f"encode(k, &{name}, {codes.element}, {len(sizes)}, {where}, {values}, (uint32_t[]){{{', '.join(box)}}}"
+    if spec.lower is not None:
+        corners, steps = [*spec.lower, *(spec.upper or ())], [1, *(spec.steps or ()), 1]
+        signed, apart = (", ".join(in_c(size, function.scalars) for size in part) for part in (corners, steps))
+        call = f"{call.replace('encode(', 'encode_windows(', 1)}, (int[]){{{signed}}}, (uint32_t[]){{{apart}}}"
     return [f"tensor_map {name};", f"if ((status = {call}, {codes.swizzle}, {codes.l2}))) return status;"]
 
 

@@ -1,8 +1,8 @@
 """A family's model of a kernel's time as a function in C, so that C chooses as Python does.
 
 The model is called with symbols in place of sizes. They record the arithmetic that is done to them. Where the model
-asks whether a condition holds, it is called once for each answer, and the two results become one, in which only what
-differs depends on the condition. That is exact: models are arithmetic, minimum, maximum and conditions.
+branches on a condition, it is called once for each outcome, and the two results are merged, so that only what differs
+depends on the condition. That is exact: models are arithmetic, minimum, maximum and conditions.
 """
 
 from __future__ import annotations
@@ -165,15 +165,15 @@ class _Symbol:
         return bool(self != 0)
 
     def __hash__(self) -> int:
-        raise NotTraced("it looks a size up")
+        raise NotTraced("it looks up a size")
 
     def __index__(self) -> int:
-        raise NotTraced("it makes a number of a size")
+        raise NotTraced("it converts a size to a number")
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        raise NotTraced("it makes a number of a size")
+        raise NotTraced("it converts a size to a number")
 
 
 class _Condition:
@@ -226,12 +226,12 @@ def _traced(run: Callable[[_Call], _Node], nodes: _Nodes, answers: Sequence[bool
 
 def _result(call: _Call, entry: Entry, sizes: Sequence[str]) -> _Node:
     family = generators.by_name(entry.family)
-    assert isinstance(family, Modelled), "model_text has looked"
+    assert isinstance(family, Modelled), "model_text has checked"
     symbols = {size: _Symbol(call, call.nodes.node(f"v[{place}]")) for place, size in enumerate(sizes)}
     try:
         seconds: Any = family.modelled_seconds(_with_sizes(entry.operator, symbols), entry.target, entry.config)
     except TypeError as error:
-        raise NotTraced("it does something with sizes that symbols do not know") from error
+        raise NotTraced("it uses sizes in a way that symbols do not support") from error
     except (ArithmeticError, KeyError, ValueError):  # as where Python chooses: there is no telling
         seconds = None
     if seconds is None:
@@ -248,7 +248,7 @@ def _with_sizes(operator: Operator, symbols: dict[str, _Symbol]) -> Operator:
         raise NotTraced(f"{operator.name} has no field {missing[0]}")
     for name in names:
         object.__setattr__(symbolic, name, lower.get(name, getattr(operator, name)))
-    # Shapes of tensors are whole numbers: what they take is computed here, as the operator does.
+    # Shapes of tensors are integers: what they take is computed here, as the operator does.
     if _bytes(operator, operator.sizes()) != operator.least_bytes():
         raise NotTraced(f"{operator.name} moves other bytes than its tensors have")
     object.__setattr__(symbolic, "least_bytes", lambda: _bytes(operator, {**operator.sizes(), **symbols}))

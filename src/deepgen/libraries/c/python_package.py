@@ -88,7 +88,7 @@ class Function:
         ]
         untold = [name for name in self._sizes if len({tuned["sizes"][name] for tuned in able}) > 1]
         if untold:
-            raise TypeError(f"{self.name}: the arrays do not tell {untold[0]}: pass it as {untold[0]}=")
+            raise TypeError(f"{self.name}: {untold[0]} cannot be derived from the arrays: pass it as {untold[0]}=")
         if able:
             of = able[0]["tensors"]
             values.update(able[0]["sizes"])
@@ -104,11 +104,9 @@ class Function:
         kind, shape = np.dtype(about["typestr"]), tuple(about["shape"])
         if kind != np.dtype(tensor["dtype"]):
             bits = f": pass its bits, by view(numpy.{tensor['dtype']})" if kind.kind == "V" else ""
-            raise TypeError(
-                f"{tensor['name']} is {getattr(array, 'dtype', kind)}, and {tensor['dtype']} is needed{bits}"
-            )
+            raise TypeError(f"{tensor['name']} is {getattr(array, 'dtype', kind)}, but must be {tensor['dtype']}{bits}")
         if len(shape) != len(tensor["shape"]):
-            raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, and {len(tensor['shape'])} are needed")
+            raise ValueError(f"{tensor['name']} has {len(shape)} dimensions, but must have {len(tensor['shape'])}")
         for size, expected in zip(shape, tensor["shape"], strict=True):
             if isinstance(expected, str):
                 values.setdefault(expected, size)
@@ -137,10 +135,10 @@ class Function:
             if isinstance(array, np.ndarray) and not array.flags.writeable:
                 raise ValueError(f"{name} is read-only")
             if any(isinstance(one, np.ndarray) and np.may_share_memory(array, one) for one in read):
-                raise ValueError(f"{name} overlaps an array that is read: pass a separate one")
+                raise ValueError(f"{name} overlaps an input array: pass a separate one")
 
     def _workspace(self, numbers: list[Any], passed: Any) -> tuple[int, int]:
-        """The address and the bytes of the workspace; on a processor each thread keeps its own."""
+        """The address and the bytes of the workspace; on a CPU each thread keeps its own."""
         needed = ctypes.c_size_t()
         self._check(self._query(*numbers, ctypes.byref(needed)))
         if self._gpu:

@@ -32,7 +32,7 @@ struct kernel {
     char why[160];                       // it cannot be used
 };
 
-// What a vendor's library reaches for a product on a GPU, as baselines/vendor_products.py tells.
+// What a vendor's library reaches for a product on a GPU, as baselines/products.py tells.
 typedef struct {
     double rows, columns, each;  // a tile, and seconds for each element of K
 } tile;

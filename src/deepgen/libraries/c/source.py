@@ -1,4 +1,4 @@
-"""The C of an exported library: its header, and one file for processors and one for each kind of GPU."""
+"""The C of an exported library: its header, one file for CPUs, and one for each kind of GPU."""
 
 from __future__ import annotations
 

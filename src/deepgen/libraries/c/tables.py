@@ -1,4 +1,4 @@
-"""What an exported library chooses by, as predict.py does: times at the tuned shapes, relative to the best there."""
+"""The dispatch tables of an exported library, as in predict.py: times at the tuned shapes, relative to the best."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 
-from deepgen.baselines import vendor_products
-from deepgen.baselines.vendor_products import VendorModel
+from deepgen.baselines import products
+from deepgen.baselines.products import VendorModel
 from deepgen.libraries import predict
 from deepgen.libraries.c.functions import ExportedFunction
 from deepgen.libraries.c.kernels import KernelText
@@ -49,10 +49,10 @@ def tables_text(function: ExportedFunction, tables: Sequence[Table]) -> str:
         modelled = [_modelled(entry, p) if text.modelled else "NAN" for entry, text in both for p in table.points]
         theirs = [_lost(p.baselines.get(name), p, predict.MOST_LOST) for name in rivals for p in table.points]
         first = table.entries[0]
-        model = vendor_products.vendor_model(first.operator, first.target)
-        reached = [_logarithm(vendor_products.reached(p.operator, first.target)) for p in table.points]
+        model = products.vendor_model(first.operator, first.target)
+        reached = [_logarithm(products.reached(p.operator, first.target)) for p in table.points]
         sizes = [str(point.operator.sizes()[name]) for point in table.points for name in function.sizes]
-        rows_of = vendor_products.row_bytes(first.operator, first.target)
+        rows_of = products.row_bytes(first.operator, first.target)
         off = predict.spread(table.entries, table.points, model_of)
         margins = [repr(predict.margin(entry, table.points, off)) for entry in table.entries]
         name = f"{function.name}_{place}"
@@ -101,9 +101,9 @@ def _vendor_model(function: ExportedFunction, model: VendorModel, name: str) -> 
         f"{dtype(signature.dtype_of(p)).bytes * (2 if p.role == INOUT else 1)} * {function.product(p.shape)}"
         for p in function.tensors
     ]
-    numbers = (model.multiprocessors, model.byte_seconds, vendor_products.FIXED_SECONDS, vendor_products.PARTS_SECONDS)
-    rates = ", ".join(map(repr, (*numbers, vendor_products.PARTS, vendor_products.LEAST_K, vendor_products.STEP)))
-    arguments = ", ".join([*(function.sized[size] for size in vendor_products.SIZES), " + ".join(bytes_of)])
+    numbers = (model.multiprocessors, model.byte_seconds, products.FIXED_SECONDS, products.PARTS_SECONDS)
+    rates = ", ".join(map(repr, (*numbers, products.PARTS, products.LEAST_K, products.STEP)))
+    arguments = ", ".join([*(function.sized[size] for size in products.SIZES), " + ".join(bytes_of)])
     tiles = _array(
         f"const tile {name}_tiles", (f"{{{rows}, {columns}, {each!r}}}" for rows, columns, each in model.tiles)
     )

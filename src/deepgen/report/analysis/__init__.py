@@ -20,7 +20,7 @@ LEVEL = 0.01
 MOST = 4000  # trials; of more, a random choice is taken
 _MOST_NAMED = 3  # numbers and knobs that a summary names
 _CURVED = 0.1  # by so much a rank correlation exceeds a linear one where the relation is a curve
-_LEAST_SHARE = 0.01  # of the differences in time
+_LEAST_SHARE = 0.01  # of the variation in time
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def analyze(rows: Sequence[Row], threshold: float = THRESHOLD, seed: int = 0) ->
     Raises DeepgenError where too few of them are correct to say anything.
     """
     if not 0.0 <= threshold <= 1.0:
-        raise BadInput(f"the threshold is {threshold}", allowed="a correlation from 0 to 1")
+        raise BadInput(f"the threshold is {threshold}", allowed="must be from 0 to 1")
     timed = usable(rows)
     if len(timed) < FEWEST:
         raise DeepgenError(f"{len(timed)} correct trials are too few to analyze (at least {FEWEST} are needed)")
@@ -125,7 +125,7 @@ def summary(report: Report) -> str:
         return "; ".join(parts)
     shown = f" with a correlation of at least {report.threshold:g}" if report.threshold else ""
     return (
-        f"nothing explains the time: beyond chance, none of {len(report.relations)} numbers goes along with it{shown}, "
+        f"nothing explains the time: none of {len(report.relations)} metrics correlates with it beyond chance{shown}, "
         "and no knob predicts it"
     )
 
@@ -160,7 +160,7 @@ def _verb(r: float) -> str:
 
 
 def _knob(one: Importance, *, first: bool) -> str:
-    text = f"{one.knob} explains {one.share:.0%} of the differences in time" if first else f"{one.knob} {one.share:.0%}"
+    text = f"{one.knob} explains {one.share:.0%} of the variation in time" if first else f"{one.knob} {one.share:.0%}"
     if one.partner is not None and one.together > one.share / 2:
         text += f" (mostly together with {one.partner})"
     return text

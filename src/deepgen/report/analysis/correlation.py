@@ -1,7 +1,7 @@
-"""How each number goes along with log time: Pearson, Spearman, and Pearson with the knobs held fixed.
+"""Correlation of each metric with log time: Pearson, Spearman, and Pearson with the knobs held fixed.
 
 The p-values are adjusted for the number of tests: the times are shuffled among the trials many times, and an adjusted
-p-value is the share of these shuffles in which any number at all, by any of the three, shows a relation as strong
+p-value is the share of these shuffles in which any metric, by any of the three, shows a relation as strong
 (Westfall and Young's maximum statistic). So under chance alone the smallest p-value is at most 1% in 1% of all studies,
 however the times are distributed and however much the numbers depend on each other.
 """

@@ -1,4 +1,4 @@
-"""How much of the differences in log time each knob explains, alone and together with others.
+"""How much of the variation in log time each knob explains, alone and together with others.
 
 The model is a sum of a part for each knob and one for each pair of knobs, every part zero in the mean (a functional
 analysis of variance), fitted by kernel ridge regression. What a knob explains is how much worse trials are predicted

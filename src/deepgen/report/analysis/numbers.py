@@ -1,4 +1,4 @@
-"""Rows of trials as numbers: what is compared with the time, and what is held fixed."""
+"""Trials as numeric columns: what is compared with the time, and what is held fixed."""
 
 from __future__ import annotations
 

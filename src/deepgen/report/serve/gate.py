@@ -1,7 +1,7 @@
-"""Who may come in: the right token, the right host name, no other site's page; and headers that keep a page to itself.
+"""Access control: the token, the host name, no cross-site requests; and security headers.
 
 The token comes in the address that `deepgen serve` prints. It is exchanged for a cookie at once, so that it does not
-stay in the address bar, in the history or in what another site is told.
+stay in the address bar, the history or a referrer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One reader for all viewers: it looks at what has changed a few times a second, and tells everyone who waits.
+"""One reader for all viewers: it polls for changes a few times a second, and notifies everyone who waits.
 
-What a viewer is sent is the difference between the state now and the state that it was sent before. So a slow viewer
-costs no memory, and every one gets every trial.
+A viewer is sent the difference between the current state and the last one it received. So a slow viewer costs no
+memory, and every viewer gets every trial.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def event(kind: str, data: str, number: str | None = None) -> str:
 
 
 def changes(now: FolderState, before: FolderState) -> str:
-    """What is new or has changed, the names of what is gone, and trials that ended: the inside of a JSON object."""
+    """What is new or has changed, the names of what is gone, and trials that ended: the members of a JSON object."""
     parts = []
     for kind in ("studies", "runs", "bundles"):
         new, old = _texts(now, kind), _texts(before, kind)

@@ -1,4 +1,4 @@
-"""One look at a folder: what a page shows of each study, cluster run and results of a bundle, as JSON.
+"""A snapshot of a folder: each study, cluster run and bundle result as JSON for the page.
 
 Only what has changed since the last look is read. A study that runs, or that somebody has open, is followed: of each
 look only the trials that ended since are read.
@@ -45,7 +45,7 @@ class SeenDevice:
 class Trials:
     """The ended trials of a study in the order in which they were seen; each is a JSON text.
 
-    `epoch` is drawn anew whenever they are read from the beginning: a place in the list counts within an epoch only.
+    `epoch` is drawn again whenever they are read from the beginning: a place in the list counts within an epoch only.
     """
 
     epoch: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -199,7 +199,7 @@ def _text(row: JsonObject) -> str:
     try:
         return json.dumps(row, allow_nan=False)
     except ValueError:
-        why = "it holds numbers that are not finite"
+        why = "it contains non-finite numbers"
         return json.dumps({**{key: row[key] for key in ("id", "name")}, "state": "unreadable", "why": why})
 
 

@@ -1,4 +1,4 @@
-"""What there is to show in a folder, and how it is known without reading that something of it has changed."""
+"""What there is to show in a folder, and cheap detection of changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runs_at(folder: Path) -> Runs | None:
 def run_at(folder: Path) -> Runs:
     runs = runs_at(folder)
     if runs is None:
-        raise DeepgenError(f"{folder} is no longer the folder of a run")
+        raise DeepgenError(f"{folder} is no longer a run's folder")
     return runs
 
 

@@ -1,4 +1,4 @@
-"""The process that serves: its address, its token, and its end."""
+"""The server process: its address, its token, and its shutdown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             what = f"port {port} of {host} is in use"
-            raise DeepgenError(f"{what}: choose another with --port, or any that is free with --port 0") from error
+            raise DeepgenError(f"{what}: choose another with --port, or --port 0 for a free one") from error
         raise BadInput(f"cannot listen at {host} port {port}: {error.strerror}", allowed="another --host") from error
     return listening
 

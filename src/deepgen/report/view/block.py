@@ -1,4 +1,4 @@
-"""A moment of a run as a block of a few lines, for a terminal and for a notebook; the best so far is a line of blocks.
+"""The state of a run as a block of a few lines, for terminals and notebooks, with a sparkline of the best so far.
 
 In a notebook it is an updatable display and not a widget, so that it needs no extension, and a saved notebook keeps
 its last state.
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from deepgen.report.view.live import clock, speed
 from deepgen.report.view.text import WIDTH, cut, printable
-from deepgen.tuning.progress import Progress
+from deepgen.tuning.progress import SEARCH, Progress
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 
 _BLOCKS, _ASCII = "▁▂▃▄▅▆▇█", "_.-~=*#@"
@@ -63,7 +63,7 @@ def render(title: str, progress: Progress) -> RenderableType:
 
 
 def _under_way(progress: Progress) -> str:
-    """What is built and run just now, and where the time of this run has gone."""
+    """What is built and run just now, and where the time of this run has gone: by phases, once there are some."""
     open_trials = max(0, progress.asked - progress.done)
     building = min(open_trials, progress.builds_running)
     parts = [f"building {building}"] if building else []
@@ -71,7 +71,16 @@ def _under_way(progress: Progress) -> str:
         parts.append(f"queued or running {open_trials - building}")
     total = sum(progress.spent.values())
     shares = [f"{part} {seconds / total:.0%}" for part, seconds in progress.spent.items() if total and seconds > 0]
-    return "; ".join(filter(None, (", ".join(parts), f"time: {', '.join(shares)}" if shares else "")))
+    spent = ", ".join(shares)
+    if len(progress.phases) > 1 and total:
+        builds = progress.spent.get("building", 0.0) / max(progress.phases.get(SEARCH, 0.0), 1e-9)
+        waited = f" ({min(1.0, builds):.0%} waiting for builds)" if builds > 0.005 else ""
+        spent = ", ".join(
+            f"{phase} {clock(seconds)}{waited if phase == SEARCH else ''}"
+            for phase, seconds in progress.phases.items()
+            if seconds >= 0.5 or phase == SEARCH
+        )
+    return "; ".join(filter(None, (", ".join(parts), f"time: {spent}" if spent else "")))
 
 
 def _best(progress: Progress) -> str:

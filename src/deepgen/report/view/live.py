@@ -1,10 +1,11 @@
-"""What a tuning run shows while it runs: a live view on a terminal or in a notebook, a line now and then elsewhere."""
+"""Progress of a tuning run: a live view on a terminal or in a notebook, occasional lines elsewhere."""
 
 from __future__ import annotations
 
 import re
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from deepgen.report.view.text import console, cut, note
-from deepgen.tuning.progress import Progress
+from deepgen.report.view.text import WIDTH, console, cut, note
+from deepgen.tuning.progress import Progress, phases_text
 from deepgen.tuning.request import Request
 from deepgen.tuning.study.text import rate_text
 from deepgen.vocabulary.errors import DeepgenError
@@ -25,7 +26,7 @@ LINE_EVERY = 5.0  # seconds, where there is no terminal
 
 @contextmanager
 def watching(title: str, *, quiet: bool) -> Iterator[Watch]:
-    """A callback for the tuner. What draws is imported where something is drawn: scripts seldom do."""
+    """A callback for the tuner. What draws is imported where something is drawn: scripts rarely do."""
     if quiet:
         yield lambda progress: None
     elif in_notebook():
@@ -71,19 +72,25 @@ class _Lines:
         if now >= self._next or self._shown != news:
             self._next, self._shown = now + LINE_EVERY, news
             note(line(progress))
+            if progress.phase == "done" and progress.phases:
+                spent = f"time: {progress.elapsed:.1f} s: {phases_text(progress.phases)}"
+                note(textwrap.fill(spent, WIDTH, subsequent_indent="      "))
 
 
 def line(progress: Progress) -> str:
     """A moment of a run in one line; a note is what matters while it stands."""
-    if progress.note and progress.phase != "done":
-        return cut(f"{progress.phase}: {progress.note}")
+    over = progress.phase == "done"
+    left = f"{clock(progress.time_left or 0.0)} left" if (progress.time_left or 0.0) >= 0.5 and not over else ""
+    if progress.note and not over:
+        now = f"{progress.phase}, {left}" if left and progress.phase == "finals" else progress.phase
+        return cut(f"{now}: {progress.note}")
     parts = [f"{progress.phase}: {progress.done}/{progress.budget} trials"]
     if failed := _failed(progress):
         parts.append(f"{failed} failed")
     if progress.best_gflops is not None:
         parts.append(f"best trial {rate_text(speed(progress))}")
-    if progress.phase == "searching" and progress.time_left is not None:
-        parts.append(f"{clock(progress.time_left)} left")
+    if left:
+        parts.append(left)
     return cut(", ".join(parts))
 
 
@@ -104,7 +111,7 @@ def _failed(progress: Progress) -> int:
 
 
 class Stopped(DeepgenError):
-    """The user ended the run; the message says how to go on."""
+    """The user ended the run; the message says how to continue."""
 
     def __init__(self, sentence: str, signum: int) -> None:
         self.exit_code = 128 + signum

@@ -1,4 +1,4 @@
-"""Text for a person: how wide it may be, which characters reach a terminal, and notes on stderr."""
+"""Text for people: its width, safe characters for terminals, and notes on stderr."""
 
 from __future__ import annotations
 

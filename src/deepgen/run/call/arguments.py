@@ -1,4 +1,4 @@
-"""The arguments of a call: by their names in the operator's signature, and whether the kernel serves such arrays."""
+"""The arguments of a call: by their names in the operator's signature, and whether the kernel supports such arrays."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Arguments:
                 raise BadInput(f"{self._operator.describe()} needs {name}", allowed=f"pass it as {how}")
         if not arrays:
             raise BadInput(
-                f"{self._operator.describe()} has no inputs, so it cannot tell which device to use", allowed="pass out="
+                f"{self._operator.describe()} has no inputs, so the device to use is unknown", allowed="pass out="
             )
         return {name: arrays[name] for name in self.order if name in arrays}, values
 
@@ -80,7 +80,9 @@ class Arguments:
         if isinstance(out, Mapping):
             for name in out:
                 if name not in open_:
-                    raise BadInput(f"out has {name!r}", allowed=", ".join(open_) or "nothing: all are given")
+                    raise BadInput(
+                        f"out has {name!r}", allowed=", ".join(open_) or "pass nothing: all outputs are already given"
+                    )
             return {name: array for name, array in out.items() if array is not None}
         if not isinstance(out, (tuple, list)) and len(open_) == 1:
             return {open_[0]: out}
@@ -96,7 +98,7 @@ class Arguments:
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
         if isinstance(value, str) or number != value:
-            kind = "a whole number" if wanted is int else "a number"
+            kind = "an integer" if wanted is int else "a number"
             raise BadInput(f"{param.name} is {value!r}", allowed=kind)
         return number
 
@@ -154,8 +156,8 @@ def _check_elements(passed: Sequence[Tensor], written: Sequence[Tensor]) -> None
     none = next((tensor for tensor in passed if 0 in tensor.shape), None)
     if none is not None:
         some = next(tensor for tensor in written if 0 not in tensor.shape)
-        words = f"{none.name} has no elements ({_shape(none)}), and {some.name} has ({_shape(some)})"
-        raise BadInput(words, allowed=f"{none.name} must not be empty unless the result is")
+        words = f"{none.name} has no elements ({_shape(none)}), but {some.name} has ({_shape(some)})"
+        raise BadInput(words, allowed=f"{none.name} must not be empty unless the result is empty")
 
 
 def _check_strides(param: Param, seen: View, device: Device) -> None:
@@ -166,7 +168,7 @@ def _check_strides(param: Param, seen: View, device: Device) -> None:
     # Families in C are verified on dense arrays only, whatever an operator's families for GPUs serve.
     wanted = DENSE if device.kind == CPU and param.strides == ROWS else param.strides
     if wanted == DENSE and any(step != dense and size > 1 for size, step, dense in steps):
-        allowed = "use numpy.ascontiguousarray, or contiguous() of torch"
+        allowed = "use numpy.ascontiguousarray, or torch's contiguous()"
         raise BadInput(f"{param.name} is not a contiguous row-major array", allowed=allowed)
     if wanted == ROWS and steps and steps[-1][0] > 1 and steps[-1][1] != 1:
         words = f"{param.name} is not row-major: its last dimension has a stride of {steps[-1][1]}"
@@ -189,7 +191,7 @@ def _check_told(
             changed = {n for n, value in bound.strided({name: only}).items() if plain[n] != value}
             if not changed & passed:
                 words = (
-                    f"{name} has a stride of {step} along dimension {place}, which kernel {kernel.name} is not told of"
+                    f"{name} has a stride of {step} along dimension {place}, which kernel {kernel.name} does not take"
                 )
                 raise BadInput(words, allowed=f"a contiguous array of {_shape(tensors[name])}")
 

@@ -1,6 +1,6 @@
-"""Arrays of any library: numpy (ml_dtypes too), torch, CuPy, JAX, whatever has DLPack or the CUDA array interface.
+"""Arrays of any library: numpy (ml_dtypes too), torch, CuPy, JAX, and anything with DLPack or the CUDA array interface.
 
-No library is imported here: one whose array a caller passes has been imported by the caller.
+No array library is imported here: a caller that passes its arrays has already imported it.
 """
 
 from __future__ import annotations
@@ -123,9 +123,7 @@ def allocator(arrays: Sequence[Any], tensor: Tensor, align: int) -> Maker:
         jax = sys.modules["jax"]
         # Arrays of JAX come into being later than the call that asks for them.
         return lambda a: jax.numpy.empty(shape, theirs, device=a.sharding).block_until_ready()
-    raise BadInput(
-        f"no memory for {tensor.name} beside arrays of type {type(like).__name__}", allowed="pass it as out="
-    )
+    raise BadInput(f"cannot allocate {tensor.name} for arrays of type {type(like).__name__}", allowed="pass it as out=")
 
 
 def torch_maker(shape: Sequence[int], strides: Sequence[int], element: Any, device: Any) -> Callable[[], Any]:
@@ -150,7 +148,7 @@ def stream_handle(stream: Any) -> int:
             return int(getattr(value, "value", value) or 0)
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    raise BadInput(f"{type(stream).__name__} is not a stream", allowed="a handle, or a stream of torch or CuPy")
+    raise BadInput(f"{type(stream).__name__} is not a stream", allowed="a handle, or a torch or CuPy stream")
 
 
 def as_bytes(seen: View) -> Array:
@@ -214,7 +212,7 @@ def _of_torch(array: Any, name: str) -> View:
         raise BadInput(f"{name} has the layout {array.layout}", allowed="a dense tensor: use to_dense()")
     kind, index = array.device.type, array.device.index
     if kind not in ("cpu", "cuda"):  # torch calls AMD's GPUs cuda too
-        raise BadInput(f"{name} is on {array.device}", allowed="a tensor on the CPU or on a GPU of NVIDIA or AMD")
+        raise BadInput(f"{name} is on {array.device}", allowed="a tensor on the CPU or on an NVIDIA or AMD GPU")
     device = CPU if kind == "cpu" else f"{GPU}:{index}"
     theirs = str(array.dtype).rpartition(".")[2]
     return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), _NAMES.get(theirs, theirs), device)
@@ -254,7 +252,7 @@ def _of_dlpack(array: Any, name: str) -> View:
     tensor = _Tensor.from_address(pointer(capsule, b"dltensor"))
     device = _DLPACK_DEVICES.get(tensor.device_type)
     if device is None:
-        raise BadInput(f"{name} is on a device of DLPack's kind {tensor.device_type}", allowed="the CPU or a GPU")
+        raise BadInput(f"{name} is on a device of DLPack type {tensor.device_type}", allowed="the CPU or a GPU")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else dense_strides(shape)
     kind = _DLPACK.get((tensor.code, tensor.bits), f"DLPack's format {tensor.code} of {tensor.bits} bits")

@@ -1,7 +1,7 @@
 """A kernel as a Python function: on arrays of any library, cheap enough to be called for small work.
 
-What depends on shapes, strides and formats is worked out when they are first seen. From then on a call sets addresses
-in arguments that are packed already, and runs. On a GPU such a call allocates nothing but outputs and waits for
+Whatever depends on shapes, strides and dtypes is computed when they are first seen. From then on a call sets addresses
+in prepacked arguments, and runs. On a GPU such a call allocates nothing but outputs and waits for
 nothing, so it can be captured in a graph; the first one, which makes the workspace, cannot.
 """
 
@@ -35,7 +35,7 @@ class Ready:
 
 
 class Loaded:
-    """Call it with the arrays that the operator reads; sizes are taken from them, so one kernel serves many shapes."""
+    """A loaded kernel. Call it with the operator's inputs; sizes come from them, so it works for many shapes."""
 
     def __init__(self, kernel: Kernel, operator: Operator, device: Device) -> None:
         self.kernel, self.operator = kernel, operator
@@ -53,11 +53,11 @@ class Loaded:
         self._lock = renewed_lock()
 
     def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
-        """What the operator gives: an array, or a tuple of several.
+        """Returns the operator's result: an array, or a tuple of several.
 
-        Arrays that are read come in the signature's order or by name, optional ones and run-time scalars by name.
-        Results are new arrays of the caller's own library and device, or `out`: an array, or a tuple or mapping where
-        there are several. What is read and written (C of a GEMM with beta) may be given as `out` too. On a GPU the call
+        Inputs are passed in the signature's order or by name, optional ones and run-time scalars by name.
+        Results are new arrays of the caller's array library and device, or `out`: an array, or a tuple or mapping of
+        several. A tensor that is read and written (C of a GEMM with beta) may be passed as `out` too. On a GPU the call
         is enqueued on `stream`: a handle, a stream object, or by default torch's current stream.
         """
         return self._first(*inputs, out=out, stream=stream, **named)[0]
@@ -77,17 +77,17 @@ class Loaded:
         return self._device.by_stream
 
     def run_on(self, parallel: int) -> bool:
-        """On a processor, use a host's threads in place of the kernel's own, as OpenMP's `GOMP_parallel` provides them,
+        """On a CPU, use a host's threads in place of the kernel's own, as OpenMP's `GOMP_parallel` provides them,
         whose address this is. False where the kernel cannot."""
         return self._device.run_on(parallel)
 
     @property
     def align(self) -> int:
-        """Bytes that every address is a multiple of."""
+        """The required alignment of addresses, in bytes."""
         return max(self._aligned.values())
 
     def workspace_bytes(self, *inputs: Any, out: Any = None, **named: Any) -> int:
-        """The memory that a call with these arrays takes beside its outputs."""
+        """The memory that a call with these arrays needs besides its outputs."""
         arrays, values = self._arguments.sort(inputs, out, named)
         admitted = self._admit(arrays, values)
         if admitted.empty:
@@ -95,7 +95,7 @@ class Loaded:
         return sum(size for _, size in plans.workspaces(self.kernel.plan, admitted.scalars).values())
 
     def close(self) -> None:
-        """Give memory on a device back. No call may be under way there."""
+        """Free memory on a device. No call may be running there."""
         with self._lock:
             self._ready.clear()
             self._device.close()
@@ -118,7 +118,7 @@ class Loaded:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """By where it came from: a process that unpickles it loads it from there under the same rules."""
         if self.origin is None:
-            raise BadInput(f"{self!r} cannot be pickled", allowed="kernels of a study: study.best().load()")
+            raise BadInput(f"{self!r} cannot be pickled", allowed="only a study's kernels: study.best().load()")
         return self.origin
 
     def _first(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> tuple[Any, Ready]:

@@ -1,8 +1,8 @@
 """The compiled way from Python to a kernel: a small extension in C (`c/`).
 
-Wheels have it where they were built with a compiler (setup.py). Else it is built once by the compiler that is here, as
-kernels are, and kept where they are kept. Where there is no compiler, no headers of Python's, or a Python without its
-lock, there is no extension: then everything is done in Python, with the same results and errors.
+Wheels include it where they were built with a compiler (setup.py). Otherwise it is built once by the local compiler, as
+kernels are, and cached with them. Without a compiler or Python's headers, or on a Python without the
+GIL, there is no extension: then everything is done in Python, with the same results and errors.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ def core() -> Any:
     from deepgen.toolchains import programs  # here and below: where a wheel has it, nobody waits for compilers
 
     headers = programs.python_headers()
-    if headers is None:
-        return None
+    return None if headers is None else built(_kernel(headers))
+
+
+def built(kernel: Kernel) -> Any:
+    """An extension, built or out of the cache; None where it cannot be had."""
     try:
-        artifact = _artifact(_kernel(headers))
-        return None if artifact is None else _loaded(artifact.binary)
+        artifact = _artifact(kernel)
+        return None if artifact is None else _loaded(kernel.name, artifact.binary)
     except (DeepgenError, ImportError, OSError):
         return None
 
@@ -80,8 +83,8 @@ def _kernel(headers: str) -> Kernel:
     return Kernel(_NAME, "c", sources, (versions, f"-I{headers}", f"-I{np.get_include()}"), LaunchPlan(()))
 
 
-def _loaded(binary: str) -> Any:
-    spec = spec_from_file_location(_NAME, binary, loader=ExtensionFileLoader(_NAME, binary))
+def _loaded(name: str, binary: str) -> Any:
+    spec = spec_from_file_location(name, binary, loader=ExtensionFileLoader(name, binary))
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

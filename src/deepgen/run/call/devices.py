@@ -1,4 +1,4 @@
-"""Where a loaded kernel runs: in this process's own memory, or on a GPU of it."""
+"""The device of a loaded kernel: this process's own memory, or a GPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CpuDevice(Device):
 
     def stream(self, first: Any, stream: Any) -> int:
         if stream is not None:
-            raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="leave it out")
+            raise BadInput("stream= is given, but this kernel runs on the CPU", allowed="omit it")
         return 0
 
     def bind(self, views: Mapping[str, View | None], scalars: Scalars) -> BoundCall:
@@ -150,7 +150,7 @@ class GpuDevice(Device):
         self._driver.enter()  # a thread that has not used the GPU before
 
     def close(self) -> None:
-        """Give the workspaces back and unload the module. No call may be under way on the device."""
+        """Give the workspaces back and unload the module. No call may be in progress on the device."""
         for address in self._owned:
             self._driver.free(address)
         self._owned.clear()

@@ -1,7 +1,6 @@
-"""One call of a bound kernel: addresses are set where they stand, and all its steps are carried out.
+"""One call of a bound kernel: sets the addresses in place and runs all steps.
 
-A result that would be written where another array still lies is refused: kernels read and write in an order of their
-own.
+An output that overlaps another array is refused: kernels read and write in an unspecified order.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ class Apart:
         return declared and replace(seen, writeable=True) == replace(other, writeable=True)
 
     def _refusal(self, name: str, other: str) -> BadInput:
-        does = "written too" if self._signature[other].written else "read while it is written"
+        does = "written too" if self._signature[other].written else "read while being written"
         return BadInput(
             f"{'out' if self._only else name} overlaps {other}, which is {does}", allowed="pass a separate array"
         )

@@ -1,6 +1,7 @@
 """A built GPU kernel bound to addresses: its launch plan as launches. Used by the worker and in a user's process.
 
-Tensor maps are the descriptors by which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled).
+Tensor maps are the descriptors by which Hopper's copy engine finds the tiles of a tensor (cuTensorMapEncodeTiled),
+or the windows of a convolution (cuTensorMapEncodeIm2col).
 """
 
 from __future__ import annotations
@@ -180,7 +181,9 @@ class GpuKernel:
 
     def _copy(self, constant: ConstantCopy, tensors: Mapping[str, int], shapes: Shapes, slots: Slots) -> Copy:
         if constant.tensor not in tensors or constant.tensor not in shapes:
-            raise BadInput(f"{constant.symbol} holds {constant.tensor}", allowed="a tensor that is given")
+            raise BadInput(
+                f"{constant.symbol} is filled from {constant.tensor}", allowed="must be one of the kernel's tensors"
+            )
         try:
             symbol, room = self.driver.symbol(self._module, constant.symbol)
         except DriverError as error:
@@ -232,7 +235,7 @@ class GpuKernel:
     ) -> Any:
         if arg.tensor not in shapes:
             raise BadInput(
-                f"{step.entry} takes a descriptor of {arg.tensor!r}", allowed="a tensor whose shape is known"
+                f"{step.entry} takes a descriptor of {arg.tensor!r}", allowed="needs a tensor of known shape"
             )
         place = workspaces[arg.copy] if arg.copy else _address(step, arg.tensor, tensors)
         descriptor = _ENCODERS[type(arg.spec)](self.driver, arg, place, *shapes[arg.tensor], scalars)
@@ -303,8 +306,8 @@ class _Slot:
     tenth of the driver's time.
     """
 
-    def __init__(self, driver: Driver, storage: Any, arguments: tuple[Any, ...]) -> None:
-        self._driver, self.storage, self._arguments = driver, storage, arguments
+    def __init__(self, driver: Driver, call: str, storage: Any, arguments: tuple[Any, ...]) -> None:
+        self._driver, self._call, self.storage, self._arguments = driver, call, storage, arguments
         self._value = -1
         self._encoded: dict[int, bytes] = {}
 
@@ -323,9 +326,9 @@ class _Slot:
         encoded = self._encoded.get(address)
         if encoded is None:
             kind, rank, *rest = self._arguments
-            call = self._driver.library.cuTensorMapEncodeTiled
+            call = getattr(self._driver.library, self._call)
             code = call(self.storage, kind, rank, ctypes.c_void_p(address), *rest)
-            self._driver.check("cuTensorMapEncodeTiled", code)
+            self._driver.check(self._call, code)
             if len(self._encoded) >= _MOST:
                 self._encoded.clear()
             encoded = self._encoded[address] = self.storage.raw
@@ -347,22 +350,16 @@ def encode(
     strides = _numbers(spec.strides, scalars) if spec.strides is not None else dense
     storage = _aligned()
     rank = len(sizes)
-    slot = _Slot(
-        driver,
-        storage,
-        (
-            spelled.element,
-            rank,
-            (ctypes.c_uint64 * rank)(*sizes),
-            (ctypes.c_uint64 * max(1, rank - 1))(*strides),
-            (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*[1] * rank),
-            0,
-            spelled.swizzle,
-            spelled.l2,
-            0,
-        ),
-    )
+    place = (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * max(1, rank - 1))(*strides)
+    steps = [1, *_numbers(spec.steps or (), scalars)]
+    apart = (ctypes.c_uint32 * rank)(*steps, *[1] * (rank - len(steps)))
+    tile: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*box),)
+    if spec.lower is not None:
+        corners = (_numbers(corner or (), scalars) for corner in (spec.lower, spec.upper))
+        tile = (*((ctypes.c_int * (rank - 2))(*corner) for corner in corners), *map(ctypes.c_uint32, box))
+    call = "cuTensorMapEncodeTiled" if spec.lower is None else "cuTensorMapEncodeIm2col"
+    options = (0, spelled.swizzle, spelled.l2, 0)
+    slot = _Slot(driver, call, storage, (spelled.element, rank, *place, *tile, apart, *options))
     slot.value = address
     return Descriptor(storage, slot)
 

@@ -1,7 +1,7 @@
-"""Loading a kernel into this process, and short ways for the calls that are made most.
+"""Loads a kernel into this process, with fast paths for the most common calls.
 
-These read two arrays and write one, all of one library. They do what `Loaded` does, without a loop and without a
-detour; whatever is given otherwise goes there.
+The fast paths read two arrays and write one, all of one array library. They do what `Loaded` does, without loops;
+anything else goes to `Loaded`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A built C kernel bound to buffers: the launch plan as plain calls. Used by the worker and in a user's own process.
 
-There it can run on torch's threads. OpenMP's threads wait for more work without sleeping, for up to milliseconds:
-threads of a kernel's own would not get the cores meanwhile, and kernels of twice torch's speed made a layer slower.
+In a user's process it can run on torch's threads. OpenMP's threads spin for up to milliseconds waiting for work:
+a kernel's own threads would not get the cores meanwhile, and kernels twice as fast as torch made a layer slower.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class NativeKernel:
         """The copy of a tensor's bytes to a symbol of the library."""
         tensor = tensors.get(constant.tensor)
         if tensor is None:
-            raise BadInput(f"{constant.symbol} holds {constant.tensor}", allowed="a tensor that is given")
+            raise BadInput(
+                f"{constant.symbol} is filled from {constant.tensor}", allowed="must be one of the kernel's tensors"
+            )
         try:
             symbol = ctypes.addressof(ctypes.c_char.in_dll(self._library, constant.symbol))
         except ValueError:
@@ -153,7 +155,7 @@ class NativeKernel:
         return lambda: _copy_bytes(symbol, source, needed)
 
     def _refusal(self) -> str | None:
-        """What the binary says against running here: what a processor has, its system may still withhold."""
+        """What the binary says against running here: what a CPU has, its system may still withhold."""
         if not hasattr(self._library, "deepgen_refusal"):
             return None
         ask = self._library.deepgen_refusal
@@ -177,7 +179,7 @@ def check_room(constant: ConstantCopy, room: int | None, needed: int) -> None:
     """Raises when a tensor does not fit into its symbol; None: the symbol's size is unknown."""
     if room is not None and needed > room:
         raise BadInput(
-            f"{constant.tensor} takes {needed} bytes, and {constant.symbol} has {room}", allowed=f"at most {room} bytes"
+            f"{constant.tensor} takes {needed} bytes, but {constant.symbol} has {room}", allowed=f"at most {room} bytes"
         )
 
 

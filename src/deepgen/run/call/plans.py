@@ -1,4 +1,4 @@
-"""Launch plans in numbers: their sizes, scalar arguments and workspaces for the scalars of an operator."""
+"""Evaluates launch plans: sizes, scalar arguments and workspaces for an operator's scalars."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RawStep:
     """A step as C carries it out: a function, and the cells of eight bytes in which its arguments stand."""
 
     function: int
-    whole: tuple[int, ...]  # cells of addresses and whole numbers
+    whole: tuple[int, ...]  # cells of addresses and integers
     real: tuple[int, ...] = ()  # of floating-point numbers
     fails: str = ""  # the function's name, where it returns a code that is 0 if it succeeds
     stream: int | None = None  # the cell of the stream's handle
@@ -53,7 +53,7 @@ def evaluate(value: int | float | str, scalars: Scalars) -> int | float:
         return scalars[value]
     result = _parsed(value).evaluate(scalars)
     if isinstance(result, bool) or not isinstance(result, (int, float)):
-        raise BadInput(f"launch plan: {value!r} gives {result!r}", allowed="a number")
+        raise BadInput(f"launch plan: {value!r} evaluates to {result!r}", allowed="a number")
     return result
 
 
@@ -66,7 +66,7 @@ def scalar(arg: ScalarArg, scalars: Scalars) -> Any:
         return _CTYPES[arg.ctype](float(value))
     passed = _CTYPES[arg.ctype](int(value))
     if passed.value != int(value):  # it would be another number without a word
-        raise BadInput(f"{arg.value} is {int(value)}", allowed=f"what {arg.ctype} holds, as which it is passed")
+        raise BadInput(f"{arg.value} is {int(value)}", allowed=f"it is passed as {arg.ctype}, whose range it exceeds")
     return passed
 
 
@@ -89,11 +89,6 @@ def prepared(plan: LaunchPlan) -> frozenset[str]:
     return frozenset(a.name for s in plan.prepare for a in s.args if isinstance(a, WorkspaceArg))
 
 
-def tensors_of(plan: LaunchPlan) -> frozenset[str]:
-    """The tensors that a plan passes on."""
-    return frozenset((*_passed(steps_of(plan)), *(c.tensor for c in plan.constants)))
-
-
 def constant(plan: LaunchPlan) -> frozenset[str]:
     """The tensors that the preparation is given: the kernel counts on them to stay as they are from run to run."""
     return frozenset(_passed(plan.prepare))
@@ -104,13 +99,13 @@ def _passed(steps: Iterable[Step]) -> Iterator[str]:
 
 
 def names_of(plan: LaunchPlan) -> frozenset[str]:
-    """The scalars that a kernel is told of, by its arguments or its descriptors."""
+    """The scalars that a kernel gets, through its arguments or descriptors."""
     names: set[str] = set()
     for arg in (a for s in steps_of(plan) for a in s.args):
         if isinstance(arg, ScalarArg):
             names |= _names((arg.value,))
         elif isinstance(arg, DescriptorArg):
-            names |= _names((*(arg.spec.sizes or ()), *(arg.spec.strides or ())))
+            names |= _names(arg.spec.expressions)
     return frozenset(names)
 
 
@@ -120,7 +115,7 @@ def check_shape(kernel: Kernel, scalars: Scalars) -> None:
         if not holds(expression, scalars):
             read = _parsed(expression).knobs()
             sizes = ", ".join(f"{name}={value}" for name, value in scalars.items() if name in read)
-            raise BadInput(f"kernel {kernel.name} does not serve {sizes}", allowed=words)
+            raise BadInput(f"kernel {kernel.name} does not support {sizes}", allowed=words)
 
 
 def holds(expression: str, scalars: Scalars) -> bool:

@@ -1,1 +1,1 @@
-"""Counters: what hardware and disassembly tell of a kernel beside its time, taken in runs of their own."""
+"""Counters: hardware events and instruction mix of a kernel, collected in separate runs."""

@@ -1,4 +1,4 @@
-"""Counters: the names that can be asked for, what was counted, what was not and why, and how a measurement keeps it."""
+"""Counters: the available names, what was counted, what was not and why, and how a measurement stores it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counted:
     def of(measured: Measurement, events: Iterable[str]) -> Counted:
         """From what a worker answered; a run that went wrong counted nothing."""
         if not measured.ok:
-            return Counted.nothing(events, f"counting went wrong: {measured.verdict}, {measured.detail}")
+            return Counted.nothing(events, f"counting failed: {measured.verdict}, {measured.detail}")
         conditions: Any = measured.conditions
         return Counted(measured.counters, missing_of(measured), tuple(conditions.get(SCALED, ())))
 
@@ -87,7 +87,9 @@ OF_RECORD = "record."  # before an event: by the samples that `perf record` take
 MIX_NAMES = tuple(
     OF_MIX + part for part in ("instructions", "vector", "matrix", "loads", "stores", "branches", "other")
 )
-ALLOWED = f"{DEFAULT}, {MIX}, or names as the device's own tool has them: perf list, ncu --query-metrics, rocprofv3 -L"
+ALLOWED = (
+    f"{DEFAULT}, {MIX}, or names as the device's profiler lists them: perf list, ncu --query-metrics, rocprofv3 -L"
+)
 _PROCESSOR = (
     "cycles", "instructions", "branches", "branch-misses",
     "cache-references", "cache-misses", "L1-dcache-loads", "L1-dcache-load-misses",
@@ -119,7 +121,7 @@ _AMD = (
 )  # fmt: skip
 _BY_LANGUAGE = {"c": _PROCESSOR, "cuda": _NVIDIA, "hip": _AMD}
 _BY_RUNNER = {"gpu": (OCCUPANCY,), "riscv": _BOARD}
-_COMMA = re.compile(r",(?=(?:[^/]*/[^/]*/)*[^/]*$)")  # outside of cpu/event=0x3c,umask=0x1/
+_COMMA = re.compile(r",(?=(?:[^/]*/[^/]*/)*[^/]*$)")  # outside cpu/event=0x3c,umask=0x1/
 _NAME = re.compile(r"[A-Za-z][\w.:/=,-]*")
 
 
@@ -138,7 +140,7 @@ def requested(counters: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def events_of(names: Iterable[str], target: Target) -> tuple[str, ...]:
     """The counters meant by these names on a target: groups spelled out, each name once."""
-    # What stands in place of times has no events of a processor either.
+    # What stands in place of times has no events of a CPU either.
     counted = () if target.proxy else (*_BY_LANGUAGE.get(target.languages[0], ()), *_BY_RUNNER.get(target.runner, ()))
     default = (*counted, *MIX_NAMES)
     meant = {DEFAULT: default, MIX: MIX_NAMES}

@@ -1,4 +1,4 @@
-"""Linux perf events around the calls of a kernel, without the program perf; their names are those of `perf list`."""
+"""Linux perf events around the calls of a kernel, without the perf program; names are those of `perf list`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _counted(group: Sequence[Event], run: Between, system: System) -> Counted:
     finally:
         for file in (file for opened in files.values() for file in opened):
             system.close(file)
-    missing.update(dict.fromkeys((n for n in files if n not in taken), "it never got one of the core's counters"))
+    missing.update(dict.fromkeys((n for n in files if n not in taken), "no hardware counter was free for it"))
     values = {name: median(value for value, _ in runs) for name, runs in taken.items()}
     # One that got no counter at all shared them with the others as well: alone it may have one.
     shared = [name for name in files if name not in taken or any(part for _, part in taken[name])]
@@ -171,13 +171,13 @@ def _why(error: OSError, event: Event) -> str:
         with suppress(OSError):
             level = _PARANOID.read_text().strip()
         most = 1 if event.in_the_system else 2
-        return f"not permitted: {_PARANOID} is {level} and must be {most} or less; a container may forbid it, too"
+        return f"not permitted: {_PARANOID} is {level} and must be {most} or less; a container may also forbid it"
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.ENXIO):
-        return "the system has no hardware counter for it; virtual machines often have none"
+        return "there is no hardware counter for it; virtual machines often have none"
     if error.errno == errno.ENOSYS:
         return "the system has no perf events"
     if error.errno == errno.EINVAL:
-        return "the system cannot count it for a single program"
+        return "it cannot be counted for a single process"
     return f"the system refuses it: {os.strerror(error.errno or 0)}"
 
 
@@ -251,14 +251,14 @@ def find(name: str, devices: Path = DEVICES) -> Event:
     for device in sorted(devices.glob("*")):
         if (device / "events" / plain).is_file():
             return replace(_of_device(device, plain), name=name)
-    raise NoEvent("no such event here: names are those of `perf list`")
+    raise NoEvent("no such event; `perf list` shows the names")
 
 
 def _of_device(device: Path, words: str) -> Event:
     """An event that a device lists by name, or one spelled out as event=0x17,umask=0x1."""
     kind = _text(device / "type")
     if kind is None or not kind.isdigit():
-        raise NoEvent(f"no counting device {device.name} here")
+        raise NoEvent(f"there is no PMU {device.name}")
     if "=" not in words:
         listed = _text(device / "events" / words)
         if listed is None:
@@ -279,7 +279,7 @@ def _placed(device: Path, field: str, value: str) -> tuple[str, int]:
     try:
         number = int(value, 0)
     except ValueError:
-        raise NoEvent(f"{device.name} wants a number for {field}") from None
+        raise NoEvent(f"{device.name} needs a number for {field}") from None
     if match is None:
         raise NoEvent(f"{device.name} has no field {field}")
     placed = 0

@@ -1,21 +1,27 @@
-"""Counting on a GPU: its maker's profiler runs a process of ours, in which the kernel runs on the usual inputs."""
+"""Counting on a GPU: the vendor's profiler runs a process of ours, in which the kernel runs on ordinary inputs.
+
+Supported: NVIDIA's ncu, AMD's rocprofv3 and rocprof. The code for AMD's was written from their documentation and has
+never run on hardware.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deepgen.run.counters import profiled
-from deepgen.run.counters.base import Counted, Refused
-from deepgen.run.counters.vendor_profilers import PROFILERS
+from deepgen.run.counters.base import Counted, Refused, number
 from deepgen.run.measure import limits
 from deepgen.run.measure.base import Task
 from deepgen.run.measure.spawn import environment, import_path
@@ -58,7 +64,7 @@ class Profiler:
         self._end()
 
     def _counted(self, opening: Mapping[str, Any], request: Mapping[str, Any]) -> Counted:
-        program = required(self._tool.name, "events of this GPU cannot be counted", self._toolchains)
+        program = required(self._tool.name, "hardware events cannot be counted on this GPU", self._toolchains)
         events, tool = request["events"], self._tool
         with tempfile.TemporaryDirectory(prefix="count-", dir=self._scratch) as name:
             folder = Path(name)
@@ -97,7 +103,7 @@ class Profiler:
             try:
                 printed, _ = self._running.communicate(timeout=limits.START_SECONDS + limits.PROFILED_SECONDS)
             except subprocess.TimeoutExpired:
-                raise Refused("the profiler did not end in time") from None
+                raise Refused("the profiler did not finish in time") from None
             finally:
                 self._end()
         lines = printed.decode(errors="replace").strip().splitlines()
@@ -112,3 +118,151 @@ class Profiler:
 
 def _entries(request: Mapping[str, Any]) -> list[str]:
     return [step["entry"] for step in request["kernel"]["plan"]["steps"]]
+
+
+DURATION = "gpu__time_duration.sum"  # always collected: by it the kernels of one run are weighed
+_NO_PERMISSION = "ERR_NVGPUCTRPERM"
+_UNKNOWN = "Failed to find metric"
+_ERROR = "==ERROR=="
+
+
+def ncu_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
+    """What comes before the command that is profiled."""
+    metrics = ",".join(dict.fromkeys((*events, DURATION)))
+    return [
+        program,
+        *("--csv", "--page", "raw", "--print-units", "base", "--log-file", str(_log(folder))),
+        *("--profile-from-start", "off", "--target-processes", "all"),
+        *("--cache-control", "all" if cold else "none", "--clock-control", "none"),
+        *("--metrics", metrics),
+    ]
+
+
+def ncu_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
+    """What a finished run left. Raises Refused."""
+    try:
+        text = _log(folder).read_text(errors="replace")
+    except FileNotFoundError:
+        raise Refused("ncu exited without output") from None
+    kernels = parse_ncu(text)
+    if kernels:
+        return combine_ncu(kernels, events)
+    if _NO_PERMISSION in text:
+        raise Refused(
+            f"the driver does not permit this user to read GPU counters ({_NO_PERMISSION}): run as root, or load the "
+            "nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+            lasting=True,
+        )
+    errors = [line.partition(_ERROR)[2].strip() for line in text.splitlines() if line.startswith(_ERROR)]
+    unknown = [event for event in events for line in errors if _UNKNOWN in line and _names(line, event)]
+    if unknown:
+        raise Refused("ncu has no such metric for this GPU", events=tuple(unknown))
+    raise Refused(f"ncu says: {errors[0]}" if errors else "ncu saw no kernel run")
+
+
+def parse_ncu(text: str) -> list[dict[str, float]]:
+    """The metrics of each kernel, from the table with a column for each metric or from that with a row for each.
+
+    A value that is not a number, such as n/a, is left out.
+    """
+    lines = text.splitlines()
+    first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        return []
+    rows = list(csv.DictReader(line for line in lines[first:] if line.startswith('"')))
+    if rows and "Metric Name" in rows[0]:
+        by_kernel: dict[str, dict[str, str]] = {}
+        for row in rows:
+            by_kernel.setdefault(row["ID"], {})[row["Metric Name"]] = row["Metric Value"]
+        metrics = list(by_kernel.values())
+    else:
+        metrics = [{k: v for k, v in row.items() if "__" in k} for row in rows if row["ID"]]  # below the head are units
+    return [
+        {name: value for name, text in row.items() if text and (value := number(text)) is not None} for row in metrics
+    ]
+
+
+def combine_ncu(kernels: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
+    """One run may launch several kernels: sums add up, and what is not a sum is averaged by the kernels' times."""
+    values, missing = {}, {}
+    for event in events:
+        parts = [(row[event], row.get(DURATION, 1.0)) for row in kernels if event in row]
+        if len(parts) < len(kernels):
+            missing[event] = "ncu reports no value for it"
+        elif event.endswith(".sum"):
+            values[event] = sum(value for value, _ in parts)
+        else:
+            total = sum(weight for _, weight in parts) or 1.0
+            values[event] = sum(value * weight for value, weight in parts) / total
+    return Counted(values, missing)
+
+
+def _log(folder: Path) -> Path:
+    return folder / "ncu.log"
+
+
+def _names(line: str, event: str) -> bool:
+    """Whether a line is about this event, whose name may stand in a regular expression."""
+    return re.search(rf"(?<![\w.]){re.escape(event)}(?![\w.]\w)", line.replace("\\", "")) is not None
+
+
+_FILES = "deepgen"
+
+
+def rocprof_command(program: str, events: Sequence[str], folder: Path, *, cold: bool) -> list[str]:
+    """What comes before the command that is profiled."""
+    if Path(program).name == "rocprofv3":
+        return [program, "--pmc", *events, "--output-format", "csv", "-d", str(folder), "-o", _FILES, "--"]
+    wanted = folder / f"{_FILES}.txt"
+    wanted.write_text(f"pmc : {' '.join(events)}\n")
+    return [program, "-i", str(wanted), "-o", str(folder / f"{_FILES}.csv")]
+
+
+def rocprof_collected(folder: Path, events: Sequence[str], entries: Sequence[str]) -> Counted:
+    """What a finished run left: of all launches that it recorded, the last of the plan's steps. Raises Refused."""
+    for path in sorted(folder.rglob(f"{_FILES}*.csv")):
+        launches = [row for name, row in parse_rocprof(path.read_text(errors="replace")) if name in entries]
+        last = launches[-len(entries) :]
+        if len(last) == len(entries):
+            return _added(last, events)
+    raise Refused("the profiler wrote no counters for this kernel; there may be too many events for one pass")
+
+
+def parse_rocprof(text: str) -> list[tuple[str, dict[str, float]]]:
+    """Each launch in order: its kernel and its counters. rocprofv3 has a row a counter, rocprof a row a launch."""
+    rows = list(csv.DictReader(text.splitlines()))
+    if rows and "Counter_Name" in rows[0]:
+        launches: dict[str, tuple[str, dict[str, float]]] = {}
+        for row in rows:
+            _, counters = launches.setdefault(row["Dispatch_Id"], (_plain(row["Kernel_Name"]), {}))
+            counters.update(_numbers([(row["Counter_Name"], row["Counter_Value"])]))
+        return [launches[key] for key in sorted(launches, key=int)]
+    return [(_plain(row.get("KernelName", "")), _numbers(row.items())) for row in rows]
+
+
+def _numbers(items: Iterable[tuple[str, str]]) -> dict[str, float]:
+    return {name: value for name, text in items if text and (value := number(text)) is not None}
+
+
+def _added(launches: Sequence[Mapping[str, float]], events: Sequence[str]) -> Counted:
+    values = {event: sum(row[event] for row in launches) for event in events if all(event in row for row in launches)}
+    return Counted(values, {event: "the profiler reports no value for it" for event in events if event not in values})
+
+
+def _plain(kernel: str) -> str:
+    return kernel[:-3] if kernel.endswith(".kd") else kernel
+
+
+@dataclass(frozen=True)
+class VendorProfiler:
+    """One of them. `command` gives what comes before the command that is profiled, `collected` what it left."""
+
+    name: str
+    command: Callable[..., list[str]]
+    collected: Callable[[Path, Sequence[str], Sequence[str]], Counted]
+
+
+PROFILERS: Mapping[str, VendorProfiler] = {
+    "cuda": VendorProfiler("ncu", ncu_command, ncu_collected),
+    "hip": VendorProfiler("rocprof", rocprof_command, rocprof_collected),
+}

@@ -13,7 +13,7 @@ from deepgen.vocabulary.registry import Registry
 
 if TYPE_CHECKING:
     from deepgen.operators import Operator
-    from deepgen.run.measure.base import Contender, Helpers, Least, Policy, Runner, RunnerOptions, Task
+    from deepgen.run.measure.base import Apart, Contender, Helpers, Least, Policy, Runner, RunnerOptions, Task
     from deepgen.targets import Target
     from deepgen.toolchains import Cache
 
@@ -33,11 +33,12 @@ def open_runner(
     arrays: Path | None = None,
     ahead: bool = False,
     spare: Callable[[], float] = lambda: inf,
+    apart: Apart = lambda: None,
 ) -> Runner:
     """The runner for the task's target; RunnerOptions says what the options mean."""
     from deepgen.run.measure.base import RunnerOptions
 
-    passed = cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead, spare
+    passed = cache, toolchains, builds_running, least_seconds, least_again, helpers, arrays, ahead, spare, apart
     options = RunnerOptions(*passed)
     return whole(RUNNERS.get(task.target.runner)(task, options), task, toolchains)
 

@@ -1,7 +1,7 @@
-"""The last judgement: the loaded kernel in a fresh process, on inputs that nobody has seen, as a user calls it.
+"""The final check: the loaded kernel in a fresh process, on new inputs, called as a user calls it.
 
-A worker has guard pages, a harness and a supervisor; here is an interpreter that loads the binary and calls it on plain
-arrays. The process is started without a word of what it is for. It writes down what it got; the comparison is here.
+A worker has guard pages, a harness and a supervisor; here a plain interpreter loads the binary and calls it on plain
+arrays. The process does not know that it is a test. It writes down its results; they are compared here.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ answer({folder!r})
 def refusal(operator: Operator, target: Target) -> str | None:
     """Why there is nothing to call, or nothing to compare with; None where there is both."""
     if isinstance(operator, Recorded) or operator.judge() is not None:
-        return "its reference is not here"
+        return "its reference is not available here"
     if target.runner not in ("cpu", "gpu"):
         return f"kernels for {target.name} are not called from Python"
     if sum(tensor.bytes for tensor in operator.tensors()) > _MOST_BYTES:
-        return "its tensors are too large to be handed over in files"
+        return "its tensors are too large to pass in files"
     return None
 
 
@@ -86,13 +86,15 @@ def called_afresh(
         except subprocess.TimeoutExpired:
             began = (folder / _CALLING).exists()
             verdict = Verdict.TIMED_OUT if began else Verdict.REFUSED
-            return Measurement(verdict, f"{'a call' if began else 'loading'} did not end within {seconds:.0f} s")
+            return Measurement(verdict, f"{'a call' if began else 'loading'} did not finish within {seconds:.0f} s")
         if not (folder / _CALLING).exists():  # nothing of the kernel's doing
             last = (done.stderr.strip().splitlines() or ["the process ended"])[-1]
             return Measurement(Verdict.REFUSED, f"it could not be loaded in a fresh process: {last}")
         if not (folder / _REPLY).exists():
             last = (done.stderr.strip().splitlines() or ["the process ended"])[-1]
-            return Measurement(Verdict.CRASHED, f"ended by signal {-done.returncode}" if done.returncode < 0 else last)
+            return Measurement(
+                Verdict.CRASHED, f"terminated by signal {-done.returncode}" if done.returncode < 0 else last
+            )
         reply = json.loads((folder / _REPLY).read_text())
         if reply["why"]:
             return Measurement(Verdict(reply["verdict"]), str(reply["why"]))

@@ -1,4 +1,4 @@
-"""What measuring is, whatever the device: the task, the policy, and the runner that carries them out."""
+"""The interface of measuring on any device: the task, the policy, and the runner."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from deepgen.vocabulary import Artifact, BadInput, JsonObject, Kernel, Measureme
 from deepgen.vocabulary.finding import CodeSource
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from typing import TypeAlias
 
     from deepgen.toolchains import Cache
 
     Helpers: TypeAlias = "Mapping[str, Helper] | Callable[[], Mapping[str, Helper]]"  # or what waits for their builds
+    # What keeps still whatever is in the way while a trial is timed, though not while it is verified; None: nothing is.
+    Apart: TypeAlias = "Callable[[], Callable[[], AbstractContextManager[None]] | None]"
     Least: TypeAlias = "float | Callable[[], float | None] | None"  # seconds of a run, or what knows them by and by
 
 REFERENCE = "reference"  # what names of helpers begin with that compute answers
@@ -47,21 +50,21 @@ class Policy:
     give_up: float = 1.5  # stop early when surely this many times slower than the time to beat
     timeout_seconds: float | None = None  # of one run; None: scaled with the operator's work
     threads: int | None = None  # for baselines and kernels without a thread knob; None: all cores
-    calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a calm machine at most
+    calm_seconds: float = field(default_factory=lambda: CALM_SECONDS)  # that finals wait for a quiet machine at most
     race_seconds: float = field(default_factory=lambda: RACE_SECONDS)  # that a race lasts at most, but for its start
     calls_seconds: float = field(default_factory=lambda: CALLS_SECONDS)  # that a winner is called again and again
-    strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormal numbers, are wrong
+    strict_floats: bool = False  # kernels that lose NaN or infinities, or flush denormals, are wrong
 
     def __post_init__(self) -> None:
         for name in _OF_FINALS:
             if not 0.0 <= getattr(self, name) < inf:
-                raise BadInput(f"{name} is {getattr(self, name)!r}", allowed="seconds, a number from 0 up")
+                raise BadInput(f"{name} is {getattr(self, name)!r}", allowed="a number of seconds, at least 0")
 
     def to_json(self) -> JsonObject:
         return {name: value for name, value in asdict(self).items() if name != "strict_floats" or value}
 
     def identity(self) -> JsonObject:
-        """What a study is known by. How long its finals may take can differ from run to run."""
+        """The part that identifies a study. The limits of its finals may differ from run to run."""
         return {name: value for name, value in self.to_json().items() if name not in _OF_FINALS}
 
 
@@ -79,7 +82,7 @@ class Task:
     also: tuple[Operator, ...] = ()  # other shapes that kernels are timed at
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
     own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # of the user's own, on this machine only
-    counters: tuple[str, ...] = ()  # what is counted of right kernels beside their time
+    counters: tuple[str, ...] = ()  # what is counted of correct kernels beside their time
     multiples: tuple[Operator, ...] = ()  # the same, for kernels that refuse neighbours
     variants: tuple[Operator, ...] = ()  # the same shape with other values of run-time scalars, to verify the winner at
 
@@ -159,7 +162,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Helper:
-    """A kernel of our own that runs beside those that are measured: its launch plan and its binary."""
+    """A helper kernel of deepgen that runs alongside those measured: its launch plan and its binary."""
 
     kernel: Kernel
     binary: Path
@@ -174,7 +177,7 @@ class Helper:
 
 @dataclass(frozen=True)
 class RunnerOptions:
-    """What a runner may use beside its task."""
+    """What a runner may use besides its task."""
 
     cache: Cache | Path | None = None  # where built helpers are kept, a folder or the caller's own
     toolchains: Mapping[str, str] | None = None  # the paths of programs that the user set
@@ -185,6 +188,7 @@ class RunnerOptions:
     arrays: Path | None = None  # the folder with inputs and answers of an operator whose code is elsewhere
     ahead: bool = False  # start the worker at once, before the first request
     spare: Callable[[], float] = lambda: inf  # seconds that are left to the run, where it has a budget
+    apart: Apart = lambda: None
 
 
 class Runner(Protocol):
@@ -203,7 +207,7 @@ class Runner(Protocol):
         ...
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
-        """Count events in runs of their own. What cannot be counted is missing, with the reason."""
+        """Count events in separate runs. What cannot be counted is reported with the reason."""
         ...
 
     def close(self) -> None: ...

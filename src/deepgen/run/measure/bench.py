@@ -1,4 +1,4 @@
-"""The operator's tensors between guards, filled from a seed, with the right answer beside them."""
+"""The operator's tensors between guard pages, filled from a seed, with the correct result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FEW = 5  # elements of a tensor that change between two runs on nearly the same
 _MOST_RIGHT = 16  # correct outputs kept per set of inputs: comparing bits takes 1% of the time of a full check
 _RIGHT_BYTES = 64 << 20  # and no more than this
 _NAN_BYTE = 0xFF  # a NaN in every floating format, and not one that arithmetic gives
-_INTEGER_BYTES = (0xAA, 0x55)  # alternating, two runs each: an integer that was right by chance cannot stay so
+_INTEGER_BYTES = (0xAA, 0x55)  # alternating, two runs each: an integer that was correct by chance cannot stay so
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-STALE = "; it is the result of the inputs before, which had been rewritten in place"
-REWRITTEN = "; its inputs had been rewritten in place"
+STALE = "; it is the result for the previous inputs, which were overwritten in place"
+REWRITTEN = "; its inputs were overwritten in place"
 
 
 class Rejected(Exception):
@@ -50,7 +50,7 @@ def on_call(number: int, since: Callable[[], str] = str) -> Iterator[None]:
     except Rejected as rejected:
         if number <= 1:
             raise
-        detail = f"right at first but not on call {number}: {rejected.detail}{since()}"
+        detail = f"correct at first but not on call {number}: {rejected.detail}{since()}"
         raise Rejected(rejected.verdict, detail, rejected.error) from None
 
 
@@ -107,7 +107,7 @@ class Right:
 
 @dataclass(frozen=True)
 class InputSet:
-    """Inputs, the right answers to them, and the latest outputs of kernels that were found right."""
+    """Inputs, the correct answers to them, and the latest outputs of kernels that were found correct."""
 
     inputs: Mapping[str, Array]
     answers: dict[str, Answer]
@@ -293,7 +293,7 @@ class Bench:
         self.buffers[name].protect(read_only=True)
 
     def judge(self) -> Right:
-        """The outputs, when all are right. Kernels that add up in the same order give the same bits: they are known."""
+        """The outputs, if all are correct. Kernels that sum in the same order give the same, known bits."""
         correct = self._present.right
         for right in correct:
             if self.same_as(right):

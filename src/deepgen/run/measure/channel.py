@@ -1,11 +1,11 @@
-"""Between supervisor and worker: messages over a socket of their own, and a page of memory that both see.
+"""The channel between supervisor and worker: messages over a private socket, and a shared page of memory.
 
 A message is a length, the number of the request, then JSON. Standard output is left to the kernels, which may print
 whatever they like. A request's number is random, and its answer repeats it: what a kernel writes to files that it finds
-open is not taken for an answer. The socket has a random high number among the worker's files, where a kernel that
-closes or writes to the first few does not meet it.
+open is not mistaken for an answer. The socket has a random high file descriptor, which a kernel that closes or writes
+to low ones does not hit.
 
-The page says what the worker is doing, until when, and how it died. It costs the worker a few stores a call and the
+The page says what the worker is doing, until when, and how it died. It costs the worker a few stores per call and the
 supervisor nothing while a kernel is timed; a message would wake it.
 """
 
@@ -171,14 +171,14 @@ class WorkerStage(IntEnum):
 
 
 DOING = {
-    WorkerStage.LOAD: "while it was loaded",
-    WorkerStage.PREPARE: "while it prepared its data",
-    WorkerStage.VERIFY: "in a verifying run",
+    WorkerStage.LOAD: "while loading",
+    WorkerStage.PREPARE: "while preparing its data",
+    WorkerStage.VERIFY: "in a verification run",
     WorkerStage.TIME: "in a timed run",
-    WorkerStage.CHECK: "after it had run, so it damaged the process",
-    WorkerStage.OFF: "where arrays are aligned to their elements only",
-    WorkerStage.THREADS: "where several threads called it at once",
-    WorkerStage.JUDGE: "where the kernel ran that answers are compared with",
+    WorkerStage.CHECK: "after it had run, so it corrupted the process",
+    WorkerStage.OFF: "with arrays aligned only to their element size",
+    WorkerStage.THREADS: "when called from several threads at once",
+    WorkerStage.JUDGE: "in the reference kernel",
 }
 
 

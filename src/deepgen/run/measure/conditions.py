@@ -1,6 +1,6 @@
-"""Under which conditions a measurement was taken, and whether they invalidate it.
+"""The conditions of a measurement, and whether they invalidate it.
 
-Each kind of device adds its own readings here; so far there are those of a Linux host.
+So far these are readings of a Linux host.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from deepgen.vocabulary import JsonObject
+from deepgen.vocabulary import Json, JsonObject, Measurement
 
 STOLEN = 0.03  # share of the cores' time that a hypervisor may take before a measurement counts as disturbed
 OTHERS = 0.15  # the same for other processes
@@ -34,7 +34,7 @@ class MachineReading:
     at: float
     busy: float = 0.0
     stolen: float = 0.0
-    ours: float = 0.0  # processor time of the measuring processes themselves
+    ours: float = 0.0  # CPU time of the measuring processes themselves
     builds: int = 0
     throttled: float = 0.0  # by the limit of a container
 
@@ -63,15 +63,21 @@ def contaminated(before: MachineReading, after: MachineReading) -> str | None:
     """Why a measurement taken between these moments should be taken again, in words."""
     stolen, others = after.stolen - before.stolen, _others(before, after)
     if stolen >= _LEAST_SECONDS and _share(stolen, before, after) > STOLEN:
-        return f"the hypervisor took {_share(stolen, before, after):.0%} of the processor's time"
+        return f"the hypervisor took {_share(stolen, before, after):.0%} of the CPU time"
     throttled = _share(after.throttled - before.throttled, before, after)
     if throttled > THROTTLED:
-        return f"the container's limit took {throttled:.0%} of the processor's time"
+        return f"the container's limit took {throttled:.0%} of the CPU time"
     # Builds during the search are expected; they are paused where they would affect a decision.
     quiet = before.builds == 0 and after.builds == 0
     if quiet and others >= _LEAST_SECONDS and _share(others, before, after) > OTHERS:
-        return f"other processes took {_share(others, before, after):.0%} of the processor's time"
+        return f"other processes took {_share(others, before, after):.0%} of the CPU time"
     return None
+
+
+def noted(measured: Measurement, **notes: Json) -> Measurement:
+    """With these notes among its conditions, where they say something."""
+    kept = {k: v for k, v in notes.items() if v}
+    return replace(measured, conditions={**measured.conditions, **kept}) if kept else measured
 
 
 def noise(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -82,7 +88,7 @@ def noise(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """
     waited = [row["waited_share"] for row in rows if row.get("waited_share") is not None]
     if waited and (share := sum(waited) / len(waited)) > WAITED:
-        return f"threads waited for a core for {share:.0%} of the time that they wanted one"
+        return f"threads waited for a core for {share:.0%} of their runnable time"
     most = {"stolen_share": MUCH, "throttled_share": MUCH, "others_share": inf if waited else CROWDED}
     disturbed = [row for row in rows if any(float(row.get(name) or 0.0) > share for name, share in most.items())]
     sentences = [str(row["contaminated"]) for row in disturbed if row.get("contaminated")]

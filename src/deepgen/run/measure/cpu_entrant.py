@@ -1,4 +1,4 @@
-"""One contender on a processor."""
+"""One contender on a CPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STAGES = 4  # runs as long as one may take that a burst has room for
 
 @dataclass
 class CpuSurroundings(Surroundings):
-    """What all entrants of a processor's worker share."""
+    """What all entrants of a CPU's worker share."""
 
     harness: Harness
     threads: Threads

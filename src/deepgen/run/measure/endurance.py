@@ -1,4 +1,4 @@
-"""A kernel that is called again and again, and from several threads: what a short trial does not show.
+"""Endurance tests: many calls of a kernel, also from several threads, show what a short trial does not.
 
 Each result is compared. What grows with the calls is counted: open files, threads, memory.
 """
@@ -55,11 +55,11 @@ class Growth:
         first, calls = self.counts[0], _EVERY * (len(self.counts) - 1)
         for name, grown in (("file", now.files - first.files), ("thread", now.threads - first.threads)):
             if grown >= max(_FEW, calls // _A_CALL):
-                return f"leaves {name}s behind: {grown} more after {calls} calls"
+                return f"leaks {name}s: {grown} more after {calls} calls"
         steps = [after.memory - before.memory for before, after in zip(self.counts[-3:-1], self.counts[-2:])]  # noqa: B905 (bundles run on Python 3.8)
         grown = now.memory - first.memory
         if grown >= max(_LEAST_LEAK, _LEAK * calls) and len(steps) == 2 and min(steps) >= _LEAK * _EVERY // 2:
-            return f"leaves memory behind: {grown >> 10:,} KiB more after {calls} calls"
+            return f"leaks memory: {grown >> 10:,} KiB more after {calls} calls"
         return None
 
 

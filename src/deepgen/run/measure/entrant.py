@@ -1,4 +1,4 @@
-"""One contender at work on a bench, a kernel or a baseline, whatever the device: every run is checked in full."""
+"""One contender (a kernel or a baseline) on a bench, on any device: every run is checked in full."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Entrant(ABC):
 
     @abstractmethod
     def _look_for_damage(self) -> None:
-        """Raises Rejected where something was written outside of tensors and workspaces."""
+        """Raises Rejected where something was written outside tensors and workspaces."""
 
     @abstractmethod
     def _look_after_run(self) -> None:

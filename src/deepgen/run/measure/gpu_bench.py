@@ -1,6 +1,6 @@
-"""The operator's tensors on a device, filled from a seed, with the right answer beside them.
+"""The operator's tensors on a device, filled from a seed, with the correct result.
 
-The answer is by the operator's own reference kernel, once numpy has checked some of its elements, or by numpy.
+The result comes from the operator's reference kernel, once numpy has checked some of its elements, or from numpy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WANT_BYTES = 8
 
 @dataclass(frozen=True)
 class DeviceSet:
-    """Inputs, the right answers to them, and a contender's own once they were found right."""
+    """Inputs, the correct answers to them, and a contender's own once they were found correct."""
 
     inputs: Mapping[str, DeviceBuffer]
     right: dict[str, DeviceBuffer] = field(default_factory=dict)  # the reference
@@ -71,7 +71,7 @@ class GpuBench:
         self._read = [t for t in operator.tensors() if t.role == "input"]
         for tensor in self.outputs:
             if not can_judge(tensor.dtype):
-                raise BadInput(f"{tensor.name} is {tensor.dtype}: such answers cannot be judged on a GPU yet")
+                raise BadInput(f"{tensor.name} is {tensor.dtype}: such results cannot be verified on a GPU yet")
         self._poison: dict[str, int] = {}
         self._runs = 0
         self._placement = Placement.LINES
@@ -135,7 +135,7 @@ class GpuBench:
         self.use(chosen)
 
     def _placed(self, inputs: Mapping[str, Array]) -> dict[str, DeviceBuffer]:
-        """Inputs in device memory that no kernel is told of."""
+        """Inputs in device memory that no kernel gets."""
         placed = {name: self._new(name, array.nbytes) for name, array in inputs.items()}
         for name, buffer in placed.items():
             buffer.put(inputs[name])
@@ -252,7 +252,7 @@ class GpuBench:
             self._driver.fill(buffer.start, self._poison[tensor.name], tensor.bytes)
 
     def judge(self) -> float:
-        """The largest error of the outputs as a share of the tolerance, when all are right."""
+        """The largest error of the outputs as a share of the tolerance, when all are correct."""
         worst = 0.0
         for tensor in self._judged:
             tolerance = self.operator.tolerance_on(tensor.name, self._probe)

@@ -51,7 +51,7 @@ class GpuSurroundings(Surroundings):
 
 
 class GpuEntrant(Entrant):
-    """Timed by the device's own clock. Damage outside of tensors is looked for at the beginning and at the end."""
+    """Timed by the device's own clock. Damage outside tensors is looked for at the beginning and at the end."""
 
     bench: GpuBench
 
@@ -176,7 +176,7 @@ class GpuEntrant(Entrant):
         workspaces = plans.workspaces(self._kernel.kernel.plan, operator.scalars()).values()
         each = sum(tensor.bytes for tensor in self.bench.outputs) + sum(size for _, size in workspaces)
         if LANES * each > driver.free_bytes() // 2:
-            raise Rejected(Verdict.REFUSED, "there is no memory for calls beside each other")
+            raise Rejected(Verdict.REFUSED, "there is not enough memory for concurrent calls")
         streams = [driver.stream() for _ in range(LANES)]
         try:
             with self._stage(WorkerStage.THREADS, LANE_CALLS * self.run_limit):
@@ -342,7 +342,7 @@ class StridedEntrant(GpuEntrant):
         operator = self.bench.operator
         facts = padded_facts(operator, kernel.plan)
         if not facts:
-            raise Rejected(Verdict.REFUSED, "it serves dense arrays only")
+            raise Rejected(Verdict.REFUSED, "it supports dense arrays only")
         self._strided = {*facts}
         bound = self._bound(kernel, binary, operator.strided(facts))
         self._run = partial(self._between, bound.run.run)
@@ -359,7 +359,7 @@ class StridedEntrant(GpuEntrant):
 
     def _place(self, tensor: Tensor) -> Padded:
         rows, row = prod(tensor.shape[:-1]), tensor.shape[-1] * tensor.dtype.bytes
-        buffer = DeviceBuffer(self.device.driver, f"{tensor.name} with room between rows", rows * (row + _ROOM))
+        buffer = DeviceBuffer(self.device.driver, f"{tensor.name} with padded rows", rows * (row + _ROOM))
         self._workspaces[f"{tensor.name} strided"] = buffer  # looked at for damage and closed like any
         return Padded(tensor, buffer, self.bench.addresses()[tensor.name])
 

@@ -1,4 +1,4 @@
-"""The worker's side of measuring on a GPU, with its clocks, temperature and power where NVIDIA's library tells them."""
+"""The worker's side of measuring on a GPU, with clocks, temperature and power where NVML reports them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class GpuWorker(Referee[GpuEntrant]):
         }
 
     def counted(self, entrant: GpuEntrant, events: Sequence[str]) -> Counted:
-        """Runs it for a profiler, which counts from outside of this process."""
+        """Runs it for a profiler, which counts from outside this process."""
         entrant.between(*self._device.driver.profiled())
         return Counted()
 

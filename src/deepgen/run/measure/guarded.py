@@ -1,4 +1,4 @@
-"""Memory between guards: what a kernel writes outside of it is detected, by a fault or by a canary.
+"""Guarded memory: out-of-bounds writes of a kernel are detected, by a fault or by a canary.
 
 Each buffer is a mapping of its own. Its end touches a guard region that nobody may read or write; where the alignment
 leaves a gap, and before the start down to the lower guard, lie canary bytes.
@@ -58,7 +58,7 @@ class Guarded:
         self.name, self.bytes = name, size
         page = mmap.PAGESIZE
         if align > page:
-            raise MemoryError(f"{name}: an alignment of {align} bytes is more than a page")
+            raise MemoryError(f"{name}: an alignment of {align} bytes exceeds a page")
         self._body = max(page, -(-(size + (align if off else -size % align)) // page) * page)
         whole = self._body + 2 * GUARD + _HUGE
         base = _libc.mmap(None, whole, _NONE, _PRIVATE | _ANONYMOUS | _NORESERVE, -1, 0)

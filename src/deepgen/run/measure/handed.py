@@ -1,4 +1,4 @@
-"""Inputs and reference answers: drawn and computed, kept on disk, or handed over as files.
+"""Inputs and reference results: generated, cached on disk, or passed as files.
 
 A worker, a bundle and a node of a cluster run kernels, never a user's Python: where only the tuner's process has an
 operator's code, they are handed arrays. References are computed once, also for the worker that is started next.
@@ -291,7 +291,7 @@ def read(operator: Operator, seed: int, probe: str, folder: Path) -> tuple[dict[
     try:
         stored = _unpacked(folder / name(operator, seed, probe), f"{seed}.")
     except (OSError, EOFError, ValueError, OverflowError, TypeError, AttributeError) as error:
-        raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not handed over whole: {error}") from error
+        raise DeepgenError(f"the inputs of seed {seed} ({probe}) were not passed on completely: {error}") from error
     inputs = {n[len(_INPUT) :]: array for n, array in stored.items() if n.startswith(_INPUT)}
     outputs = [n[len(_WANT) :] for n in stored if n.startswith(_WANT)]
     return inputs, {n: Answer(_wide(stored[_WANT + n]), _wide(stored[_SCALE + n])) for n in outputs}

@@ -1,4 +1,4 @@
-"""Our own code that runs beside kernels on a device: the harness, the reference, the kernel that judges."""
+"""deepgen's own code on a device: the harness, the reference, and the kernel that compares results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _takes_long(operator: Operator) -> bool:
 
 
 def build_helpers(task: Task, build: Callable[[Kernel], Artifact], needed: Sequence[str] = ()) -> dict[str, Helper]:
-    """What of our own code can be built. Without the harness a processor's worker streams memory and tells less of a
+    """What of our own code can be built. Without the harness a CPU's worker streams memory and tells less of a
     crash; without the reference the host computes it."""
     built = {}
     for name, kernel in helpers_for(task).items():

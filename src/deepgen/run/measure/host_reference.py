@@ -1,4 +1,4 @@
-"""References on a processor by an operator's own kernel in C, on all threads, once numpy has checked some elements."""
+"""References on a CPU by an operator's own C kernel, on all threads, once numpy has checked some elements."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Stands between the supervisor and its worker. Run as a program, by process.py.
+"""The process between the supervisor and its worker. Run as a program, by process.py.
 
 The worker is its child, so the parent that a kernel may signal is this process and not the tuner. Everything a kernel
-starts stays its descendant, also what forks twice and calls setsid. When the worker has ended, or the supervisor hangs
-up or is gone, it kills them all, waits until none is left, and reports how the worker ended. Before that its line has
-the worker's number.
+starts remains its descendant, even after a double fork and setsid. When the worker has ended, or the supervisor hangs
+up or is gone, it kills them all, waits until none is left, and reports how the worker ended. Before that it reports
+the worker's process id.
 
-It forks before anything large is imported: the worker starts as quickly as it would without it.
+It forks before anything large is imported, so it does not delay the worker's start.
 """
 
 from __future__ import annotations

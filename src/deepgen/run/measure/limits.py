@@ -1,4 +1,4 @@
-"""Limits of time and memory, scaled with the operator: how long a stage may take, and how little time a run can."""
+"""Time and memory limits, scaled to the operator: how long a stage may take, and the least time a run can take."""
 
 from __future__ import annotations
 

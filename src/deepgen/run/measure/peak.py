@@ -1,4 +1,4 @@
-"""The bounds that this machine really has, measured: arithmetic in registers, and reading memory."""
+"""Measures this machine's roofline: peak arithmetic in registers, and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
-from statistics import median
 from tempfile import NamedTemporaryFile
 from threading import Barrier
 from typing import Any
@@ -77,7 +76,7 @@ def operator_bounds(operator: Operator, target: Target, *, again: bool = False, 
 def bounding(name: str, target: Target, **how: Any) -> str | None:
     """The dtype whose peak bounds arithmetic in a dtype: its own where the target has units for it.
 
-    bf16 can be widened to f32, and some processors multiply that faster than vectors of bf16.
+    bf16 can be widened to f32, and some CPUs multiply that faster than vectors of bf16.
     """
     dots = {"u8": "i8"}.get(name, name)
     if dots not in _DOTS or _dot_flags(dots, target) is None:
@@ -127,7 +126,7 @@ def cpu_bounds(
 def _kernel(name: str, target: Target) -> Kernel:
     flags = _dot_flags(name, target) if name in _DOTS else _flags(name)
     if flags is None:
-        allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", where the processor has instructions for it"
+        allowed = "one of " + ", ".join((*_C_TYPES, *_DOTS)) + ", if the CPU has instructions for it"
         raise BadInput(f"the peak of {dtype(name)} cannot be measured", allowed=allowed)
     names = ("x86_dot_peak.c", "cpu_peak.c") if name in _DOTS else ("cpu_peak.c",)
     folder = resources.files("deepgen.run.measure")
@@ -144,14 +143,6 @@ def _dot_flags(name: str, target: Target) -> tuple[str, ...] | None:
     tiles = target.has("amx_tile", "amx_bf16" if name == "bf16" else "amx_int8")
     vectors = target.has("avx512_bf16") if name == "bf16" else target.has("avx512_vnni") or target.has("avx_vnni")
     return (f"-DTILES={int(tiles)}", f"-DBF16={int(name == 'bf16')}") if tiles or vectors else None
-
-
-def cpu_state(target: Target, dtype: str, threads: int, *, cache: Cache | None = None) -> float:
-    """The share of its best rate on random numbers that the machine gives just now; less where others slow it down."""
-    cache = cache or Cache(default_cache_folder())
-    best = cpu_bounds(target, dtype, threads, cache=cache).gflops_random
-    library = ctypes.CDLL(build_once(_kernel(dtype, target), target, cache=cache).binary)
-    return median(_rates(library, _random(dtype), threads)) * 1e-9 / best
 
 
 def _rates(library: Any, numbers: Array, threads: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""The worker as a process: started with clean surroundings, talked to, and ended with all that it started.
+"""The worker process: started in a clean environment, sent requests, and ended with everything it started.
 
 A dead or stuck worker becomes a verdict and one clear sentence, unless it was stopped from outside.
 """
@@ -14,19 +14,20 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from deepgen.run.measure import spawn
 from deepgen.run.measure.channel import DOING, GUARD, LOST_CHANNEL, BufferPlace, Closed, Garbled, Pulse, WorkerStage
+from deepgen.run.measure.conditions import MachineReading
 from deepgen.run.measure.limits import START_SECONDS
 from deepgen.toolchains import guard
 from deepgen.vocabulary import Verdict
 
 _TAIL = 2048  # bytes kept of what kernels print
-_LOOK_SECONDS = 0.1  # between looks at the pulse: seldom enough that no timed run notices
+_LOOK_SECONDS = 0.1  # between looks at the pulse: rarely enough that no timed run notices
 _FORK_SECONDS = 0.2  # for a keeper that was just started to say who its worker is
 _LINGER_SECONDS = 2.0  # for a worker whose channel is gone to end by itself
 _END_SECONDS = 10.0  # for the keeper to end everything: giving much memory back takes a while
@@ -41,6 +42,24 @@ class Lost(Exception):
         super().__init__(detail)
         self.verdict, self.detail, self.who, self.stage = verdict, detail, who, stage
         self.killed = killed  # or suspended, most likely from outside
+
+
+class TimingWindow:
+    """What is held while a worker times a kernel, and looks at the machine before and after that."""
+
+    def __init__(
+        self, hold: Callable[[], AbstractContextManager[None]], look: Callable[[float], MachineReading]
+    ) -> None:
+        self._hold, self._look = hold, look
+        self.looks: list[MachineReading] = []
+
+    def step(self, held: ExitStack, cpu: float) -> None:
+        """Timing begins, or has ended, after so many seconds of the worker's on a processor."""
+        if not self.looks:
+            held.enter_context(self._hold())
+        self.looks.append(self._look(cpu))
+        if len(self.looks) > 1:
+            held.close()
 
 
 class WorkerProcess:
@@ -70,15 +89,15 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._keeper.poll() is None
 
-    def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
-        """Send a request and wait for its answer. Raises Lost."""
+    def ask(self, message: Mapping[str, Any], limit: float, window: TimingWindow | None = None) -> dict[str, Any]:
+        """Send a request and wait for its answer; `window`: where it announces when it times. Raises Lost."""
         self.pulse.clear()
         self.pulse.enter(WorkerStage.OWN, limit)
         self.printed, self._tail = 0, b""
         self._count = len(message.get("contenders", ())) or 1
         try:
             self._channel.ask(message)
-            reply = self._answer()
+            reply = self._answer() if window is None else self._announced(window)
         except Closed:
             raise self._lost(_LINGER_SECONDS) from None
         except Garbled:
@@ -89,6 +108,14 @@ class WorkerProcess:
             self.end()
             raise lost
         return reply
+
+    def _announced(self, window: TimingWindow) -> dict[str, Any]:
+        with ExitStack() as held:
+            window.looks.clear()  # of a worker that died
+            while "timing" in (reply := self._answer()):
+                window.step(held, reply["timing"])
+                self._channel.ask({})
+            return reply
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -207,7 +234,7 @@ def _end_marked(mark: bytes) -> None:
         time.sleep(0.01)
 
 
-# What processors raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
+# What CPUs raise, with the code beside it: x86 a protection fault that is not about a page, Arm a bus error.
 _UNALIGNED = ((signal.SIGSEGV, 128), (signal.SIGBUS, 1))
 _SPOILT = "closed or wrote to the worker's files"
 _NEAR_STACK = 1 << 20
@@ -220,7 +247,7 @@ def overdue(pulse: Pulse) -> tuple[Verdict, str]:
     if stage is WorkerStage.LOAD:
         return Verdict.TIMED_OUT, f"loading it took longer than {limit:.3g} seconds"
     if stage.in_kernel:
-        return Verdict.TIMED_OUT, f"a run did not end within {limit:.3g} seconds ({_on_call(pulse)})"
+        return Verdict.TIMED_OUT, f"a run did not finish within {limit:.3g} seconds ({_on_call(pulse)})"
     return Verdict.TIMED_OUT, f"checking its answer took longer than {limit:.3g} seconds"
 
 
@@ -265,25 +292,25 @@ def _cause(returncode: int, pulse: Pulse) -> tuple[Verdict, str]:
         return Verdict.CRASHED, f"ended the process with exit code {returncode}"
     number = -returncode
     if number == signal.SIGKILL:
-        return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for want of memory,"
+        return Verdict.OUT_OF_MEMORY, "was killed by the system, most likely for lack of memory,"
     if note.signal and note.error == errno.ENOMEM:
-        return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and went on without it"
+        return Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit and continued without it"
     if note.signal and (number, note.code) in _UNALIGNED:
         return (
             Verdict.CRASHED,
-            "used an aligned instruction on an address that is not aligned, or an impossible address",
+            "used an aligned instruction on an unaligned address, or an invalid address",
         )
     if number in (signal.SIGSEGV, signal.SIGBUS) and note.signal:
         return Verdict.CRASHED, _access(note.address, note.stack, note.write, pulse.places())
     names: dict[int, str] = {
-        signal.SIGSEGV: "touched memory that is not there (segmentation fault)",
-        signal.SIGBUS: "touched memory that is not there (bus error)",
-        signal.SIGILL: "used an instruction that this processor does not have",
-        signal.SIGTRAP: "ran into a trap that its compiler or its author put there",
+        signal.SIGSEGV: "accessed unmapped memory (segmentation fault)",
+        signal.SIGBUS: "accessed unmapped memory (bus error)",
+        signal.SIGILL: "used an instruction that this CPU does not support",
+        signal.SIGTRAP: "hit a trap that its compiler or author placed there",
         signal.SIGFPE: "divided by zero (arithmetic fault)",
         signal.SIGABRT: "aborted",
     }
-    return Verdict.CRASHED, names.get(number, f"was ended by signal {number}")
+    return Verdict.CRASHED, names.get(number, f"was terminated by signal {number}")
 
 
 def _access(address: int, stack: int, write: int, places: Sequence[BufferPlace]) -> str:
@@ -301,7 +328,7 @@ def _access(address: int, stack: int, write: int, places: Sequence[BufferPlace])
         return "overflowed the stack"
     if address < 1 << 16:
         return f"{did} through a null pointer (segmentation fault)"
-    return f"{did} at an address that is not there (segmentation fault)"
+    return f"{did} at an unmapped address (segmentation fault)"
 
 
 _GAP = 0.5  # seconds between two looks: so long only if this process stood still itself

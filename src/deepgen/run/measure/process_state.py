@@ -1,7 +1,7 @@
-"""What a kernel can leave changed in its process, and with it for the next kernel and for the user.
+"""Process state that a kernel may leave changed, which would affect the next kernel and the user.
 
-Read before a kernel is loaded and after it has run: about a third of a millisecond. Threads that still run are waited
-for before a run is timed.
+It is read before a kernel is loaded and after it has run, in about a third of a millisecond. A timed run waits for
+threads that are still running.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def difference(before: ProcessState, after: ProcessState, arithmetic: FloatingMo
     sentences += _file_changes(before.files, after.files)
     # One that has ended since was none of its doing: a compiler that a call from Python was built with.
     if after.orphans - before.orphans or (after.children and not before.children):
-        sentences.append("left a process behind that it had started")
+        sentences.append("left behind a process that it had started")
     return "; ".join(sentences) or None
 
 

@@ -1,4 +1,4 @@
-"""Samples: when there are enough of them, who is faster, and races.
+"""Statistics of samples: when there are enough, who is faster, and races.
 
 In a race contenders are timed in interleaved rounds until a rule says that it is decided, and compared round by round.
 """

@@ -1,12 +1,12 @@
-"""How a worker answers requests, whatever its device: verify, time, verify again; or time several interleaved."""
+"""How a worker answers requests, on any device: verify, time, verify again; or time several interleaved."""
 
 from __future__ import annotations
 
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -53,6 +53,7 @@ class Referee(ABC, Generic[E]):
 
     task: Task
     _worn: set[str]  # binaries that have been called many times in this process
+    announce: Callable[[], None]  # to the supervisor, that timing begins or has ended
     judge: Helper | None  # the kernel that answers are compared with, where the operator has no reference
 
     @abstractmethod
@@ -98,11 +99,11 @@ class Referee(ABC, Generic[E]):
         """Have this entrant run the kernel that the others are compared with."""
         try:
             if self.judge is None:
-                raise DeepgenError("the kernel that answers are compared with could not be built")
+                raise DeepgenError("the reference kernel could not be built")
             entrant.load(self.judge.kernel, str(self.judge.binary))
             entrant.answer()
         except Rejected as error:
-            raise DeepgenError(f"the kernel that answers are compared with: {error}") from error
+            raise DeepgenError(f"the reference kernel: {error}") from error
         finally:
             entrant.close()
 
@@ -114,15 +115,24 @@ class Referee(ABC, Generic[E]):
         def work(entrant: E) -> None:
             entrant.first()
             self.look()
-            latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
-            while not enough(samples, policy, beat) and time.monotonic() < latest:
-                samples.append(entrant.timed())
+            with self._timing(request):
+                latest = time.monotonic() + 10.0 + 4.0 * policy.max_seconds
+                while not enough(samples, policy, beat) and time.monotonic() < latest:
+                    samples.append(entrant.timed())
             entrant.last()
             self.inspect(entrant, finished=True)
 
         inputs = self._usual(request)
         measured = self._attempted(self.entrant(inputs, 0, beat), request, work, samples)
         return [self._also_off(measured, inputs, request)]
+
+    @contextmanager
+    def _timing(self, request: Mapping[str, Any]) -> Iterator[None]:
+        """The supervisor holds what is in the way meanwhile, where it asked for that; also where a run fails in it."""
+        announce = self.announce if request.get("announced") else _nothing
+        announce()
+        yield
+        announce()
 
     def count(self, request: Mapping[str, Any]) -> list[Measurement]:
         """Count events of a kernel on the task's own inputs. No samples are taken: counting may slow it down."""
@@ -132,7 +142,8 @@ class Referee(ABC, Generic[E]):
             nonlocal counted
             entrant.first()
             self.look()
-            counted = self.counted(entrant, request["events"])
+            with self._timing(request):
+                counted = self.counted(entrant, request["events"])
             self.inspect(entrant, finished=True)
 
         measured = self._attempted(self.entrant(self._usual(request), 0, None), request, work)
@@ -167,7 +178,7 @@ class Referee(ABC, Generic[E]):
         entrant.last()
         self.inspect(entrant, finished=True)
         if exit_handlers(os.path.realpath(request["binary"])):
-            raise ContextLost("has functions called when its process ends (atexit)", Verdict.WRONG)
+            raise ContextLost("registered functions to be called at process exit (atexit)", Verdict.WRONG)
 
     def _several_threads(self, request: Mapping[str, Any], entrant: E) -> None:
         entrant.first()
@@ -177,7 +188,7 @@ class Referee(ABC, Generic[E]):
         self.inspect(entrant)
 
     def _also_off(self, right: Measurement, inputs: Inputs, request: Mapping[str, Any]) -> Measurement:
-        """What is known of a kernel, if one more run is right too: with tensors that are aligned as promised only."""
+        """What is known of a kernel, if one more run is correct too: with tensors that are aligned as promised only."""
         if not right.ok or not request.get("kernel"):
             return right
 
@@ -278,6 +289,10 @@ class Referee(ABC, Generic[E]):
 
     def _right(self, entrant: E, samples: Sequence[float]) -> Measurement:
         return Measurement(Verdict.CORRECT, "", tuple(samples), entrant.error, conditions=self.conditions(entrant))
+
+
+def _nothing() -> None:
+    return
 
 
 def _wear(calls: int, seconds: float, entrant: Entrant) -> None:

@@ -1,4 +1,4 @@
-"""References: those of numpy are kept, and some of their elements say whether a compiled one is to be trusted."""
+"""References: numpy's are cached, and some of their elements check the compiled ones."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def doubt(
         result = compare(some(name, places), answer, of, allowed)
         if result.first is not None:
             index = ", ".join(str(int(i)) for i in np.unravel_index(places[result.first], output.shape))
-            return f"the compiled reference has another {what} at {output.name}[{index}] than numpy"
+            return f"the compiled reference has a different {what} at {output.name}[{index}] than numpy"
     return None
 
 

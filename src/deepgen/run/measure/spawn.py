@@ -1,4 +1,4 @@
-"""The process of a worker with its keeper: started with clean surroundings, perhaps before there is work for it.
+"""Starts a worker process with its keeper in a clean environment, possibly before there is work for it.
 
 It imports little: a command starts its worker here before it has imported anything else of its own.
 """

@@ -19,18 +19,18 @@ from deepgen.run.measure.base import AFRESH, REFERENCE, Contender, Task, entry, 
 from deepgen.run.measure.channel import WorkerStage
 from deepgen.run.measure.helpers import built_here, references
 from deepgen.run.measure.limits import Floor
-from deepgen.run.measure.process import Lost
+from deepgen.run.measure.process import Lost, TimingWindow
 from deepgen.run.measure.race import is_beaten, unsettled
 from deepgen.run.measure.worker_slot import DeviceSetAside, WorkerSlot
 from deepgen.targets import host
 from deepgen.toolchains import Cache
-from deepgen.vocabulary import Artifact, DeepgenError, Json, Kernel, Measurement, Verdict
+from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Measurement, Verdict
 from deepgen.vocabulary.folders import Scratch, sweep
 from deepgen.vocabulary.measurement import IMPOSSIBLE
 
 if TYPE_CHECKING:
     from deepgen.run.counters.profiler import Profiler
-    from deepgen.run.measure.base import Helpers, Least
+    from deepgen.run.measure.base import Apart, Helpers, Least
 
 _OTHER_SEEDS, _SPARE_CORES = 2, 4  # that finals verify on; with which our own work does not keep builds waiting
 ATTEMPTS = 3  # at a request whose worker dies without a kernel's doing
@@ -43,7 +43,7 @@ TOO_FAST = 0.5  # of the time to beat: a result below this is confirmed in a fre
 
 
 class Supervisor:
-    """Measures kernels on this machine's processor, one at a time. `close` may come from another thread."""
+    """Measures kernels on this machine's CPU, one at a time. `close` may come from another thread."""
 
     def __init__(
         self,
@@ -59,10 +59,11 @@ class Supervisor:
         arrays: Path | None = None,
         ahead: bool = False,
         spare: Callable[[], float] = lambda: inf,
+        apart: Apart = lambda: None,
     ) -> None:
         """RunnerOptions says what the options mean. Anything far below `least_seconds` is not believed, also not when
         the peak is measured again by `least_again`, which happens once in PEAK_HOLDS at most."""
-        self.task, self._spare = task, spare
+        self.task, self._spare, self._apart = task, spare, apart
         self._builds_running = builds_running
         self._floor = Floor(task, least_seconds, least_again)
         self._retakes = retakes
@@ -83,7 +84,7 @@ class Supervisor:
         self._streak: list[str] = []  # kernels on which the worker died, without one it survived in between
         self._deaths: Counter[str] = Counter()
         self._verdicts: dict[str, Measurement] = {}  # of kernels on which it died
-        self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was right
+        self._good: Mapping[str, Any] | None = None  # the request of the last kernel that was correct
         self._handing = handed.handing(self._arrays, cache if isinstance(cache, Cache) else None)
         if ahead:
             self._hand_over_ahead()
@@ -146,7 +147,7 @@ class Supervisor:
                 continue
             for i, measured in zip(racing, measurements, strict=True):
                 believed = self._believed(measured, shape) if contenders[i].kernel is not None else measured
-                out[i] = _noted(believed, retaken=retaken)
+                out[i] = conditions.noted(believed, retaken=retaken)
         return [out[i] for i in range(len(entries))]
 
     def load(self, baseline: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> Measurement:
@@ -218,11 +219,11 @@ class Supervisor:
         What the worker has imported stays, and a baseline's framework takes longer to import than to race.
         """
         if (task.target, task.policy.threads) != (self.task.target, self.task.policy.threads):
-            raise DeepgenError("a runner stays on its target and number of threads: open another one")
+            raise DeepgenError("a runner keeps its target and thread count: open another one")
         if task == self.task:
             return
         with self._slot.using:
-            # What was right and what is possible belong to the operator before.
+            # What was correct and what is possible belong to the operator before.
             opening = self._opened_with()
             self.task, self._floor, self._good, self._slot.task = task, Floor(task), None, task
             self._opening = {**opening, "task": task.to_json()}
@@ -237,7 +238,7 @@ class Supervisor:
         self._slot.closed = True
         if self._profiler is not None:
             self._profiler.close()
-        # A measurement under way in another thread ends when its worker does.
+        # A measurement in progress in another thread ends when its worker does.
         while not self._slot.using.acquire(timeout=0.05):
             self._slot.end()
         try:
@@ -252,7 +253,7 @@ class Supervisor:
         for retaken in range(self._tries()):
             started = time.monotonic()
             [measured], disturbed = self._take(request, [key])
-            measured = _noted(measured, retaken=retaken)
+            measured = conditions.noted(measured, retaken=retaken)
             samples = measured.samples
             if not measured.ok or (disturbed is None and not unsettled(samples)):
                 return measured
@@ -263,7 +264,7 @@ class Supervisor:
         # Where builds or other processes explain the scatter the kernel is not to blame: finals run undisturbed. Short
         # measurements do not show what others do.
         if disturbed is None and not measured.conditions["builds"] and conditions.disturbance(_LOOK_SECONDS) is None:
-            detail = f"its time could not be settled: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
+            detail = f"its time did not settle: runs took from {min(samples):.3g} to {max(samples):.3g} seconds"
             return replace(measured, verdict=Verdict.UNSTABLE, detail=detail)
         return measured
 
@@ -285,7 +286,7 @@ class Supervisor:
             return again
         slower = max(measured, again, key=lambda m: m.seconds or 0.0)
         believed = self._believed(slower, request["shape"])
-        return _noted(believed, confirmed=True) if believed.ok else believed
+        return conditions.noted(believed, confirmed=True) if believed.ok else believed
 
     def _believed(self, measured: Measurement, shape: int) -> Measurement:
         """Unless the machine's peak does not allow its time."""
@@ -296,14 +297,16 @@ class Supervisor:
         if not self._floor.above(seconds, shape):
             return measured
         least = self._floor.at(shape)
-        detail = f"{seconds:.3g} seconds a run is less than the {least:.3g} that the machine's peak allows"
-        return _noted(replace(measured, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
+        detail = f"{seconds:.3g} seconds per run is less than the {least:.3g} that the machine's peak allows"
+        return conditions.noted(replace(measured, verdict=Verdict.UNSTABLE, detail=detail), **{IMPOSSIBLE: True})
 
     def _take(self, request: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Measurement], str | None]:
         """One request: its measurements with the conditions, and what disturbed them, if anything. Raises Lost."""
-        before = conditions.read(self._our_cpu(), self._builds_running())
-        reply = self._ask(request, keys)
-        after = conditions.read(self._our_cpu(), self._builds_running())
+        hold = self._apart() if request["do"] in ("measure", "count") else None
+        window = None if hold is None else TimingWindow(hold, self._look)
+        before = self._look()
+        reply = self._ask(request if window is None else {**request, "announced": True}, keys, window)
+        before, after = window.looks if window is not None and len(window.looks) == 2 else (before, self._look())
         # A worker that was started on the way counts its time from zero.
         disturbed = conditions.contaminated(before, after) if after.ours >= before.ours else None
         self._busy = self._busy + 1 if disturbed else max(0, self._busy - 1)
@@ -315,15 +318,15 @@ class Supervisor:
         measurements = [Measurement.from_json(m) for m in reply["measurements"]]
         return [replace(m, conditions={**m.conditions, **around}) for m in measurements], disturbed
 
-    def _ask(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, Any], keys: Sequence[str], window: TimingWindow | None = None) -> Any:
         with self._slot.using:
-            return self._ask_worker(request, keys)
+            return self._ask_worker(request, keys, window)
 
-    def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    def _ask_worker(self, request: Mapping[str, Any], keys: Sequence[str], window: TimingWindow | None) -> Any:
         for attempt in range(ATTEMPTS):
             worker = self._slot.ready()
             try:
-                reply = worker.ask(request, limits.own_seconds(self.task))
+                reply = worker.ask(request, limits.own_seconds(self.task), window)
             except Lost as lost:
                 self._slot.drop()
                 if self._slot.closed:
@@ -348,7 +351,7 @@ class Supervisor:
     def _count_death(self, lost: Lost, key: str) -> None:
         """Remember who killed the worker, and ask whether it is the device that fails."""
         self._deaths[key] += 1
-        self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (set aside after {DEATHS} such ends)")
+        self._verdicts[key] = replace(_verdict(lost), detail=f"{lost.detail} (excluded after {DEATHS} such crashes)")
         if lost.verdict is Verdict.WRONG or (lost.verdict is Verdict.TIMED_OUT and self._good is None):
             return  # we ended the worker ourselves, which says nothing of what this device can do
         if lost.stage is WorkerStage.OFF:
@@ -358,9 +361,9 @@ class Supervisor:
             return
         self._streak.clear()
         if self._good is None or not self._survives(self._good):
-            others = "a kernel that was right before fails too" if self._good else "none has run right on it yet"
+            others = "a kernel that was correct fails too" if self._good else "none was correct on it yet"
             raise DeviceSetAside(
-                f"{self.task.target.name} is set aside: its worker died on {DEATHS} different kernels in a row, "
+                f"{self.task.target.name} is disabled: its worker died on {DEATHS} different kernels in a row, "
                 f"and {others}; the last one {lost.detail}"
             )
 
@@ -372,8 +375,9 @@ class Supervisor:
             return False
         return all(m["verdict"] == Verdict.CORRECT.value for m in reply["measurements"])
 
-    def _our_cpu(self) -> float:
-        return time.process_time() + self._slot.cpu
+    def _look(self, cpu: float | None = None) -> conditions.MachineReading:
+        self._slot.cpu = self._slot.cpu if cpu is None else cpu
+        return conditions.read(time.process_time() + self._slot.cpu, self._builds_running())
 
     def _opened_with(self) -> dict[str, Any]:
         """What a worker is opened with. The first time it waits for our own code to be built."""
@@ -392,9 +396,3 @@ class Supervisor:
 
 def _verdict(lost: Lost) -> Measurement:
     return Measurement(lost.verdict, lost.detail)
-
-
-def _noted(measured: Measurement, **notes: Json) -> Measurement:
-    """With these notes among its conditions, where they say something."""
-    kept = {k: v for k, v in notes.items() if v}
-    return replace(measured, conditions={**measured.conditions, **kept}) if kept else measured

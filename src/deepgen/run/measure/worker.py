@@ -39,7 +39,7 @@ _MOST_STREAMED = 512 << 20
 
 
 class CpuWorker(Referee[CpuEntrant]):
-    """This machine's processor, one operator, many kernels."""
+    """This machine's CPU, one operator, many kernels."""
 
     def __init__(self, opening: Mapping[str, Any], pulse: Pulse) -> None:
         self.task = Task.from_json(opening["task"])
@@ -150,7 +150,7 @@ class CpuWorker(Referee[CpuEntrant]):
             return
         changed = self._watch.changed()
         if changed is None and finished and self.around.threads.keeps_computing():
-            changed = "left threads running that use processor time after its call has returned"
+            changed = "left threads running that use CPU time after the call has returned"
         if changed is not None:
             raise ContextLost(changed, Verdict.WRONG)
 
@@ -225,10 +225,16 @@ def _meet(language: str) -> None:
 
 def _opened(opening: Mapping[str, Any], pulse: Pulse, channel: Channel) -> Referee[Any]:
     worker = _worker(opening, pulse)
+    worker.announce = partial(_announce, channel)
     gc.collect()
     gc.freeze()
     channel.answer(_state())
     return worker
+
+
+def _announce(channel: Channel) -> None:
+    channel.answer({"timing": time.process_time()})
+    channel.receive_request()
 
 
 def _worker(opening: Mapping[str, Any], pulse: Pulse) -> Referee[Any]:

@@ -1,4 +1,4 @@
-"""The worker of a supervisor: started when it is needed or ahead of that, and replaced when it is spent or lost."""
+"""The worker of a supervisor: started on demand or ahead of time, and replaced when worn out or lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class WorkerSlot:
                 self.drop()
                 if last:
                     what = f"its measuring worker cannot be started: {lost}"
-                    raise DeviceSetAside(f"{target.name} is set aside: {what}") from lost
+                    raise DeviceSetAside(f"{target.name} is disabled: {what}") from lost
                 continue
             except BaseException:
                 self.drop()

@@ -112,7 +112,7 @@ class Counting:
         usages: Any = facts.get("entries") or dict.fromkeys((step.entry for step in kernel.plan.steps), facts)
         steps = [s for s in completed(kernel, artifact.plan).plan.steps if "registers" in usages.get(s.entry, {})]
         if not steps:
-            return Counted.nothing([OCCUPANCY], "the compiler tells no registers")
+            return Counted.nothing([OCCUPANCY], "the compiler reports no register count")
         main = max(steps, key=lambda step: int(usages[step.entry]["registers"]))
         usage = usages[main.entry]
         if "occupancy" in usage:

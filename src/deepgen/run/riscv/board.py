@@ -1,7 +1,7 @@
-"""Programs on a board, over SSH or on this machine where it is one. It needs a shell, tar and timeout, no Python.
+"""Runs programs on a board, over SSH or on this machine if it is one. It needs a shell, tar and timeout, but no Python.
 
-Each run is one command: the program, its request and inputs that are not there yet go in as an archive, answers and
-results come back as one. What a run leaves on the board is removed by the shell that ran it, also when the connection
+Each run is one command: the program, its request and new inputs go in as an archive, and results come back as one.
+ What a run leaves on the board is removed by the shell that ran it, also when the connection
 is lost; a program ends itself when its time is up.
 """
 
@@ -113,7 +113,7 @@ class RemoteBoard:
                 self._there.discard(inputs.name)
                 self._open()
         else:
-            raise DeepgenError(f"{self._host}: what is sent there does not stay there")
+            raise DeepgenError(f"{self._host}: files sent there do not persist")
         self._there.add(inputs.name)
         _unpack(came, folder, self._host)
         ran = Ran(0, True, time.monotonic() - started, "", folder)
@@ -163,14 +163,14 @@ class RemoteBoard:
             except _Lost as error:
                 lost = str(error)
         raise DeepgenError(
-            f"{self._host}: the connection was lost ({lost}); what was measured is kept: run the same command again "
-            "to go on"
+            f"{self._host}: the connection was lost ({lost}); results so far are kept: run the same command again "
+            "to resume"
         )
 
     def _run_once(
         self, script: str, sent: bytes, seconds: float, begun: Callable[[subprocess.Popen[bytes]], None]
     ) -> bytes:
-        """The same, tried once. `begun` is told of the process. Raises _Lost where another try may help."""
+        """The same, tried once. `begun` is called with the process. Raises _Lost where another try may help."""
         argv = (*self._command, script if self._host == LOCAL else f"sh -c {shlex.quote(script)}")
         pipe = subprocess.PIPE
         process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -214,9 +214,9 @@ class _NoInputs(Exception):
 def _lasting(message: str) -> str | None:
     """What another attempt would not change."""
     if "REMOTE HOST IDENTIFICATION HAS CHANGED" in message:
-        return "its host key is another one than ~/.ssh/known_hosts has: find out why before you connect again"
+        return "its host key differs from the one in ~/.ssh/known_hosts: find out why before connecting again"
     if "Host key verification failed" in message:
-        return "its host key is not among your known hosts: connect once with ssh, look at it, and accept it"
+        return "its host key is not in ~/.ssh/known_hosts: connect once with ssh, check the key, and accept it"
     if "Permission denied" in message:
         return "the login was refused: add your key there with ssh-copy-id"
     return None
@@ -229,7 +229,7 @@ def _why(message: str, code: int) -> str:
 
 
 def _last(message: str) -> str:
-    return message.splitlines()[-1].strip()[:200] if message.strip() else "no reason was given"
+    return message.splitlines()[-1].strip()[:200] if message.strip() else "no reason given"
 
 
 def _archive(program: Path, request: str, inputs: Path | None) -> bytes:
@@ -255,4 +255,4 @@ def _unpack(came: bytes, folder: Path, host: str) -> None:
                 if content is not None and name not in ("", ".."):
                     (folder / name).write_bytes(content.read())
     except (tarfile.TarError, EOFError) as error:
-        raise DeepgenError(f"{host}: what came back cannot be read ({error})") from error
+        raise DeepgenError(f"{host}: the reply cannot be read ({error})") from error

@@ -1,6 +1,6 @@
-"""Counters of a board, by the `perf` that it has: events that it counts, and events that it takes samples of.
+"""Counters on a board, by its own `perf`: counted events and sampled events.
 
-`perf` gives up altogether for one event that it does not know, so each is tried by itself first.
+`perf` fails as a whole on one unknown event, so each is tried alone first.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from deepgen.run.counters.base import OF_RECORD, Counted, number
 
 TABLE, _SAMPLES, _DATA = "perf.csv", "samples", "perf.data"  # files of a run
 _NO_PERF = "the board has no perf"
-_UNKNOWN = "perf on the board knows no such event"
-_NOT_SUPPORTED = "the board's processor or its system does not count it"
+_UNKNOWN = "perf on the board has no such event"
+_NOT_SUPPORTED = "the board's CPU or OS does not count it"
 _NOT_PERMITTED = "not permitted: lower /proc/sys/kernel/perf_event_paranoid on the board"
 _NOT_COUNTED = "perf on the board did not count it"
 _NO_SAMPLE = "perf on the board took no sample of it"
-_BURIED = "two runs of the program differ by more than the kernel's calls count"
+_BURIED = "two runs of the program differ by more than the kernel's own count"
 _WHOLE = 100.0  # percent of the time that an event was counted
 _NANOSECONDS = {"msec": 1e6}  # as clocks are counted elsewhere, too
 _SAMPLE = re.compile(r"\s*(\d+)\s+(\S+?):?\s*")

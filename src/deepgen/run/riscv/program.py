@@ -1,4 +1,4 @@
-"""A program with one kernel, run elsewhere: its request, its answers, how it ended, and what was counted.
+"""The protocol of a program with one kernel: its request, its results, how it ended, and its counts.
 
 `toolchains/board/board.c` is the other side.
 """
@@ -55,7 +55,7 @@ class ProgramHost(Protocol):
 
     @property
     def lacks(self) -> str:
-        """What its processor lacks of the target's, in words: why an instruction may be unknown there."""
+        """What its CPU lacks of the target's, in words: why an instruction may be unknown there."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class ProgramHost(Protocol):
 
 
 _NAN_BYTE = 0xFF  # a NaN in every floating format
-_ALTERNATING = -1  # integers: one byte or another, so that none is right by chance for long
+_ALTERNATING = -1  # integers: one byte or another, so that none is correct by chance for long
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def check(answered: Sequence[Mapping[str, Any]], ran: Ran) -> None:
     if not ran.started:
         raise DeepgenError(f"the program did not start: {printed or f'exit code {ran.code}'}")
     if ran.code == _NOT_WRITTEN:
-        raise DeepgenError("the program could not write its answers: is the disk full where it ran?")
-    ended = f"ended with exit code {ran.code} before its runs were over"
+        raise DeepgenError("the program could not write its results: is the disk full where it ran?")
+    ended = f"ended with exit code {ran.code} before its runs were done"
     raise Rejected(Verdict.CRASHED, f"{ended}: {printed}" if printed else ended)
 
 
@@ -193,7 +193,7 @@ def _check_line(line: Mapping[str, Any]) -> None:
     if "failed" in line:
         if str(line["failed"]).startswith("no memory"):
             raise Rejected(Verdict.OUT_OF_MEMORY, str(line["failed"]))
-        raise DeepgenError(f"the program could not do its work: {line['failed']}")
+        raise DeepgenError(f"the program failed: {line['failed']}")
 
 
 def _signal(number: int) -> str:
@@ -244,7 +244,7 @@ class InstructionCounts:
                     raise ValueError(kind)
                 counts[kind, int(eighths)] = int(count)
             except ValueError as error:
-                raise DeepgenError(f"under qemu {line[:60]!r} was written among the counts") from error
+                raise DeepgenError(f"under qemu {line[:60]!r} appears among the counts") from error
         if not counts:
             raise DeepgenError("under qemu nothing was counted: no run was marked")
         return InstructionCounts(counts)

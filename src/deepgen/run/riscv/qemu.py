@@ -31,7 +31,7 @@ _DRAINED_SECONDS = 60.0  # for what is left of a log when qemu has ended
 
 
 class Qemu:
-    """An emulator for programs of a user, as the target's processor. Folders of runs are made in `scratch`."""
+    """An emulator for programs of a user, as the target's CPU. Folders of runs are made in `scratch`."""
 
     counts = True
 
@@ -92,7 +92,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Trace:
-    """From qemu's log of every block that it executes, read while it is written: a few times as slow."""
+    """From qemu's log of every block that it executes, read while being written: a few times as slow."""
 
     library: Path
 
@@ -124,7 +124,7 @@ def find(paths: Mapping[str, str] | None = None) -> tuple[str, str, tuple[int, i
 
 
 def processor(target: Riscv, version: tuple[int, int]) -> tuple[str, str]:
-    """The options that make qemu the target's processor."""
+    """The options that make qemu the target's CPU."""
     narrow = [name for name in _NARROW_FLOATS if target.has(name) and version[0] >= _NARROW_FLOATS_SINCE]
     more = "".join(f",{part}=true" for name in narrow for part in _NARROW_FLOATS[name])
     return "-cpu", f"rv64,v=true,vlen={target.vlen},elen=64,vext_spec=v1.0{more}"

@@ -79,7 +79,7 @@ class RiscvRunner:
 
     def verify(self, kernel: Kernel, artifact: Artifact, seed: int, probe: str, shape: int = 0) -> Measurement:
         if probe in WAYS:
-            return Measurement(Verdict.REFUSED, "a program calls its kernel on dense arrays, from one thread")
+            return Measurement(Verdict.REFUSED, "on RISC-V a kernel is called with dense arrays, from one thread")
         verified = self._tried(kernel, artifact, seed, probe, shape, _VERIFIED, 0)
         if not verified.ok or probe != "normal":
             return verified
@@ -107,7 +107,7 @@ class RiscvRunner:
 
     def count(self, kernel: Kernel, artifact: Artifact, events: Sequence[str], shape: int = 0) -> Counted:
         if not isinstance(self._place, RemoteBoard):
-            return Counted.nothing(events, "under qemu instructions are counted, and no events of a processor")
+            return Counted.nothing(events, "under qemu only instructions are counted, not hardware events")
         lacking = self._place.uncountable(events)
         counted = Counted(missing=lacking)
         for profile, meant in perf.profiles([event for event in events if event not in lacking]):
@@ -255,7 +255,7 @@ def _judged(
                 got = np.frombuffer(raw, tensor.dtype.numpy()).reshape(tensor.shape)
                 want = drawn.answers[int(line["set"])][tensor.name]
             except (OSError, ValueError, TypeError, KeyError, IndexError):  # a kernel may write among the answers
-                raise Rejected(Verdict.WRONG, "what the runner wrote of it was changed or removed") from None
+                raise Rejected(Verdict.WRONG, "its files were changed or removed") from None
             with on_call(line["run"] + 1):
                 worst = max(worst, error_of(got, want, tensor, operator.tolerance_on(tensor.name, probe), None))
     return worst

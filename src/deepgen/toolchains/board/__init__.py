@@ -1,6 +1,6 @@
-"""The program that a kernel becomes where no Python is needed: a runner in C, linked statically with the kernel.
+"""Standalone programs for boards without Python: a runner in C, linked statically with the kernel.
 
-Here the launch plan becomes C: the calls that the runner makes.
+This module turns the launch plan into the C calls that the runner makes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ def numbers(kernel: Kernel) -> list[ScalarArg]:
 def source(kernel: Kernel) -> str:
     """The file that calls the kernel's entries."""
     if kernel.plan.constants:
-        raise BadInput(f"kernel {kernel.name} reads constants by symbol", allowed="tensors as arguments, on a board")
+        raise BadInput(
+            f"kernel {kernel.name} reads constants by symbol", allowed="pass tensors as arguments on a board"
+        )
     for name in (*(step.entry for step in _steps(kernel)), *tensors(kernel), *workspaces(kernel)):
         if not name.isidentifier() or not name.isascii():
-            raise BadInput(f"kernel {kernel.name} names {name[:60]!r}", allowed="names of C, on a board")
+            raise BadInput(f"kernel {kernel.name} names {name[:60]!r}", allowed="use C identifiers on a board")
     kinds = "".join("i" if arg.ctype.startswith("i") else "d" for arg in numbers(kernel))
     declared = dict.fromkeys(_declaration(step) for step in _steps(kernel))
     first = sum(isinstance(a, ScalarArg) for s in kernel.plan.prepare for a in s.args)

@@ -1,6 +1,6 @@
 """C compilers: gcc, clang, and the clang inside zig. A kernel becomes a shared library.
 
-Flags for a processor's instruction sets are spelled out rather than `-march=native`, so that a cached binary means the
+Flags for a CPU's instruction sets are spelled out rather than `-march=native`, so that a cached binary means the
 same on every machine.
 """
 
@@ -76,7 +76,7 @@ class CCompiler:
         return (folder / _ASSEMBLY).read_text(errors="replace")
 
     def _flags(self, features: tuple[str, ...]) -> tuple[str, ...]:
-        # zig takes the processor of -mtune for the one to compile for, with instructions that the target may lack.
+        # zig takes the CPU of -mtune for the one to compile for, with instructions that the target may lack.
         tuning = () if self.name == "zig" else tuning_flags(features, self.family, self.major)
         zig = self.name == "zig"
         return (*_OPTIMISE, *isa_flags(self.machine, features, self.family, self.major, zig=zig), *tuning)
@@ -92,7 +92,7 @@ class CCompiler:
         group: Group,
     ) -> process.Finished:
         if not self.serves(target):
-            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed=f"{self.machine} processors")
+            raise BadInput(f"{self.path} cannot build kernels for {target.name}", allowed=f"{self.machine} processors")
         write_sources(kernel, folder)
         argv = self._argv(kernel, target, kind, output)
         header: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def zig(path: str, version: str, cache: str, machine: str) -> CCompiler:
         name="zig",
         version=version,
         path=path,
-        # Without a target zig would compile for this machine's processor and nothing else; and its checks for
+        # Without a target zig would compile for this machine's CPU and nothing else; and its checks for
         # undefined behaviour are not what is to be timed.
         command=(path, "cc", "-target", f"{machine}-linux-{libc}", "-fno-sanitize=undefined", "-g0"),
         family="clang",
@@ -193,8 +193,8 @@ _ARM: dict[str, tuple[str, str, int, int]] = {
     "sve": ("sve", "sve", 8, 5),
     "sve2": ("sve2", "sve2", 10, 9),
 }
-# The processor whose instruction costs the scheduler assumes, by the newest instruction set there is. Not the newest
-# for gcc: it schedules all of these by one model, but looks as many instructions ahead as the processor issues at once,
+# The CPU whose instruction costs the scheduler assumes, by the newest instruction set there is. Not the newest
+# for gcc: it schedules all of these by one model, but looks as many instructions ahead as the CPU issues at once,
 # and with six of them gcc 13 takes 3.3 s for a kernel that otherwise takes 0.9. The instructions are the same.
 _NOT_GCC = 1000
 _TUNE: tuple[tuple[str, str, int, int], ...] = (
@@ -212,7 +212,7 @@ def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig:
         extensions = [
             names for f, (*names, gcc, clang) in _ARM.items() if f in present and _supported(family, major, gcc, clang)
         ]
-        # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a processor.
+        # gcc's header has dot products and half precision from 8.2 on; zig reads -march as the name of a CPU.
         base = "-march=armv8.2-a" if present & {"asimdhp", "asimddp"} else "-march=armv8-a"
         return ("+".join(("-mcpu=generic" if zig else base, *(str(names[zig]) for names in extensions))),)
     chosen = [flag for name, (flag, *since) in _X86.items() if name in present and _supported(family, major, *since)]
@@ -223,7 +223,7 @@ def isa_flags(machine: str, isa: Iterable[str], family: str, major: int, *, zig:
 
 
 def tuning_flags(isa: Iterable[str], family: str, major: int) -> tuple[str, ...]:
-    """The flag that has instructions scheduled for the newest processor these instruction sets point to."""
+    """The flag that has instructions scheduled for the newest CPU these instruction sets point to."""
     present = set(isa)
     processors = (cpu for name, cpu, *since in _TUNE if name in present and _supported(family, major, *since))
     return (f"-mtune={next(processors, 'generic')}",)

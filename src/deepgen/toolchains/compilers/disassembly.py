@@ -1,6 +1,6 @@
-"""Machine code of binaries as text, and what it consists of: the shares of classes of instructions.
+"""Disassembles binaries, and computes their instruction mix.
 
-Instructions are counted as they stand in the binary, not as often as they run.
+Counts are static: each instruction in the binary counts once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def sass(nvdisasm: str, cubin: Path) -> str:
 
 
 def objdump(program: str, binary: Path) -> str:
-    """A processor's machine code."""
+    """A CPU's machine code."""
     return _output(program, "--disassemble", "--no-show-raw-insn", str(binary.absolute()))
 
 
@@ -157,7 +157,7 @@ def mix(text: str, machine: str) -> dict[str, float]:
     if not total:
         raise ValueError("its disassembly shows no instructions")
     if counts[_STRANGE] > _MOST_UNKNOWN * total:
-        raise ValueError(f"the disassembler does not know {counts[_STRANGE]} of its {total} instructions")
+        raise ValueError(f"the disassembler cannot decode {counts[_STRANGE]} of its {total} instructions")
     return {"instructions": float(total), **{kind: round(counts[kind] / total, 5) for kind in CLASSES}}
 
 

@@ -1,4 +1,4 @@
-"""A GPU compiler's statistics of a kernel, in one form for NVIDIA and AMD, with the resulting occupancy."""
+"""A GPU compiler's statistics of a kernel, in one form for NVIDIA and AMD, with the occupancy."""
 
 from __future__ import annotations
 

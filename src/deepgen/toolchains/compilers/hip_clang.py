@@ -65,7 +65,7 @@ class HipClang:
         group: Group,
     ) -> str:
         if "hip" not in target.languages:
-            raise BadInput(f"{self.name} builds no kernels for {target.name}", allowed="hip targets")
+            raise BadInput(f"{self.name} cannot build kernels for {target.name}", allowed="hip targets")
         write_sources(kernel, folder)
         return run_judged(self.name, self._argv(kernel, target, kind, output), folder, limits, group).log
 

@@ -1,4 +1,4 @@
-"""What all compilers share: a kernel's files on disk, the verdict on a compiler's end, and symbols of C++ names."""
+"""Shared by all compilers: a kernel's files on disk, the verdict on a compiler run, and symbols of C++ names."""
 
 from __future__ import annotations
 
@@ -85,11 +85,13 @@ def judge(name: str, finished: process.Finished, limits: BuildLimits) -> None:
         detail = f"{name} crashed with {_signal_name(-code)}"
         raise BuildError(Verdict.BUILD_FAILED, detail, log, transient=True)
     if ended := _ENDED.search(log):
-        raise BuildError(Verdict.BUILD_FAILED, f"{name} was ended from outside: {ended.group()}", log, transient=True)
+        raise BuildError(
+            Verdict.BUILD_FAILED, f"{name} was terminated from outside: {ended.group()}", log, transient=True
+        )
     if crash := _CRASHED.search(log):
         raise failed(name, f"crashed: {crash.group().strip()}", log)
     if error := _ERROR.search(log):
-        raise failed(name, f"refused the source: {error.group().strip()}", log)
+        raise failed(name, f"rejected the source: {error.group().strip()}", log)
     printed = next((line.strip() for line in log.splitlines() if line.strip()), "and printed nothing")
     raise failed(name, f"ended with exit code {code}: {printed}", log)
 
@@ -114,7 +116,9 @@ def write_sources(kernel: Kernel, folder: Path) -> None:
     for source in kernel.sources:
         name = PurePosixPath(source.name)
         if name.is_absolute() or ".." in name.parts or source.name.startswith("-") or not name.parts:
-            raise BadInput(f"kernel {kernel.name}: source {source.name!r}", allowed="a relative name in its folder")
+            raise BadInput(
+                f"kernel {kernel.name}: source {source.name!r}", allowed="must be a relative path inside its folder"
+            )
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source.text, encoding="utf-8")

@@ -75,7 +75,7 @@ class Nvrtc:
         try:
             lowered: dict[str, str | None] = json.loads((folder / nvrtc_program.NAMES).read_text())
         except (OSError, ValueError) as error:
-            raise failed(self.name, f"reported success but gave no names: {error}", log) from None
+            raise failed(self.name, f"reported success but returned no names: {error}", log) from None
         symbols = {name: symbol for name, symbol in lowered.items() if symbol is not None}
         if len(symbols) < len(lowered):
             raise failed(self.name, f"has no kernel {next(n for n in lowered if n not in symbols)}", log)
@@ -95,7 +95,7 @@ class Nvrtc:
     ) -> str:
         if not self.serves(target):
             allowed = ", ".join(f"sm_{sm}" for sm in self.archs)
-            raise BadInput(f"NVRTC {self.version} builds no kernels for {target.name}", allowed=allowed)
+            raise BadInput(f"NVRTC {self.version} cannot build kernels for {target.name}", allowed=allowed)
         write_sources(kernel, folder)
         argv = (*_python(), self.path, nvrtc_program.STAY)
         return run_judged(self.name, argv, folder, limits, group, request=self._words(kernel, target, form)).log
@@ -145,7 +145,7 @@ def _asked(path: str, changed: int) -> tuple[str, str, tuple[int, ...]]:
         facts = json.loads(answer.stdout)
         return facts["version"], path, tuple(facts["archs"])
     except subprocess.CalledProcessError as error:
-        message = error.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        message = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise ValueError(message[-1]) from error
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
         raise ValueError(str(error)) from error

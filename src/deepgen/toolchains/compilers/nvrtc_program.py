@@ -1,8 +1,8 @@
-"""Calls NVRTC in a process of its own, so that a compiler that crashes or hangs costs a verdict. Run by nvrtc.py.
+"""Calls NVRTC in a process of its own, so that a crash or hang costs only a verdict. Run by nvrtc.py.
 
-It talks to the library through ctypes and is started without site-packages. To start it and to load the library takes
-30 ms, a tenth of a kernel's compilation: it stays for other kernels, which `resident.py` asks for. What few builds need
-is imported by them, and at the end nothing is torn down: either takes as long as a few hundred lines.
+It calls the library through ctypes and is started without site-packages. Starting it and loading the library takes
+30 ms, a tenth of a kernel's compilation, so it stays for further kernels (`resident.py`). What few builds need
+is imported lazily, and nothing is torn down at the end: either takes as long as compiling a few hundred lines.
 """
 
 from __future__ import annotations

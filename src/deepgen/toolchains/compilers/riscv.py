@@ -1,6 +1,6 @@
-"""Cross compilers for RISC-V, and which one is here: clang, zig and gcc. A kernel becomes a static program.
+"""Cross compilers for RISC-V (clang, zig, gcc), and which of them is installed. A kernel becomes a static program.
 
-It holds our runner in C, and the kernel's assembly is kept beside it.
+It includes the C runner; the kernel's assembly is stored beside it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RiscvCompiler:
     def _commands(self, kernel: Kernel, target: Target) -> tuple[tuple[str, ...], ...]:
         """To assembly, to an object, to a program. The kernel's flags are for its own text alone."""
         if not isinstance(target, Riscv):
-            raise BadInput(f"{self.path} builds no kernels for {target.name}", allowed="riscv targets")
+            raise BadInput(f"{self.path} cannot build kernels for {target.name}", allowed="riscv targets")
         machine = _machine(self.name, target)
         compiled = ("-O3", *machine, "-S", "-o", ASSEMBLY, kernel.sources[0].name, *_compiled(kernel))
         kept = self._kept_runner(target)
@@ -170,7 +170,7 @@ def _write_runner(kernel: Kernel, folder: Path) -> None:
 
 CROSS_GCC = Tool(
     "riscv64-linux-gnu-gcc",
-    "building for RISC-V: the C library that clang links with; its own vectors from version 14 on",
+    "building for RISC-V: the C library that clang links with; as a compiler, vectors from version 14 on",
     "Install it with `apt-get install gcc-riscv64-linux-gnu`.",
 )
 QEMU = Tool(
@@ -209,8 +209,8 @@ def _compiler(name: str, path: str, zig_cache: str) -> RiscvCompiler:
     version = programs.number(described)
     if name == "clang":
         for asked, lacks in (
-            ("-print-file-name=libc.a", "finds no C library for riscv64"),
-            ("-print-prog-name=ld.lld", "finds no lld"),
+            ("-print-file-name=libc.a", "cannot find a C library for riscv64"),
+            ("-print-prog-name=ld.lld", "cannot find lld"),
         ):
             file = programs.ask(path, "--target=riscv64-linux-gnu", asked).strip()
             if not Path(file).is_absolute():
@@ -218,5 +218,5 @@ def _compiler(name: str, path: str, zig_cache: str) -> RiscvCompiler:
         return clang(name, path, version, described)
     major = re.match(r"\d+", version)
     if major is None or int(major.group()) < _VECTORS_SINCE:
-        raise BadInput(f"{path} is version {version}, and gcc has vectors from {_VECTORS_SINCE} on")
+        raise BadInput(f"{path} is version {version}, but gcc supports vectors only from {_VECTORS_SINCE}")
     return gcc(name, path, version, described)

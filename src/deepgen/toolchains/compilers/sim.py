@@ -1,4 +1,4 @@
-"""The toolchain of the simulated device: no process, but real failures and, where asked for, real waiting."""
+"""The toolchain of the simulated device: no process, but real failures and, on request, real delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deepgen.vocabulary import BadInput, Kernel, Verdict
 
 _BINARY = "kernel.sim"
 _FAULTS = {
-    Verdict.BUILD_FAILED: "the simulated compiler refused the source",
+    Verdict.BUILD_FAILED: "the simulated compiler rejected the source",
     Verdict.BUILD_TIMEOUT: "the simulated compiler did not finish in time",
 }
 
@@ -34,7 +34,7 @@ class SimToolchain:
 
     def build(self, kernel: Kernel, target: Target, folder: Path, limits: BuildLimits, group: Group) -> Built:
         if not isinstance(target, Sim):
-            raise BadInput(f"the simulated toolchain builds no kernels for {target.name}", allowed="sim targets")
+            raise BadInput(f"the simulated toolchain cannot build kernels for {target.name}", allowed="sim targets")
         text = kernel.sources[0].text
         config = json.loads(text)["config"]
         if target.build_seconds > 0.0:

@@ -55,11 +55,13 @@ class Triton:
         except (OSError, ValueError, KeyError) as error:
             raise failed(self.name, f"reported success but wrote no {form}: {error}", log) from None
         if report["shared"] > gpu.shared_per_block:
-            room = f"{report['shared']} bytes of shared memory, and {gpu.name} has {gpu.shared_per_block} for a block"
+            room = f"{report['shared']} bytes of shared memory, but {gpu.name} allows {gpu.shared_per_block} per block"
             raise failed(self.name, f"wants {room}", log)
         trailing = parameters - len(kernel.plan.steps[0].args)
         if not 0 <= trailing <= _MOST_TRAILING or report["profile_scratch_size"]:
-            raise failed(self.name, f"built a kernel of {parameters} parameters, which is not as was described", log)
+            raise failed(
+                self.name, f"built a kernel of {parameters} parameters, which does not match its description", log
+            )
         plan = _plan(kernel.plan, report, trailing, gpu)
         facts = gpu_facts.summary(entries, completed(kernel, plan), gpu)
         return Built(binary, form, {**facts, "code_bytes": code}, gpu_facts.without_report(log), plan)
@@ -104,8 +106,8 @@ class Triton:
     def _run(self, words: tuple[str, ...], kernel: Kernel, folder: Path, limits: BuildLimits, group: Group) -> str:
         unit = units.from_flags(kernel.flags)
         if unit.version != self.version:
-            what = f"kernel {kernel.name} is for Triton {unit.version}, and Triton {self.version} is installed here"
-            raise BadInput(what, allowed=f"that release: pip install triton=={unit.version}")
+            what = f"kernel {kernel.name} is for Triton {unit.version}, but Triton {self.version} is installed"
+            raise BadInput(what, allowed=f"install that release: pip install triton=={unit.version}")
         write_sources(kernel, folder)
         (folder / triton_program.UNIT).write_text(json.dumps(unit.to_json()))
         argv = (sys.executable, "-I", "-S", triton_program.__file__, *words)
@@ -117,16 +119,16 @@ def described(folder: str, disassembler: str | None = None) -> Triton:
     try:
         match = _VERSION.search((Path(folder) / "triton" / "__init__.py").read_text())
     except OSError as error:
-        raise ValueError(f"it holds no package triton ({error.strerror})") from error
-    version = match[1] if match else "of no version"
+        raise ValueError(f"it contains no package triton ({error.strerror})") from error
+    version = match[1] if match else "of unknown version"
     if not version.startswith(tuple(f"{release}." for release in RELEASES)):
-        raise ValueError(f"it is Triton {version}, and deepgen knows Triton {' and '.join(RELEASES)}")
+        raise ValueError(f"it is Triton {version}, but deepgen supports Triton {' and '.join(RELEASES)}")
     return Triton(version, folder, disassembler)
 
 
 def _gpu(target: Target) -> Gpu:
     if not isinstance(target, Gpu):
-        raise BadInput(f"Triton builds no kernels for {target.name}", allowed="cuda and hip targets")
+        raise BadInput(f"Triton cannot build kernels for {target.name}", allowed="cuda and hip targets")
     return target
 
 

@@ -1,7 +1,7 @@
 """Compiles one Triton kernel in a process of its own, without a GPU, or lets a plug-in do so. Run by triton.py.
 
-It executes the kernel's text, as importing the user's file would. It is started without site-packages and is told where
-Triton lies.
+It executes the kernel's text, as importing the user's file would. It is started without site-packages and gets
+Triton's path.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main() -> int:
         while chain[-1].__cause__ is not None:
             chain.append(chain[-1].__cause__)
         lines = [line.strip() for one in chain for line in str(one).splitlines() if line.strip(" ^")]
-        print(f"error: {type(chain[-1]).__name__}: {lines[-1] if lines else 'it gave no reason'}")
+        print(f"error: {type(chain[-1]).__name__}: {lines[-1] if lines else 'no reason given'}")
         print(*chain, sep="\n")
         return 1
     return 0

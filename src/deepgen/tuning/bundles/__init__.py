@@ -1,1 +1,1 @@
-"""Studies whose kernels are measured on another machine, by a bundle that travels there."""
+"""Bundles: studies whose kernels are measured on another machine."""

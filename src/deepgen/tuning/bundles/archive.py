@@ -98,7 +98,7 @@ def unpack(archive: Path, folder: Path) -> Path:
                 return _unpacked(tar, meter, folder, packed, where)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
-            raise BadInput("is not a bundle: it is not compressed as its name says", where=where) from error
+            raise BadInput("is not a bundle: its compression does not match its name", where=where) from error
         raise BadInput(f"cannot be read: {error.strerror or error}", where=where) from error
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise BadInput(f"is damaged: {error}", where=where, allowed="copy the bundle again") from error
@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
         manifest = _parsed(text, where)
         for name, expected in manifest["files"].items():
             if _listing(folder / name) != expected:
-                raise BadInput(f"{name} was changed since the bundle was packed", where=where)
+                raise BadInput(f"{name} has changed since the bundle was packed", where=where)
     except OSError as error:
         raise BadInput(f"{error.filename} cannot be read: {error.strerror}", where=where) from error
     return manifest, hashlib.sha256(text).hexdigest()
@@ -138,7 +138,7 @@ class _Meter:
         data = self._stream.read(size)
         self._left -= len(data)
         if self._left < 0:
-            raise BadInput("holds more than its headers say", where=self._where)
+            raise BadInput("contains more than its headers declare", where=self._where)
         return data
 
 
@@ -148,14 +148,16 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
         raise BadInput("is empty", where=where)
     top, _, name = first.name.partition("/")
     if name != MANIFEST or not _NAME.fullmatch(top) or not first.isreg() or first.size > MOST_MANIFEST_BYTES:
-        raise BadInput(f"is not a bundle: it begins with {first.name!r}", where=where, allowed=f"NAME/{MANIFEST}")
+        raise BadInput(f"is not a bundle: it starts with {first.name!r}", where=where, allowed=f"NAME/{MANIFEST}")
     meter.allow(first.size)
     text = _read(tar, first)
     waiting = dict(_parsed(text, where)["files"])
     total = sum(entry["bytes"] for entry in waiting.values())
     if total > max(SMALL_BYTES, MOST_RATIO * packed):
         what = f"has {packed} bytes that unpack to {total}"
-        raise BadInput(what, where=where, allowed=f"at most {MOST_RATIO} times as many, or {SMALL_BYTES >> 20} MiB")
+        raise BadInput(
+            what, where=where, allowed=f"the ratio may be at most {MOST_RATIO}, or the size {SMALL_BYTES >> 20} MiB"
+        )
     (folder / top).mkdir()
     (folder / top / MANIFEST).write_bytes(text)
     meter.allow(0)
@@ -172,7 +174,7 @@ def _unpacked(tar: tarfile.TarFile, meter: _Meter, folder: Path, packed: int, wh
         path.parent.mkdir(parents=True, exist_ok=True)
         meter.allow(member.size)
         if _copied(tar, member, path) != expected["sha256"]:
-            raise BadInput(f"{name} is not what its manifest says: the hash differs", where=where)
+            raise BadInput(f"{name} does not match its manifest: the hash differs", where=where)
         meter.allow(0)
     if waiting:
         raise BadInput(f"is incomplete: {next(iter(waiting))} is missing", where=where, allowed="copy the bundle again")
@@ -188,15 +190,17 @@ def _parsed(text: bytes, where: str) -> dict[str, Any]:
         good = all(set(entry) == {"bytes", "sha256"} for entry in files.values())
         good = good and all(type(size) is int for size in sizes)
     if version != FORMAT:
-        raise BadInput(f"is of format {version}", where=where, allowed=f"format {FORMAT}: pack it again")
+        raise BadInput(
+            f"has format {version}", where=where, allowed=f"this deepgen reads format {FORMAT}: pack it again"
+        )
     strange = [name for name in files if not _inside(name)]
     if strange:
-        raise BadInput(f"lists a file {strange[0]!r}", where=where, allowed="names inside its own folder")
+        raise BadInput(f"lists a file {strange[0]!r}", where=where, allowed="only names inside its own folder")
     if not good:
         raise BadInput("its manifest cannot be read", where=where)
     few = len(files) <= MOST_FILES and sum(sizes) <= MOST_BYTES
     if not few or any(not 0 <= size <= MOST_FILE_BYTES for size in sizes):
-        raise BadInput("is larger than a bundle may be", where=where, allowed=f"up to {MOST_BYTES >> 30} GiB")
+        raise BadInput("is too large for a bundle", where=where, allowed=f"at most {MOST_BYTES >> 30} GiB")
     return dict(manifest)
 
 
@@ -261,6 +265,6 @@ def _zstd() -> Any:
             continue
     raise Missing(
         "zstd",
-        blocks="bundles that end in .tar.zst can be neither written nor read",
+        blocks="bundles named .tar.zst can be neither written nor read",
         remedy="Install it with `pip install zstandard`, or name the bundle .tar.gz, which every Python reads.",
     )

@@ -1,4 +1,4 @@
-"""Studies that are measured elsewhere: pack what a strategy asks for next, and merge what came back."""
+"""Studies measured elsewhere: pack the configs a strategy asks for next, and merge the results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from deepgen.tuning.bundles.results import Results, TrialResult
 from deepgen.tuning.bundles.runner import UNMEASURED
 from deepgen.tuning.counting import Uncounted
 from deepgen.tuning.engines import LocalEngine
-from deepgen.tuning.finals.entrants import entrants
-from deepgen.tuning.finals.qualifying import finals_inputs, special_inputs
+from deepgen.tuning.finals.qualifying import entrants, finals_inputs, special_inputs
 from deepgen.tuning.request import Request, StudyPlan, own_baselines, plan, task_of
 from deepgen.tuning.search_state import open_search
 from deepgen.tuning.speed import floor
@@ -65,9 +64,11 @@ def pack(
     """Ask the strategy for all that is left of the request's trials, build them here, and write them as a bundle."""
     bundle_archive.check(archive)
     engine = engine or LocalEngine()
+    if request.own_baselines == (type(request.operator),):
+        request = replace(request, baselines=False)  # what a kernel brings stays here, as all Python of a user's own
     if request.own_baselines:
         names = ", ".join(own_baselines(request.own_baselines))
-        raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="baselines by name")
+        raise BadInput(f"{names}: baselines of your own do not travel in a bundle", allowed="pass baselines by name")
     with _Builds(engine, request) as builds, open_journal(request, plan(request)) as (planned, journal):
         journal.begin_run(request.budget())
         state = open_search(request, planned, journal)
@@ -77,8 +78,8 @@ def pack(
         waiting = sorted(state.proposals.values(), key=lambda proposal: proposal.id)
         if not waiting:
             raise BadInput(
-                f"{planned.folder}: all {state.ended} trials have ended, so there is nothing to pack",
-                allowed=f"ask for more with --trials {2 * state.ended}",
+                f"{planned.folder}: all {state.ended} trials are done, so there is nothing to pack",
+                allowed=f"request more with --trials {2 * state.ended}",
             )
         task = task_of(request)
         say(f"building {len(waiting)} kernels")
@@ -127,7 +128,9 @@ def merge(study: Study, path: Path, *, engine: LocalEngine | None = None) -> Mer
     results = bundle_results.read(path)
     with Journal(study.folder, write=True) as journal:
         if results.head["study"] != study_id(journal):
-            raise BadInput("holds results of another study", where=str(path), allowed=f"those of {study.folder.name}")
+            raise BadInput(
+                "contains results of another study", where=str(path), allowed=f"those of {study.folder.name}"
+            )
         _check_device(study, journal, results, path)
         proposals = {proposal.id: proposal for proposal in journal.proposals()}
         trials = [_trial(study, proposals, result, path) for result in results.trials.values()]
@@ -205,13 +208,13 @@ def _trial(study: Study, proposals: Mapping[int, Proposal], result: TrialResult,
     """A result as a trial of the study, once its kernel is known to be the one that the study would build."""
     proposal = proposals.get(result.trial)
     if proposal is None:
-        raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never asked for", where=str(path))
+        raise BadInput(f"holds trial {result.trial}, which {study.folder.name} never requested", where=str(path))
     kernel = study.emit(proposal.config)
     if kernel.id != result.kernel_id:
         raise BadInput(
-            f"trial {result.trial} is of another kernel: generator {study.generator.name} was changed since",
+            f"trial {result.trial} is of a different kernel: generator {study.generator.name} has changed since",
             where=str(path),
-            allowed="pack the study again and run that",
+            allowed="pack the study again and run the new bundle",
         )
     return Trial(proposal.id, proposal.rank, proposal.config, kernel.id, result.measurement, result.facts)
 
@@ -225,7 +228,9 @@ def _check_device(study: Study, journal: Journal, results: Results, path: Path) 
             if device is not None and device != results.head["device"]:
                 what = f"was measured on {results.head['device']}, and {study.folder.name} on {device}"
                 raise BadInput(
-                    what, where=str(path), allowed="one device a study: tune with another --seed for the other"
+                    what,
+                    where=str(path),
+                    allowed="a study is tied to one device: for another device, start one with another --seed",
                 )
             return
 

@@ -1,6 +1,6 @@
 """Results of a bundle: a file of JSON lines, one per trial, each on disk before the next kernel runs.
 
-Before they come into a study they are checked: they are of its trials, with times that the device can reach.
+Before merging they are checked: they must belong to the study's trials and have plausible times.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(path: Path) -> Results:
     where = str(path)
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadInput("is larger than a result file may be", where=where)
+            raise BadInput("is too large for a result file", where=where)
         text = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from error
@@ -111,9 +111,9 @@ class Flawed(Exception):
 def check_measurement(trial: int, measured: Measurement) -> None:
     """Every field of a measurement has its type; a correct one has times."""
     error = measured.error
-    _need(isinstance(measured.detail, str), f"the detail of trial {trial} is not a text")
+    _need(isinstance(measured.detail, str), f"the detail of trial {trial} is not a string")
     _need(all(map(_is_time, measured.samples)), f"the samples of trial {trial} are not all times")
-    _need(bool(measured.samples) or not measured.ok, f"trial {trial} is right but was not timed")
+    _need(bool(measured.samples) or not measured.ok, f"trial {trial} is correct but was not timed")
     _need(error is None or type(error) in (int, float), f"the error of trial {trial} is not a number")
     for name in ("counters", "conditions"):
         _need(isinstance(getattr(measured, name), dict), f"the {name} of trial {trial} are not a table")
@@ -124,10 +124,10 @@ def check_finalists(finals: Finals, ended: Mapping[int, Trial]) -> None:
     """The finalists are correct trials of the study, each with its own rank, config and kernel."""
     for row in finals.finalists:
         trial = ended.get(row.trial)
-        _need(trial is not None and trial.ok, f"trial {row.trial} is a finalist, but no right trial of the study")
+        _need(trial is not None and trial.ok, f"trial {row.trial} is a finalist, but not a correct trial of the study")
         if trial is not None:
             same = (row.rank, row.config, row.kernel_id) == (trial.rank, trial.config, trial.kernel_id)
-            _need(same, f"finalist {trial.id} is of another config than the study's trial {trial.id}")
+            _need(same, f"finalist {trial.id} has a different config than the study's trial {trial.id}")
 
 
 def check_times(trials: Iterable[Trial], finals: Finals | None, least: float) -> None:
@@ -135,7 +135,7 @@ def check_times(trials: Iterable[Trial], finals: Finals | None, least: float) ->
     times = [(f"trial {t.id}", t.measurement.seconds) for t in trials if t.measurement.seconds is not None]
     times += [(f"finalist {row.trial}", row.seconds) for row in (finals.finalists if finals is not None else ())]
     for name, seconds in times:
-        what = f"{name} would have taken {seconds:.3g} s a run, and this device cannot do it in less than {least:.3g} s"
+        what = f"{name} took {seconds:.3g} s a run, and this device cannot do it in less than {least:.3g} s"
         _need(seconds >= least, what)
 
 

@@ -1,4 +1,4 @@
-"""The runner that travels in a bundle: measures its kernels where it is unpacked, and holds the finals there.
+"""The runner that travels in a bundle: measures its kernels where it is unpacked, and runs the finals there.
 
 It needs Python and numpy, no network and no deepgen. Kernels run in a worker process as they do at home, under the same
 supervisor; each result is on disk before the next kernel starts, so that an interrupted run continues where it stopped.
@@ -88,7 +88,7 @@ def main(folder: str, argv: Sequence[str]) -> int:
     """`python3 run.py [-o RESULTS]`."""
     parser = argparse.ArgumentParser(prog="run.py", description="Measure this bundle's kernels on this machine.")
     default = f"{Path(folder).name}.results.jsonl"
-    parser.add_argument("-o", "--results", default=default, help=f"where results are kept, line by line [{default}]")
+    parser.add_argument("-o", "--results", default=default, help=f"where results are written, line by line [{default}]")
     parsed = parser.parse_args(argv)
     try:
         return _run(read(Path(folder)), Path(parsed.results))
@@ -148,8 +148,8 @@ def _run(job: Job, path: Path) -> int:
         writer.close()
     best = _best([r.measurement for r in done.values()])
     right = sum(result.measurement.ok for result in done.values())
-    _say(f"{right} of {len(done)} kernels are right" + (f", the fastest takes {best:.4g} s" if best else ""))
-    _say(f"bring {path} back and merge it: deepgen bundle merge {job.manifest['name']} {path.name}")
+    _say(f"{right} of {len(done)} kernels are correct" + (f", the fastest takes {best:.4g} s" if best else ""))
+    _say(f"copy {path} back and merge it: deepgen bundle merge {job.manifest['name']} {path.name}")
     return 0
 
 
@@ -177,7 +177,7 @@ def _hold_finals(
     candidates = [*measured, *(p.trial for p in job.earlier)]
     default = next((t for t in candidates if t.id == rules["default"] and t.measurement.right), None)
     if default is None and not any(trial.ok for trial in candidates):
-        _say("no kernel was right, so there are no finals")
+        _say("no kernel was correct, so there are no finals")
         return
     kernels = {p.trial.id: p.kernel for p in (*job.trials, *job.earlier)}
     result = run_finals(
@@ -188,7 +188,7 @@ def _hold_finals(
         default=default,
         keep=rules["keep"],
         baselines=rules["baselines"],
-        say=lambda text: _say(text.replace("builds paused: ", "")),
+        say=_say,
     )
     writer.append({"finals": replace(result, peak_gflops=peak).to_json()})
 
@@ -214,7 +214,7 @@ def _not_here(target: Target, why: str) -> Missing:
     return Missing(
         f"a device that runs {getattr(target, 'arch', target.name)}",
         blocks=f"{why}, so these kernels cannot run here",
-        remedy="Run the bundle where such a device is.",
+        remedy="Run the bundle on a machine with such a device.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every engine does: execute builds and measurements, wherever they run."""
+"""The interface of engines: execute builds and measurements, wherever they run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Look = Callable[[int, Artifact], bool]
 It is called in the process that opened the session, from any thread of it.
 """
 
-NOT_WORTH_IT = Measurement(Verdict.NOT_RUN, "what the build told of it shows that it is clearly slower than the best")
-"""How a trial ends that was built and is not worth running."""
+NOT_WORTH_IT = Measurement(Verdict.NOT_RUN, "its build statistics show that it is clearly slower than the best")
+"""The measurement of a trial that was built but is not worth running."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a submitted trial. Without an artifact the build failed, and the measurement says how."""
+    """The outcome of a submitted trial. Without an artifact the build failed, and the measurement says how."""
 
     trial_id: int
     artifact: Artifact | None
@@ -34,11 +34,11 @@ class Arena(Protocol):
     """Where kernels are verified and compared: all that finals need, in a session or in a bundle on another machine."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """While this context is held, no build runs during a measurement."""
+        """Inside this context, no build runs during a measurement."""
         ...
 
     def disturbed(self) -> str | None:
-        """Activity of others on the machine that would spoil a measurement, in words. Sampling it takes a moment."""
+        """Other activity on the machine that would disturb a measurement, in words. Sampling it takes a moment."""
         ...
 
     def build(self, kernel: Kernel) -> Artifact:
@@ -58,7 +58,7 @@ class Arena(Protocol):
         ...
 
     def baselines(self) -> list[str]:
-        """The baselines that can run beside this task's kernels."""
+        """The baselines that can be compared with this task's kernels."""
         ...
 
     def peak(self, *, again: bool = False) -> float | None:
@@ -84,11 +84,11 @@ class Session(Arena, Protocol):
 
     @property
     def measuring(self) -> bool:
-        """Whether a trial has the device, for which finals would wait."""
+        """Whether a trial occupies the device, so that finals would have to wait."""
         ...
 
     def bandwidth(self) -> float | None:
-        """GB/s of the device's memory, where they are known."""
+        """The device's memory bandwidth in GB/s, if known."""
         ...
 
     def rates(self) -> tuple[float | None, float | None]:
@@ -107,12 +107,12 @@ class Session(Arena, Protocol):
         ...
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
-        """Begin to load these baselines within so many seconds, where that can be done while trials are tried."""
+        """Start loading these baselines, within that many seconds, if that is possible while trials run."""
         ...
 
     def loaded(self, seconds: float) -> list[str] | None:
-        """Those that are loaded within so many seconds. Where some are, the others are given up, so that they disturb
-        nothing; where none is, loading goes on. None where nothing is loaded ahead.
+        """The baselines loaded within that many seconds. If there are some, the others are abandoned, so that they
+        disturb nothing; if there are none, loading continues. None if nothing is loaded ahead.
         """
         ...
 

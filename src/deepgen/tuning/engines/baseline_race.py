@@ -1,4 +1,4 @@
-"""Where kernels race baselines: a worker of its own, into which baselines are loaded while the search goes on."""
+"""The worker for races against baselines: they are loaded into it while the search is running."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BaselineRace:
         thread.join()
         self._open()
         if self._at is not None:
-            self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it was not loaded when the time for that was up")
+            self._lost[self._at] = Measurement(Verdict.TIMED_OUT, "it took too long to load")
 
     def loaded(self, seconds: float) -> list[str]:
         """Those that are loaded, or could not be, after so many seconds at most."""

@@ -1,7 +1,7 @@
-"""Who has the device, and when.
+"""Scheduling of the device, and priority for the first trial.
 
-The trial that a study begins with goes before all others: few builds run beside its own, and it has the device first.
-However it ends, the others go on.
+The first trial of a study has priority: few builds run beside its own, and it gets the device first. The others
+continue however it ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FairLock:
 
 class FirstGate(Generic[Submitted, Built]):
     """Says whose build may begin and what the device may have; safe from any thread. Nothing that it holds back is
-    lost: each call gives what may go on by it, and the caller passes that on without holding a lock."""
+    lost: each call gives what may continue by it, and the caller passes that on without holding a lock."""
 
     def __init__(self, jobs: int) -> None:
         # Half of the cores may only be threads of the others, and this process and its worker start meanwhile.

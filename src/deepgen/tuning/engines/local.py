@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from deepgen import baselines
-from deepgen.baselines import raced
+from deepgen.baselines import light, raced
 from deepgen.run.measure import bandwidth, conditions, handed, limits, open_runner, peak_gflops
 from deepgen.run.measure.afresh import called_afresh
 from deepgen.run.measure.base import AFRESH, Contender, Helper, RunnerOptions, Task, least_seconds
@@ -29,12 +29,12 @@ from deepgen.toolchains import (
     BuildPool,
     Cache,
     Group,
-    ahead,
     default_cache_folder,
     make,
+    pool,
     toolchains_for,
 )
-from deepgen.toolchains.ahead import BegunBuild
+from deepgen.toolchains.pool import BegunBuild
 from deepgen.tuning.engines.base import NOT_WORTH_IT, Look, Outcome
 from deepgen.tuning.engines.baseline_race import BaselineRace
 from deepgen.tuning.engines.first_gate import FairLock, FirstGate
@@ -43,6 +43,7 @@ from deepgen.vocabulary.folders import Scratch
 
 _ON_DEVICE = ("cpu", "gpu")  # runners with a worker process
 _MANY_CORES = 4  # with fewer, importing a framework would delay the first builds
+_FOR_FRAMEWORKS = 12.0  # seconds: in less, few cores import one too late for the race three times out of four
 _LINGER = 0.5  # seconds that a closed session waits for its thread
 _OF_MEMORY = 0.3  # what a worker may need where there are two
 
@@ -103,6 +104,7 @@ class LocalSession:
             least_seconds=lambda: least_seconds(task, self._peak),
             least_again=self._least_again,
             spare=lambda: self.until - time.monotonic(),
+            apart=self._apart,
         )
         self._runner = open_runner(task, **{**vars(self._options), "ahead": True})
         self._race: BaselineRace | None = None  # once there are baselines to race
@@ -142,7 +144,7 @@ class LocalSession:
         future.add_done_callback(partial(self._on_built, trial_id, kernel))
 
     def _taken(self, kernel: Kernel) -> BegunBuild | None:
-        begun = ahead.take(kernel, self.task.target, self._cache.folder)
+        begun = pool.take(kernel, self.task.target, self._cache.folder)
         if begun is not None:
             self._begun.append(begun)
         return begun
@@ -210,10 +212,12 @@ class LocalSession:
 
     def load(self, baselines: Sequence[str], seconds: float) -> None:
         # Others take so long that the search would wait for them.
-        wanted = raced(baselines, self.task.operator, packs=True)
+        wanted, many = raced(baselines, self.task.operator, packs=True), host.usable_cores() >= _MANY_CORES
+        if not many and self.task.target.shares_cores_with_builds and seconds < _FOR_FRAMEWORKS:
+            wanted = light(wanted, self.task.own_baselines) or wanted
         if self._race is None and wanted and self._races_apart:
             self._race = self._open_race()
-            self._race.load(wanted, seconds, self._measured, at_once=host.usable_cores() >= _MANY_CORES)
+            self._race.load(wanted, seconds, self._measured, at_once=many)
 
     def loaded(self, seconds: float) -> list[str] | None:
         if self._race is None:
@@ -278,10 +282,22 @@ class LocalSession:
         alone = nullcontext if self.task.target.shares_cores_with_builds else lambda: self._device
         return BaselineRace(self.task, self._options, alone)
 
+    def _apart(self) -> Callable[[], AbstractContextManager[None]] | None:
+        return self._undisturbed if self.task.target.shares_cores_with_builds else None
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Compilers, and baselines that are being loaded, stand still while a kernel is timed on the cores they use.
+
+        Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
+        was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
+        """
+        race = self._race
+        with self._pool.quiet(), nullcontext() if race is None else race.suspended():
+            yield
+
     def _suspended(self) -> AbstractContextManager[None]:
-        """Baselines that are being loaded stand still while a kernel runs on the cores that they use."""
-        apart = self._race if self.task.target.shares_cores_with_builds else None
-        return nullcontext() if apart is None else apart.suspended()
+        return (self._apart() or nullcontext)()
 
     def _build_helpers(self) -> Callable[[], Mapping[str, Helper]] | None:
         """Our own code for the device, built beside the first kernels. No quiet window stops that: it waits for it."""
@@ -337,19 +353,6 @@ class LocalSession:
             self._peak = again
         return least_seconds(self.task, self._peak)
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Compilers are paused while a kernel runs on the cores they use.
-
-        Without this a search on two cores preferred kernels that suffer least from neighbours: at 1024^3 its winner
-        was 21% slower than torch on a quiet machine. A GPU is another device, so builds for it continue.
-        """
-        if not self.task.target.shares_cores_with_builds:
-            yield
-            return
-        with self._pool.quiet(), self._suspended():
-            yield
-
     def _on_built(self, trial_id: int, kernel: Kernel, future: Future[Artifact]) -> None:
         built = None
         try:
@@ -384,7 +387,9 @@ class LocalSession:
     def _outcome(self, trial_id: int, kernel: Kernel, artifact: Artifact) -> Outcome:
         if self._look is not None and not self._look(trial_id, artifact):
             return Outcome(trial_id, artifact, NOT_WORTH_IT)
-        with self._device, self._undisturbed():
+        # The first one is waited for: nothing is built beside its reference either.
+        alone = nullcontext() if self._measured.is_set() else self._suspended()
+        with self._device, alone:
             started = time.monotonic()
             measured = self._runner.measure(kernel, artifact, beat=self._beat)
             outcome = Outcome(trial_id, artifact, measured, time.monotonic() - started)

@@ -1,9 +1,9 @@
-"""The winner and the baselines in bursts, as users call them, and whether a busy machine made up how they compare.
+"""The winner and the baselines in bursts, as users call them, and whether a busy machine distorted the comparison.
 
-In turns every contender begins with cold caches and with threads that sleep. On a busy machine these threads may wait
-for a core for longer than a run takes, which a library suffers from more than another: `gemm MNK=200` seemed 39 times
-as fast as numpy where it was three times slower. In bursts threads are awake. Where both ways disagree by more than
-cold caches explain, or threads wait for cores, no ratio is told.
+In interleaved rounds every contender starts with cold caches and sleeping threads. On a busy machine these threads may
+wait for a core for longer than a run takes, which hurts some libraries more than others: `gemm MNK=200` seemed 39 times
+as fast as numpy when it was three times slower. In bursts threads are awake. Where the two ways disagree by more than
+cold caches explain, or threads wait for cores, no ratio is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BurstTimes:
     failed: Mapping[str, Measurement] = field(default_factory=dict)
 
     def beside(self, name: str) -> Bursts | None:
-        """A baseline beside the winner; None where one of them could not be timed so."""
+        """A baseline alongside the winner; None if one of them could not be timed in bursts."""
         if not {OURS, name} <= self.samples.keys():
             return None
         kernel, call = (self._ours(ours, name) for ours in (OURS, CALLED))
@@ -54,7 +54,7 @@ class BurstTimes:
 
 
 def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str], max_seconds: float) -> BurstTimes:
-    """Time the winner and the baselines in bursts, where the device is one whose threads may sleep."""
+    """Time the winner and the baselines in bursts, on devices whose threads may sleep."""
     if task.target.runner != "cpu" or not names:
         return BurstTimes()
     contenders = [Contender(OURS, winner, timed=BURST), Contender(CALLED, winner, timed=CALL)]
@@ -83,7 +83,7 @@ def run_bursts(session: Arena, task: Task, winner: Kernel, names: Sequence[str],
 def noise(
     task: Task, name: str, single: Mapping[str, float], bursts: BurstTimes, rows: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """Why nothing can be told of the winner and a baseline, in words. `single`: the seconds of both in turns.
+    """Why the winner and a baseline cannot be compared, in words. `single`: the interleaved seconds of both.
 
     `rows`: the conditions of the race, where there are no bursts.
     """
@@ -99,13 +99,13 @@ def noise(
             return why
     low, high = beside.kernel.interval
     if high - low > WIDE * beside.kernel.ratio:
-        return f"the winner is anything from {low:.3g} to {high:.3g} times as fast"
+        return f"the winner is anywhere from {low:.3g} to {high:.3g} times as fast"
     return None
 
 
 def _disagreement(task: Task, who: str, single: float, burst: float) -> str | None:
-    """In turns a run may take longer than in a burst, but not more than cold caches and sleeping threads explain."""
+    """An interleaved run may take longer than one in a burst, but only as cold caches and sleeping threads explain."""
     most = max(operator.least_bytes() for operator in task.timed) / _BYTES_PER_SECOND if task.policy.cold else 0.0
     if QUICKER * burst <= single <= SLOWER * burst + most + _WAKING_SECONDS:
         return None
-    return f"{who} took {seconds_text(single)} in turns and {seconds_text(burst)} in bursts of its own"
+    return f"{who} took {seconds_text(single)} interleaved and {seconds_text(burst)} in bursts of its own"

@@ -1,7 +1,7 @@
-"""The last checks, of whoever leads the race: many calls, several threads, other shapes.
+"""The last checks of the leader of the race: many calls, several threads, other shapes.
 
-They take long, so only the leader has to pass them. One that is wrong there is dropped, and the next one leads. One
-that is wrong at other shapes only wins if all others are too: it is confined to the shapes that it was timed at.
+They are slow, so only the leader has to pass them. If it fails, it is dropped and the next one leads. One that is
+wrong at other shapes wins only if all others are too: then it is restricted to the shapes it was timed at.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SEEDS = 1 << 31
 
 
 def fresh_seed() -> int:
-    """Of nobody's choosing. Even: two seeds after an even one are a pair."""
+    """A random seed. Even, because two seeds after an even one are a pair."""
     return 2 * secrets.randbelow(_SEEDS // 2)
 
 
 def threads_untried(task: Task) -> str:
-    """How a kernel may be called that was not called from several threads.
+    """How a kernel may be called that was not tested from several threads.
 
     One of deepgen's own has no memory but its arguments and a pool that one call holds at a time.
     """
@@ -38,7 +38,7 @@ def threads_untried(task: Task) -> str:
 
 
 def serves_untried(task: Task, sets: int) -> Serves:
-    """What is served where no other shape was tried, and so many sets of inputs were."""
+    """What the winner supports if no other shape was tried, after that many sets of inputs."""
     timed, near = tuple(dict(operator.sizes()) for operator in task.timed), len(task.neighbours)
     return Serves(timed if near else None, untried=near, values=_only_values(task, sets))
 
@@ -50,7 +50,7 @@ def _only_values(task: Task, sets: int) -> dict[str, float]:
 
 @dataclass
 class Crowned:
-    """Who wins, as far as it is known should the time end."""
+    """The winner so far, in case the time ends."""
 
     winner: Finalist
     ties: list[Finalist]
@@ -62,7 +62,7 @@ class Crowned:
 
 
 def crown(arena: Arena, task: Task, qualified: Qualified, race: Race, clock: Clock) -> Crowned | None:
-    """The first that passes, in the order of the race; None where none is right."""
+    """The first that passes, in the order of the race; None if none is correct."""
     crowned = _first_right(arena, task, qualified, race, clock)
     if crowned is not None:
         of_floats = float_properties(arena, task, crowned.winner.kernel, clock, crowned.left_out, qualified.sets)
@@ -119,7 +119,7 @@ def _drop(qualified: Qualified, confined: list[Crowned]) -> None:
 
 
 class _Checks:
-    """What one kernel is asked, beside other shapes."""
+    """The checks of one kernel, apart from other shapes."""
 
     def __init__(self, arena: Arena, task: Task, kernel: Kernel, clock: Clock, crowned: Crowned) -> None:
         self._arena, self._task, self._kernel, self._clock, self._crowned = arena, task, kernel, clock, crowned
@@ -128,14 +128,14 @@ class _Checks:
         self._fresh = begun(lambda: self._tried(AFRESH, FRESH, self._seed)) if LAST_CALLS else None
 
     def wrong(self) -> Measurement | None:
-        """The first verdict that is not right; None: there is none."""
+        """The first verdict other than correct; None if there is none."""
         wrong = self._calls()
         if wrong is None:
             self._threads()
         return wrong
 
     def afresh(self) -> Measurement | None:
-        """The verdict of the fresh process, where it is not right."""
+        """The verdict of the fresh process, unless it is correct."""
         if self._fresh is None:
             return None
         seed, tried = self._seed, self._fresh()
@@ -163,7 +163,7 @@ class _Checks:
         self._crowned.properties = Properties(threads=threads)
 
     def _tried(self, way: str, step: str = CALLS, seed: int | None = None) -> Measurement | None:
-        """None where there is no time for it."""
+        """None if there is no time for it."""
         try:
             if not self._clock.fits(step):
                 return None

@@ -19,7 +19,6 @@ from deepgen.tuning.costs import LOAD, REFERENCE, SAMPLE, VERIFY
 from deepgen.tuning.engines.base import Arena
 from deepgen.tuning.finals.bursts import BurstTimes, run_bursts
 from deepgen.tuning.finals.crowning import Crowned, crown, serves_untried, threads_untried
-from deepgen.tuning.finals.entrants import entrants, overlooked, with_first
 from deepgen.tuning.finals.plan import (
     CHUNK,
     FIRST,
@@ -29,9 +28,9 @@ from deepgen.tuning.finals.plan import (
     FinalsPlan,
     plan_finals,
 )
-from deepgen.tuning.finals.qualifying import Qualified, Qualifying, verified_first
+from deepgen.tuning.finals.qualifying import Qualified, Qualifying, entrants, overlooked, verified_first, with_first
 from deepgen.tuning.finals.race import Race, by_shape, choose, raced_among, raced_baseline, raced_trial, run_race
-from deepgen.tuning.progress import Clock
+from deepgen.tuning.progress import FINALISTS, RACE, WAITING, WINNER, Clock
 from deepgen.tuning.study.finals import (
     DroppedTrial,
     Finals,
@@ -68,9 +67,9 @@ def run_finals(
     """Choose the winner among the trials: the best `keep` that survive the harder inputs race, and any disturbed ones.
 
     The default, the config that the search began with, always races too, whatever its trial measured (None if it was
-    not right): among many trials some look faster than they are, and a search must not end with a slower kernel than
-    it began with. With a time budget, what does not fit is left out (`plan.py` says in which order), and named;
-    `loaded` waits so many seconds for baselines that are being loaded, and gives those that are.
+    not correct): among many trials some look faster than they are, and a search must not end with a slower kernel than
+    it began with. With a time budget, what does not fit is skipped (`plan.py` has the order) and reported; `loaded`
+    waits that many seconds for baselines that are being loaded, and returns those that are.
     """
     clock = clock or Clock()
     able = session.baselines() if baselines else []
@@ -85,14 +84,14 @@ def run_finals(
 
 
 def wanted_plan(task: Task, finalists: int, baselines: int) -> FinalsPlan:
-    """All that finals would do, had they the time."""
+    """All that finals would do with unlimited time."""
     sets, shapes, policy = len(verified_first(task)), len(task.neighbours), task.policy
     limits = policy.race_seconds, shapes > 0, shapes, policy.calm_seconds
     return FinalsPlan(finalists, sets, baselines, *limits, worn=WORN_SHARE * policy.calls_seconds)
 
 
 class _Course:
-    """Finals as far as they have come, should the time end."""
+    """The state of the finals, in case the time ends."""
 
     def __init__(
         self,
@@ -126,6 +125,7 @@ class _Course:
         self._qualify(trials, emit, default, keep)
         if not self._field.finalists:
             return
+        clock.enter(WAITING)
         self._await_baselines()
         with clock.on("waiting"):
             self._waited = wait_for_calm(arena, self._planned().calm, say)
@@ -138,7 +138,8 @@ class _Course:
             return
         first = choose(self._field.finalists, self._race)[0]
         self._run_bursts(first.kernel, self._race)
-        say("builds paused: verifying the winner in many calls and at other shapes")
+        clock.enter(WINNER)
+        say("verifying the winner over many calls and at other shapes")
         with clock.on("verifying"):
             self._crowned = crown(arena, task, self._field, self._race, clock)
         if self._crowned is not None and self._crowned.winner is not first:
@@ -154,19 +155,20 @@ class _Course:
         self, trials: Sequence[Trial], emit: Callable[[Trial], Kernel], default: Trial | None, keep: int
     ) -> None:
         arena, task, clock, say = self._arena, self._task, self._clock, self._say
+        clock.enter(FINALISTS)
         # The default before all others, and after it the fastest trial: with little time, these two race.
         leading = [] if default is None else [default]
         within = inf if clock.left == inf else _NEAR  # others would only cost time
         candidates, keep = with_first(leading, *entrants(trials, keep, within))
         self._wanted = replace(self._wanted, finalists=keep)
         if task.target.shares_cores_with_builds and self._planned().finalists == keep:  # with whatever else runs there
-            say("builds paused: another look at slower trials")
+            say("rechecking slower trials")
             with clock.on("measuring"):
                 most = clock.samples_left(_HEATING)
                 late = overlooked(arena, trials, candidates[:keep], emit, task.seed, most)
             candidates, keep = with_first([*leading, *late], candidates, keep)
             self._wanted = replace(self._wanted, finalists=keep)
-        say("builds paused: verifying finalists on other inputs")
+        say("verifying finalists on other inputs")
         with clock.on("verifying"):
             qualifying = self._qualifying = Qualifying(arena, task, candidates, emit, default, clock)
             field = self._field = qualifying.result
@@ -177,22 +179,23 @@ class _Course:
                 pass
 
     def _take_up(self) -> bool:
-        """What was left out and fits, now that it is known what all of it takes. Whether all race once more."""
+        """Resume skipped steps that fit, now that their cost is known. Returns whether all race once more."""
         clock, field, qualifying = self._clock, self._field, self._qualifying
         if clock.left == inf or qualifying is None or self._race is None:
             return False
+        clock.enter(FINALISTS)
         fresh, verify = clock.costs.of(REFERENCE), clock.costs.of(VERIFY)
         racing = len(field.finalists)
         race = self._short_race(len(field.finalists) + len(self._names) + len(self._late)) if self._late else 0.0
-        with clock.on("verifying"):
-            while self._fits(race + fresh + len(field.finalists) * verify) and qualifying.next_set(0):
-                pass
-        if self._late:  # a comparison is worth more than other finalists
+        if self._late:  # a comparison is worth more than other finalists and inputs
             with clock.on("waiting"):
                 spare = clock.spare - self._for_bursts - MARGIN * race
                 loaded = self._loaded(max(0.0, _MORE_PATIENCE * spare)) or ()
             self._ready += [name for name in self._late if name in loaded]
             self._late = []
+        with clock.on("verifying"):
+            while self._fits(race + fresh + len(field.finalists) * verify) and qualifying.next_set(0):
+                pass
         self._race = raced_among(self._race, [f.name for f in field.finalists])
         if self._race is None:
             return False
@@ -222,7 +225,7 @@ class _Course:
         return contenders * (2 * costs.of(VERIFY) + FIRST * costs.of(SAMPLE))
 
     def _fits(self, seconds: float) -> bool:
-        """Whether something more would end in time, also if it takes longer than it should."""
+        """Whether one more step would end in time, even if it takes longer than expected."""
         return MARGIN * seconds + self._for_bursts < self._clock.spare
 
     def _left_to_race(self, began: float) -> float:
@@ -251,8 +254,9 @@ class _Course:
 
     def _run_race(self, brief: bool) -> None:
         clock, finalists = self._clock, self._field.finalists
-        raced = f"{counted(len(finalists), 'finalist')} and {counted(len(self._names), 'baseline')}"
-        self._say(f"builds paused: timing {raced} side by side")
+        groups = [counted(len(finalists), "finalist")] + [counted(len(self._names), "baseline")] * bool(self._names)
+        clock.enter(RACE)
+        self._say(f"timing {' and '.join(groups)} side by side")
         rivals = [f.name for f in finalists]
         contenders = [Contender(f.name, f.kernel, worn=WORN_CALLS) for f in finalists]
         contenders += [Contender(n) for n in self._names]
@@ -280,6 +284,7 @@ class _Course:
         plan = self._planned()
         if (len(names) + 2) * plan.entry > self._clock.spare:
             return
+        self._clock.enter(RACE)
         with self._clock.on("measuring"), suppress(OutOfTime):
             limit = min(plan.race, _BURSTS * self._clock.spare)
             self._bursts = run_bursts(self._arena, self._task, winner, names, limit)
@@ -321,7 +326,7 @@ class _Course:
         )
 
     def _led(self) -> Crowned | None:
-        """Who leads, where the time ended between the race and the last checks."""
+        """The leader, if the time ended between the race and the last checks."""
         names = [f.name for f in self._field.finalists]
         race = raced_among(self._race, names) if self._race is not None and self._clock.left != inf else None
         if race is None:
@@ -334,7 +339,7 @@ class _Course:
         return Crowned(winner, ties, race, serves, properties, left_out=left_out)
 
     def _not_done(self) -> list[str]:
-        """What was left out before and in the race."""
+        """What was skipped before and during the race."""
         sets, done, race = self._wanted.sets, self._field.sets, self._race
         missing = self._qualifying.lacking(self._wanted.finalists) if self._qualifying and race else 0
         rounds = len(race.samples[race.leader]) if race else CHUNK
@@ -342,11 +347,11 @@ class _Course:
             *([f"{sets - done} of {counted(sets, 'set')} of other inputs"] if 0 < done < sets else []),
             *([f"{missing} of {counted(self._wanted.finalists, 'finalist')}"] if missing else []),
             *(f"baseline {name}" for name in self._asked if name not in self._names),
-            *([f"rounds of the race after the first {rounds}"] if rounds < CHUNK else []),
+            *([f"timing rounds after the first {rounds}"] if rounds < CHUNK else []),
         ]
 
     def _unraced(self, finals: Finals, trials: Sequence[Trial], default: Trial | None) -> Finals:
-        """Where the time ended before a race: the default, or the fastest trial where that is not right."""
+        """Where the time ended before a race: the default, or the fastest trial if that is not correct."""
         dropped = {row.trial for row in finals.dropped}
         right = [trial for trial in entrants(trials, 1)[0] if trial.id not in dropped]
         if default is not None and default.id not in dropped and default.measurement.samples:
@@ -383,7 +388,7 @@ def wait_for_calm(session: Arena, limit: float, say: Callable[[str], None]) -> W
     started = time.monotonic()
     by = disturbed = session.disturbed() if limit > 0 else None
     while disturbed is not None and time.monotonic() - started < limit:
-        say(f"waiting for a calm machine: {disturbed}")
+        say(f"waiting for a quiet machine: {disturbed}")
         disturbed = session.disturbed()
     waited = time.monotonic() - started if by is not None else 0.0
     return Waited(round(waited, 1), by, disturbed)

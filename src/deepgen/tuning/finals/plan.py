@@ -1,11 +1,11 @@
-"""How finals use the time that they have: what does not fit is left out, the least important first.
+"""Plans the finals within their time: what does not fit is skipped, the least important first.
 
-The order, from what is left out first: waiting for a calm machine, other shapes, arrays with room between rows, many
-calls and several threads, more rounds of the race, more finalists, more sets of inputs that finalists must be right on,
-baselines. Never left out: the default and the fastest trial, each verified on one set of inputs beside the usual ones,
-and a short race of these two and the baselines. That race comes first, so that a result has its comparison whatever
-else takes longer than it should; all others and more rounds are in a second one. What is too long for the time that is
-left is passed over, and the next one may fit. What was left out is taken up where there turns out to be time.
+The order of skipping: waiting for a quiet machine, other shapes, arrays with padded rows, many
+calls and several threads, more rounds of the race, more finalists, more sets of inputs that finalists must pass,
+baselines. Never skipped: the default and the fastest trial, each verified on one set of inputs beside the usual ones,
+and a short race of these two and the baselines. That race comes first, so that every result has a comparison; all
+others and more rounds are in a second one. A step that is too long for the time left is skipped, and the next one may
+fit. Skipped steps are resumed if there turns out to be time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARGIN = 1.25  # what is kept for the finals or a step of them, as a multiple of
 
 @dataclass(frozen=True)
 class FinalsPlan:
-    """What fits, and how long all of it takes."""
+    """What fits, and how long it takes in total."""
 
     finalists: int
     sets: int  # of inputs
@@ -47,7 +47,7 @@ class FinalsPlan:
 
 
 def plan_finals(spare: float, costs: StepCosts, wanted: FinalsPlan) -> FinalsPlan:
-    """The part of what is wanted that fits. Baselines are loaded while the search goes on."""
+    """The part of what is wanted that fits. Baselines are loaded while the search continues."""
     fresh, verify, sample = costs.of(REFERENCE), costs.of(VERIFY), costs.of(SAMPLE)
     entry = 2 * verify + FIRST * sample  # into a race: loaded and verified, run in the first rounds, verified again
     spent = fresh + LEAST_FINALISTS * (verify + entry + wanted.worn)

@@ -1,15 +1,18 @@
-"""Qualifying: finalists must be right on other inputs than they were timed on, and the winner at other shapes."""
+"""Qualifying for the finals: kernels must be correct on inputs other than those timed, and at other shapes."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 from typing import Any
 
 from deepgen.operators.filling import DENORMALS, INF, NAN
 from deepgen.run.measure import handed
-from deepgen.run.measure.base import STRIDED, Task
+from deepgen.run.measure.base import STRIDED, Contender, Task
+from deepgen.run.measure.race import TIE, paired_ratio
 from deepgen.tuning.bounded import OutOfTime
 from deepgen.tuning.costs import REFERENCE, VERIFY
 from deepgen.tuning.engines.base import Arena
@@ -21,7 +24,7 @@ from deepgen.vocabulary import Artifact, DeepgenError, Kernel, Trial, Verdict
 from deepgen.vocabulary.kernel import GPU_ALIGN
 from deepgen.vocabulary.measurement import FLUSHED, KEPT, LOST, Properties
 
-OTHER_SEEDS = 2  # sets of inputs that a finalist must be right on, in addition to the study's own
+OTHER_SEEDS = 2  # sets of inputs that a finalist must be correct on, in addition to the study's own
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,12 @@ def finals_inputs(task: Task) -> Iterator[tuple[int, int, str]]:
 
 
 def special_inputs(task: Task) -> list[tuple[int, int, str]]:
-    """Those that tell what a kernel does with NaN, infinities and denormal numbers."""
+    """Those that tell what a kernel does with NaN, infinities and denormals."""
     return [(0, task.seed, probe) for probe in task.operator.float_probes()]
 
 
 def verified_first(task: Task) -> list[tuple[int, int, str]]:
-    """What finalists are verified on, in the order of what may be left out last."""
+    """The inputs that finalists are verified on, the most important first."""
     tests = [*finals_inputs(task)]
     usual, scalars = (
         [test for test in tests if test[0] < len(task.timed)],
@@ -78,7 +81,7 @@ def _of_scalars(task: Task, shape: int) -> bool:
 
 
 def rehearse(session: Arena, task: Task, kernel: Kernel, clock: Clock) -> None:
-    """Verify a kernel on what finals begin with, to know what that takes with a new reference and with an old one.
+    """Verify a kernel on the first inputs of finals, to measure the cost with a new reference and with a cached one.
     Finals need that reference too."""
     for shape, seed, probe in verified_first(task)[:1]:
         for step in (REFERENCE, VERIFY):
@@ -89,10 +92,10 @@ def rehearse(session: Arena, task: Task, kernel: Kernel, clock: Clock) -> None:
 def tried_at_neighbours(
     session: Arena, task: Task, kernel: Kernel, clock: Clock, left_out: list[str] | None = None
 ) -> Serves:
-    """Whether a kernel is right at other shapes that it says it serves; if not, it keeps those that it was timed at.
+    """Whether a kernel is correct at other shapes that it claims to support; if not, it keeps the timed ones.
 
     It also keeps only those when the time is up before all are tried; `left_out` then says so. One that refuses a
-    neighbour may serve multiples of its shape, and is tried there.
+    neighbour may support multiples of its shape, and is tried there.
     """
     left_out = [] if left_out is None else left_out
     right: list[int] = []
@@ -101,7 +104,7 @@ def tried_at_neighbours(
     multiples = range(near.stop, near.stop + len(task.multiples))
 
     def wrong(shape: int, probe: str) -> str | None:
-        """What is wrong there, in words; None where it is right or does not claim to serve the shape."""
+        """What is wrong there, in words; None if it is correct or does not claim to support the shape."""
         try:
             with clock.hearing(REFERENCE):
                 verdict = session.verify(kernel, task.seed, probe, shape)
@@ -118,7 +121,7 @@ def tried_at_neighbours(
     why = dense = None
     strided = tried = 0
     for shape in (*near, *multiples):
-        if shape in multiples and not refused:  # all neighbours were right, and they are none
+        if shape in multiples and not refused:  # all neighbours were correct, and they are none
             break
         try:
             if not clock.fits(REFERENCE):
@@ -136,7 +139,7 @@ def tried_at_neighbours(
     wanted = len(near) + (len(multiples) if refused else 0)
     untried = 0 if why else wanted - tried
     if untried and not strided:
-        left_out.append("arrays with room between rows")
+        left_out.append("arrays with padded rows")
     if untried:
         left_out.append(f"{untried} of {counted(wanted, 'other shape')}")
     only = tuple(dict(operator.sizes()) for operator in task.timed) if why or untried else None
@@ -158,7 +161,7 @@ def float_properties(
             with clock.hearing(REFERENCE):
                 verdict = session.verify(kernel, seed, probe, shape)
         except OutOfTime:
-            left_out.append("NaN, infinities and denormal numbers")
+            left_out.append("NaN, infinities and denormals")
             break
         except DeepgenError:  # a user's reference need not take them
             continue
@@ -178,15 +181,15 @@ def _alignment(task: Task) -> str:
 
 @dataclass
 class Qualified:
-    """Who takes part in the race, who does not and why: as far as it is known, should the time end."""
+    """Who takes part in the race, and who does not and why, so far."""
 
     finalists: list[Finalist] = field(default_factory=list)
     dropped: list[DroppedTrial] = field(default_factory=list)
-    sets: int = 0  # of inputs that all finalists are right on
+    sets: int = 0  # of inputs that all finalists are correct on
 
 
 class Qualifying:
-    """Has candidates verified on one set of inputs after the other, the best candidates first.
+    """Verifies candidates on one set of inputs after the other, the best candidates first.
 
     Set by set, because a set's reference takes longer than a kernel's check: each is computed once, and when the time
     is up all finalists have passed the same.
@@ -211,7 +214,7 @@ class Qualifying:
         self.result = Qualified()
 
     def fill(self, count: int) -> None:
-        """As many finalists as that, if the candidates and the time suffice; the first ones are looked for always."""
+        """Find that many finalists, as far as candidates and time allow; at least the first ones."""
         while len(self.result.finalists) < count and self._waiting:
             if len(self.result.finalists) >= LEAST_FINALISTS and not self._clock.fits(VERIFY, len(self._passed)):
                 return
@@ -261,3 +264,83 @@ class Qualifying:
 
 def _fact(value: Any) -> int:
     return int(value) if isinstance(value, (int, float)) else 0
+
+
+RESERVES = 4  # candidates per finalist: some may fail on harder inputs
+_DISTURBED, _MOST_DISTURBED = 0.75, 2  # of the usual time, and how many such trials take part
+_SLOWED = 3.0  # times: slower than the best by more than this is not explained by what others do on the machine
+_HEATED, _HEAT_SECONDS = 8, 3.0  # trials in the heat per finalist, and the seconds that their runs may take
+_HEAT_ROUNDS, _HEAT_RUNS = 3, 5  # of each trial in the heat; with those that verify it
+
+
+def entrants(trials: Iterable[Trial], keep: int, within: float = inf) -> tuple[list[Trial], int]:
+    """The candidates, best first, and how many of them race: the first `keep`, and those that were disturbed.
+
+    Of the first ones only those that took at most `within` times as long as the best, if that is given.
+    """
+    right = _by_time(trials)
+    if within < inf and right:
+        most = within * (right[0].seconds or 0.0)
+        keep = min(keep, sum(1 for trial in right if (trial.seconds or 0.0) <= most))
+    doubtful = [t for t in _disturbed(right) if t not in right[:keep]]
+    reserves = [t for t in right[keep : RESERVES * keep] if t not in doubtful]
+    return [*right[:keep], *doubtful, *reserves], keep + len(doubtful)
+
+
+def with_first(first: Sequence[Trial], candidates: Sequence[Trial], keep: int) -> tuple[list[Trial], int]:
+    """The candidates with these in front, and how many race then."""
+    ids, racing = {trial.id for trial in first}, {trial.id for trial in candidates[:keep]}
+    return [*first, *(t for t in candidates if t.id not in ids)], keep + len(ids - racing)
+
+
+def overlooked(
+    session: Arena,
+    trials: Iterable[Trial],
+    racing: Sequence[Trial],
+    emit: Callable[[Trial], Kernel],
+    seed: int,
+    samples: float,
+) -> list[Trial]:
+    """The fastest of those that would not race, if they beat the best trial when timed alongside it.
+
+    A CPU that serves others too is slow for seconds at a time, longer than a trial takes: every run of the
+    fastest kernel may have been slow, and nothing in its samples shows that. `samples` is how many may be taken.
+    """
+    right, chosen = _by_time(trials), {trial.id for trial in racing}
+    most = int(min(_HEATED * len(chosen), samples / _HEAT_RUNS))
+    timed = [(t, t.seconds or 0.0) for t in right[: len(chosen) + most]]
+    near = [(t, seconds) for t, seconds in timed if t.id not in chosen and seconds <= _SLOWED * timed[0][1]]
+    spent = accumulate(_HEAT_RUNS * seconds for _, seconds in near)
+    heated = [t for (t, _), seconds in zip(near, spent, strict=True) if seconds <= _HEAT_SECONDS]
+    if not heated:
+        return []
+    contenders = [Contender(f"trial {trial.id}", emit(trial)) for trial in (right[0], *heated)]
+    first, *others = session.compare(contenders, _HEAT_ROUNDS, seed)
+    if not first.ok:
+        return []
+    ratios = [
+        (paired_ratio(measured.samples, first.samples).estimate, trial.id, trial)
+        for trial, measured in zip(heated, others, strict=True)
+        if measured.ok
+    ]
+    faster = sorted(row for row in ratios if row[0] < 1.0 - TIE)
+    return [trial for *_, trial in faster[:_MOST_DISTURBED]]
+
+
+def _by_time(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that are correct, the fastest first."""
+    return sorted((t for t in trials if t.ok), key=lambda trial: (trial.seconds or 0.0, trial.rank))
+
+
+def _disturbed(right: Sequence[Trial]) -> list[Trial]:
+    """Those that may be the fastest of all, though other processes disturbed most of their runs.
+
+    Their fastest run took much less than the others, and less than the best trial's usual one. Finals are undisturbed.
+    """
+    leader = right[0].seconds or 0.0 if right else 0.0
+    doubtful = [
+        (least, trial.id, trial)
+        for trial in right
+        if trial.seconds and (least := min(trial.measurement.samples)) < min(leader, _DISTURBED * trial.seconds)
+    ]
+    return [trial for *_, trial in sorted(doubtful, key=lambda row: row[:2])[:_MOST_DISTURBED]]

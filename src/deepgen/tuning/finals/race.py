@@ -45,11 +45,11 @@ def run_race(
     first: int = CHUNK,
     left: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Race | None, dict[str, Measurement]]:
-    """Run rounds until the order is settled or the time is up. Gives the race and those that failed in it.
+    """Run rounds until the order is settled or the time is up. Returns the race and those that failed in it.
 
     A user sees the ratios to those in `shown`: some more rounds narrow their intervals. After `first` rounds, only as
-    many are begun as the time that is left allows at the pace so far. Until there are as many rounds as are usual,
-    these are the seconds that `left` gives, if they allow more.
+    many are started as the remaining time allows at the pace so far. Up to the usual number of rounds, the remaining
+    time is what `left` returns, if that is more.
     """
     conditions: list[Mapping[str, Any]] = []
     lost: dict[str, Measurement] = {}

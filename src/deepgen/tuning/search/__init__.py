@@ -17,7 +17,7 @@ STRATEGIES: Registry[StrategyKind] = Registry(
         "random": "deepgen.tuning.search.plain:Random",
         "exhaustive": "deepgen.tuning.search.plain:Exhaustive",
         "annealing": "deepgen.tuning.search.plain:Annealing",
-        "evolution": "deepgen.tuning.search.evolution:Evolution",
+        "evolution": "deepgen.tuning.search.plain:Evolution",
         "constrained_ga": "deepgen.tuning.search.constrained_ga:ConstrainedGA",
     },
 )
@@ -40,7 +40,10 @@ def name_of(strategy: str | StrategyKind) -> str:
         return strategy
     own = str(getattr(strategy, "name", None) or getattr(strategy, "__name__", "strategy"))
     if own in STRATEGIES and STRATEGIES.get(own) is not strategy:
-        raise BadInput(f"a strategy of your own is named {own!r}", allowed="another name: deepgen has one of this name")
+        raise BadInput(
+            f"a strategy of your own is named {own!r}",
+            allowed="choose another name: deepgen already has one called that",
+        )
     return own
 
 

@@ -1,5 +1,5 @@
-"""What every strategy does: choose the next configs, and hear of their trials. What strategies share: a random order
-of a space without repeats, and options, as words `library=lightgbm`.
+"""The interface of strategies: choose the next configs, and learn from their trials. Also shared parts: a random order
+of a space without repeats, and options such as `library=lightgbm`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a strategy starts from. Its state is a function of this and of what it was asked and told, nothing else."""
+    """What a strategy starts from. Its state depends only on this and on the asks and tells."""
 
     space: Space
     seed: int = 0
@@ -49,22 +49,22 @@ class Strategy(Protocol):
         ...
 
     def tell(self, trial: Trial) -> None:
-        """The trial of a config that was asked for; trials come in the order in which they were asked for."""
+        """Report the trial of a requested config; trials come in the order of the requests."""
         ...
 
 
 @runtime_checkable
 class Restorable(Strategy, Protocol):
-    """A strategy that a resumed study need not ask again for all that it proposed: it goes on from its state."""
+    """A strategy that saves its state, so that a resumed study need not replay all asks."""
 
     def state(self) -> JsonObject | None:
-        """After an ask: what cannot be seen from the asks and tells, small. None where there is nothing to spare."""
+        """After an ask: a small state beyond the asks and tells. None if a replay is as cheap."""
         ...
 
     def restore(self, state: Mapping[str, Any], ranks: Sequence[int], trials: Sequence[Trial]) -> None:
-        """Of a new strategy: be as it was at `state`, having proposed `ranks` and heard of `trials`, in these orders.
+        """Restore a new strategy to `state`, after it proposed `ranks` and was told `trials`, in these orders.
 
-        A state that cannot be its own is a ValueError, after which it is not used any more.
+        An invalid state raises ValueError, after which the strategy is not used.
         """
         ...
 
@@ -171,7 +171,7 @@ class Shuffle:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, Any]:
-    """Each word a name and a value: true and false, whole numbers, numbers, else text."""
+    """Each word a name and a value: true and false, integers, numbers, else text."""
     options: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -14,8 +14,8 @@ import numpy as np
 
 from deepgen.tuning.search.base import Fresh, Setting, check_options
 from deepgen.tuning.search.encoding import Encoding, Floats, Ints
-from deepgen.tuning.search.evolution import mix, mutate
 from deepgen.tuning.search.guide import Lesson, Lessons, standardised
+from deepgen.tuning.search.plain import mix, mutate
 from deepgen.tuning.search.pool import Pool
 from deepgen.tuning.search.regressors import LIBRARIES, make_regressor
 from deepgen.vocabulary import BadInput, Trial
@@ -33,7 +33,7 @@ _OPTIONS = {
 }
 # What is taken away from the algorithm, to see what it was worth.
 VARIANTS = ("full", "random_keys", "free_crossover", "repair", "random")
-_LEARN = 3  # right trials, without which the model has nothing to learn from
+_LEARN = 3  # correct trials, without which the model has nothing to learn from
 _MOST = 250  # trials that the model learns from: the latest
 
 

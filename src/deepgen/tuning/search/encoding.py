@@ -1,4 +1,4 @@
-"""Configs as numbers for models: small integers a config, and how far two of them are apart in each column."""
+"""Configs as numbers for models: small integers per config, and the distance of two configs in each column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLE = 512  # configs from which the levels of derived values are made
 
 @dataclass(frozen=True)
 class Aligned:
-    """A column beside a knob of whole numbers: the power of two that divides the value.
+    """A column beside a knob of integers: the power of two that divides the value.
 
     48 lies between 32 and 64, but hardware treats it differently from both.
     """

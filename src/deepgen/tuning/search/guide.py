@@ -1,7 +1,7 @@
-"""Guides: cost models as the `model` strategy uses them.
+"""Guides: the cost models of the `model` strategy.
 
-What they learn from a trial (`Lessons`), how much the trial of a config may bring (the expected improvement), and the
-guide made of a Gaussian process, alone or with trees beside it.
+What they learn from a trial (`Lessons`), the expected improvement of a config, and the guide made of a Gaussian
+process, alone or together with trees.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Guide(Protocol):
         ...
 
     def heir(self) -> Guide:
-        """Another one that knows the same of the knobs in general, to be renewed while this one goes on."""
+        """Another one that knows the same of the knobs in general, to be renewed while this one continues."""
         ...
 
     def widen(self) -> None:

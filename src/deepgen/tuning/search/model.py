@@ -1,12 +1,12 @@
-"""The default strategy: a cost model that guides from the first trials on.
+"""The default strategy: search guided by a cost model from the first trials on.
 
 A few configs far apart, then always the config from which the model expects the most improvement, times the chance
 that it works at all. Trials that are still running count as if they had ended as predicted, so that a batch spreads.
-Where earlier studies have something to say, the first configs are theirs.
+If there are related earlier studies, the first configs come from them.
 
 Fitting the model, drawing a pool and predicting it take as long as several trials on a quick device. While trials are
-under way this is done in a thread, and the model of before goes on. When the new one is used depends on what was asked
-and told alone, so a search repeats whatever the thread's pace.
+running this is done in a thread, with the previous model in use meanwhile. When the new model takes over depends only
+on the asks and tells, so a search is reproducible at any thread speed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from deepgen.vocabulary.codec import Serializable
 DESIGN = 8  # configs far apart, before the model speaks,
 INFORMED = 6  # or this many that earlier studies rate highly
 CORNERS = 1_000  # configs among which they are chosen: enough to reach corners, not so many that all seeds agree
-JUDGED_AT = (16, 32, 64)  # right trials
+JUDGED_AT = (16, 32, 64)  # correct trials
 TOP_SHARE, TOP_LEAST = 0.02, 40  # the share of the pool that they like, and the least number
-LEARN = 3  # right trials, without which there is nothing to learn from
+LEARN = 3  # correct trials, without which there is nothing to learn from
 WHOLE = 20_000  # the largest space that is looked at whole
 DRAWN = 4_096  # configs that are drawn of a larger one,
 GROWTH = 1.25  # the model is fitted again when the trials have grown by this factor
@@ -106,12 +106,12 @@ class Model:
         self._corners: Design | None = None
         self._favourites: Design | None = None
         self._drawn = 0  # trials told when the pool was drawn
-        self._renewed_with: list[int] = []  # ranks that were under way when the guide was renewed
+        self._renewed_with: list[int] = []  # ranks that were in progress when the guide was renewed
         self._heard: list[int] = []  # trials told when the guide was renewed, and when it heard of more
         self._next_renewal = 0
         self._next_fit = 0
         self._planned: list[int] = []
-        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # under way
+        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # in progress
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -205,7 +205,7 @@ class Model:
         self._corners = self._favourites = None
         n, stuck = len(self._learned), self._is_stuck()
         if self._renewal is None and (stuck or n >= self._next_renewal):
-            # Where trials are under way, there is time. Trees are not renewed aside: they are not made for it.
+            # Where trials are in progress, there is time. Trees are not renewed aside: they are not made for it.
             aside = not stuck and self._pending and self._library == "numpy"
             later = max(LEAST_LAG, n // LAG) if aside else 0
             fit, reuses = n <= LATE or n >= self._next_fit, self._reuses_pool(n)
@@ -221,7 +221,7 @@ class Model:
         return self._pool
 
     def _is_stuck(self) -> bool:
-        """Whether the guide cannot go on: there is none yet, nothing is left, or trials were told that nobody asked
+        """Whether the guide cannot continue: there is none yet, nothing is left, or trials were told that nobody asked
         for."""
         if self._pool is None or not self._heard or not self._pool.open.any():
             return True
@@ -229,7 +229,7 @@ class Model:
         return any(t.rank not in place for t in self._learned[self._heard[-1] :])
 
     def _renew(self, renewal: Renewal) -> None:
-        """Learn from the ground up; aside where there is time, while the guide that there is goes on."""
+        """Learn from the ground up; aside where there is time, while the guide that there is continues."""
         chosen = self._guide.choose(self._learned[: renewal.after])
         pool = self._pool if self._reuses_pool(renewal.after) else None
         drawing = self._drawing(chosen, renewal.drawn, renewal.pending) if pool is None else None
@@ -334,7 +334,7 @@ class Renewal(Serializable):
     due: int  # trials told from which on it is used
     drawn: int  # trials told when its pool was drawn
     fit: bool
-    pending: tuple[int, ...]  # ranks that were under way when it began
+    pending: tuple[int, ...]  # ranks that were in progress when it began
 
     def fits(self, ranks: frozenset[int], learned: int) -> bool:
         """Whether it can be of a search of such proposals and lessons."""
@@ -352,12 +352,12 @@ class Checkpoint(Serializable):
     trusts: bool
     general: tuple[float, ...]  # what the guide knows of the knobs in general
     drawn: int  # trials told when the pool was drawn
-    pending: tuple[int, ...]  # ranks that were under way when the guide was renewed
+    pending: tuple[int, ...]  # ranks that were in progress when the guide was renewed
     heard: tuple[int, ...]  # trials told when the guide was renewed, and at each time that it heard of more
     next_renewal: int
     next_fit: int
     planned: tuple[int, ...]
-    renewal: Renewal | None  # under way
+    renewal: Renewal | None  # in progress
 
     def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
         """Whether it can be of a search in a space of `count` configs of such proposals and lessons."""

@@ -21,7 +21,7 @@ _inside: list[int] = []  # the library's own number of threads, once for each th
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """While inside, OpenBLAS, which numpy mostly comes with, uses one thread. Other libraries go on as they are."""
+    """While inside, OpenBLAS, which numpy mostly comes with, uses one thread. Other libraries continue as they are."""
     functions = _functions()
     if functions is None:
         yield

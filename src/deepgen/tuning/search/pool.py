@@ -1,6 +1,6 @@
-"""The configs a model looks at: a small space whole, of a large one draws and what lies around the best configs.
+"""The configs a model evaluates: all of a small space; of a large one, samples and neighbours of the best configs.
 
-The first of a search are chosen far apart (`Design`).
+The first configs of a search are chosen far apart (`Design`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _HOPELESS = 0.01  # of the leader's trials: a smaller share is none
 class Portfolio:
     """First the best guess of every family; then each gets trials by how its best time compares with the leader's.
 
-    A family without a right kernel yet waits for its guess, and gets few trials if that failed. The order depends on
+    A family without a correct kernel yet waits for its guess, and gets few trials if that failed. The order depends on
     what was asked and told alone.
     """
 

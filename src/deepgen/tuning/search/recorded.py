@@ -47,7 +47,7 @@ class RecordedSpace:
         """The shortest time in the space, in seconds."""
         times = [m.seconds for m in self.measurements.values() if m.ok and m.seconds is not None]
         if not times:
-            raise BadInput(f"{self.name} holds no config with a time", allowed="at least one")
+            raise BadInput(f"{self.name} contains no timed config", allowed="at least one")
         return min(times)
 
     @cached_property
@@ -90,7 +90,7 @@ def document(file: Path) -> Any:
 def from_trials(name: str, trials: Sequence[Trial]) -> RecordedSpace:
     """The trials of a study as a recording: its space is what was tried."""
     if not trials:
-        raise BadInput(f"{name} has no ended trials to replay", allowed="a study with trials")
+        raise BadInput(f"{name} has no finished trials to replay", allowed="a study with trials")
     return _from_pairs(name, ((trial.config, trial.measurement) for trial in trials))
 
 

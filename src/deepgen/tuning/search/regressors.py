@@ -1,4 +1,4 @@
-"""Cost models as regressors: from codes of configs to standardised time, each made with a library of its own.
+"""Cost models as regressors: from encoded configs to standardised time, one per library.
 
 `numpy` is the Gaussian process and needs nothing more; `lightgbm` and `sklearn` are ensembles of boosted trees.
 """
@@ -48,12 +48,12 @@ def make_regressor(library: str, encoding: Encoding, seed: int) -> Regressor:
 def check_library(library: str) -> None:
     """Refuse a library that is unknown or not installed. None is ever put in another's place."""
     if library not in LIBRARIES:
-        raise BadInput(f"there is no cost model made with {library!r}", allowed="one of " + ", ".join(LIBRARIES))
+        raise BadInput(f"there is no cost model based on {library!r}", allowed="one of " + ", ".join(LIBRARIES))
     if library in _PACKAGES and importlib.util.find_spec(library) is None:
         package = _PACKAGES[library]
         raise Missing(
             package,
-            blocks=f"the search was asked to use the cost model made with {library}",
+            blocks=f"the study's cost model uses {library}",
             remedy=f"Install it with `pip install {package}`, or start a new study with library=numpy",
         )
 

@@ -1,4 +1,4 @@
-"""The second look at a config, once it is built: the build's statistics may predict that it is too slow to run."""
+"""Skips a built config if its build statistics predict that it is too slow to be worth running."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from deepgen.tuning.search.gaussian import Covariance
 from deepgen.tuning.search.guide import CLEARLY_SLOWER
 from deepgen.vocabulary import Trial
 
-_LEARN = 40  # right trials, before which every built kernel is run
-_GROWTH = 1.5  # it learns again when the right trials have grown by this factor
+_LEARN = 40  # correct trials, before which every built kernel is run
+_GROWTH = 1.5  # it learns again when the correct trials have grown by this factor
 _MOST = 200  # trials that are learned from: the latest
 _STEPS = 25
 _LEVELS = 12  # of a fact
@@ -27,14 +27,14 @@ Facts = Mapping[str, Any]
 
 
 class SecondLook:
-    """Expects a time from the config and the numbers among its build facts. It is told of trials as a strategy is."""
+    """Expects a time from the config and the numbers among its build facts. It is told about trials like a strategy."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._trials: list[Trial] = []
         self._best = math.inf
-        self._next = _LEARN  # right trials at which it learns again
-        self._learned = 0  # right trials that the model knows
+        self._next = _LEARN  # correct trials at which it learns again
+        self._learned = 0  # correct trials that the model knows
         self._model: _FactsModel | None = None
 
     @cached_property
@@ -79,7 +79,7 @@ class Opinion:
 
 
 class _FactsModel:
-    """The logarithm of the time, learned from right trials."""
+    """The logarithm of the time, learned from correct trials."""
 
     def __init__(self, encoding: Encoding, trials: Sequence[Trial]) -> None:
         facts = [t.build_facts for t in trials]

@@ -1,4 +1,4 @@
-"""Transfer: what earlier studies of like spaces say of a new one.
+"""Transfer learning from earlier studies of similar spaces.
 
 An earlier study gives three things: the time that it would expect of each config, which is one more column of the
 encoding; the kernel that fitted it, from which the new one starts; and the configs with which the new search begins.
@@ -22,7 +22,7 @@ from deepgen.vocabulary import Trial, Verdict
 
 EXPECTED = "expected by earlier studies"  # the column's name
 _SIMILAR = 0.6  # the least similarity: the share of the two spaces' knobs that both have
-_LEARN = 8  # right trials without which an earlier study has nothing to say
+_LEARN = 8  # correct trials without which an earlier study has nothing to say
 _BEST, _OTHERS = 100, 150  # trials that its model is fitted to: the fastest, and some of the rest
 _LEVELS = 32
 _SAMPLE = 2_000  # configs by which the levels are cut
@@ -49,7 +49,7 @@ class Prior:
     @cached_property
     def _edges(self) -> Floats:
         ordered = np.sort(self.expected(self._encoding.codes(self._space.sample_ranks(_SAMPLE, 0, distinct=True))))
-        # The levels are finest where configs are fastest: there the search has to tell them apart.
+        # The levels are finest where configs are fastest: there the search has to distinguish them.
         shares = 10.0 ** np.linspace(-3.0, 0.0, _LEVELS + 1)[1:-1]
         return np.unique(ordered[(shares * (len(ordered) - 1)).astype(np.int64)])
 

@@ -1,1 +1,1 @@
-"""A study on disk: its journal, how it is read, and whether it is trusted."""
+"""Studies on disk: journals, reading them, and trust."""

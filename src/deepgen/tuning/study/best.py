@@ -1,4 +1,4 @@
-"""The winner of a study, and how it becomes a function."""
+"""The winner of a study, and loading it as a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deepgen.generators import Generator
 from deepgen.operators import Operator
 from deepgen.run.call.loaded import Loaded, load
-from deepgen.toolchains.flags import require_plain
+from deepgen.toolchains.base import require_plain
 from deepgen.tuning.study.text import bound_text, rate_text, seconds_text
 from deepgen.vocabulary import DeepgenError, Kernel, Trial, foreign
 
@@ -34,11 +34,11 @@ class Best:
     def load(self) -> Loaded:
         """The winner as a function on arrays. It can be pickled: another process of this user loads it again.
 
-        Warns where no finals were held.
+        Warns if no finals were run.
         """
         if not self.judged:
-            what = "no finals were held, so that this kernel was verified on the inputs of the search alone"
-            warnings.warn(f"{self.study.folder}: {what} (deepgen retest holds them)", stacklevel=2)
+            what = "no finals were run, so this kernel was verified only on the search's inputs"
+            warnings.warn(f"{self.study.folder}: {what} (deepgen retest runs them)", stacklevel=2)
         loaded = self._load()
         loaded.origin = (_load_again, (*self.study.opened_by(), self.trial.id, self.trial.kernel_id))
         return loaded
@@ -80,5 +80,5 @@ def _load_again(
     study = Study.open(folder, operator=operator, generator=generator)
     trial = study.trial(number)
     if trial.kernel_id != kernel_id:
-        raise DeepgenError(f"{folder} holds another kernel than the one that was pickled, as trial {number}")
+        raise DeepgenError(f"{folder} now has a kernel other than the pickled one, as trial {number}")
     return Best(study, trial, trial.seconds or 0.0).load()

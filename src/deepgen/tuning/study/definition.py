@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from deepgen.generators import Generator
     from deepgen.space import Space
 
-STRANGE = "holds what no deepgen wrote"
+STRANGE = "contains data that deepgen did not write"
 _NEEDED: Mapping[str, type] = {
     "operator": dict,
     "target": dict,
@@ -45,10 +45,10 @@ def check(definition: Mapping[str, Any], where: str) -> None:
         value = definition.get(key)
         if type(value) is not kind:
             flaw = "is missing" if key not in definition else f"is {value!r:.60}"
-            raise BadInput(f"is not a study of deepgen's: {key!r} {flaw}", where=where)
+            raise BadInput(f"is not a deepgen study: {key!r} {flaw}", where=where)
     for knob, values in definition["domains"].items():
         if not isinstance(values, list):
-            raise BadInput(f"is not a study of deepgen's: the values of {knob!r:.60} are not a list", where=where)
+            raise BadInput(f"is not a deepgen study: the values of {knob!r:.60} are not a list", where=where)
 
 
 def is_own_kernel(definition: Mapping[str, Any]) -> bool:
@@ -62,7 +62,7 @@ def check_generator(definition: Mapping[str, Any], generator: Generator, where: 
     """Raises BadInput for another generator than the study's, and for one with other schedule rules of a user's own."""
     if generator.name != definition["generator"]:
         what = f"{where} was tuned with generator {definition['generator']!r}"
-        raise BadInput(what, allowed=f"that one, not {generator.name!r}")
+        raise BadInput(what, allowed=f"use that one, not {generator.name!r}")
     rules = definition.get("rules", [])
     if getattr(generator, "asks", []) != rules:
         names = ", ".join(str(rule.get("name")) for rule in rules if isinstance(rule, dict))

@@ -1,6 +1,6 @@
-"""Finals as they are recorded: who took part, how long each took, and which shapes the winner serves.
+"""Finals as recorded: who took part, how long each took, and which shapes the winner supports.
 
-They are read and checked here, whether they come out of a journal or out of a bundle's results.
+They are read and checked here, whether from a journal or from a bundle's results.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class OursInBursts(Serializable):
 
 @dataclass(frozen=True)
 class Bursts(Serializable):
-    """A baseline and the winner each in runs of its own that follow each other at once, as users call them."""
+    """A baseline and the winner, each in back-to-back runs of its own, as users call them."""
 
     seconds: float  # of the baseline
     kernel: OursInBursts
@@ -80,7 +80,7 @@ class RacedBaseline:
     form: str = field(default="", metadata=coded(omit=True))  # padded copies, where its library has no kernel
 
     def compared(self) -> tuple[float, tuple[float, float]] | None:
-        """The ratio that counts and its interval, that of bursts where there are some; None where it says nothing."""
+        """The relevant ratio and its interval, from bursts if there are any; None if it is meaningless."""
         if self.noisy:
             return None
         if self.bursts is not None:
@@ -102,7 +102,7 @@ class RacedBaseline:
 
 @dataclass(frozen=True)
 class DroppedTrial:
-    """A kernel that was right in the search and did not reach the end of the finals."""
+    """A kernel that was correct in the search and did not reach the end of the finals."""
 
     trial: int
     verdict: Verdict
@@ -121,7 +121,7 @@ class LostBaseline(Serializable):
 
 @dataclass(frozen=True)
 class Serves:
-    """Which shapes the winner serves, where it was wrong at others, or was not tried there."""
+    """Which shapes the winner supports, if it was wrong at others or not tried there."""
 
     only: tuple[Mapping[str, int], ...] | None = None  # the sizes; None: all that it says it does
     right_at: tuple[str, ...] = ()
@@ -137,18 +137,18 @@ class Serves:
         if not self.only:
             return dense
         shapes = [" and ".join(f"{name} == {size}" for name, size in sizes.items()) for sizes in self.only]
-        words = "it serves only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
-        untried = f"{self.untried} other shapes were not tried for lack of time, and `deepgen retest` tries them"
+        words = "it supports only " + " or ".join(shapes).replace(" == ", "=").replace(" and ", " ")
+        untried = f"{self.untried} other shapes were not tested for lack of time; `deepgen retest` tests them"
         why = f"it was {self.why}" if self.why is not None else untried
         return ((" or ".join(f"({shape})" for shape in shapes), f"{words}: {why}"), *dense)
 
     def _values(self) -> Iterator[tuple[str, str]]:
         for name, value in self.values.items():
-            words = f"{name}={value:g}: other values were not tried for lack of time, and `deepgen retest` tries them"
+            words = f"{name}={value:g}: other values were not tested for lack of time; `deepgen retest` tests them"
             yield f"{name} == {value!r}", words
 
     def _dense(self, signature: Signature) -> Iterator[tuple[str, str]]:
-        words = f"it serves dense arrays only: with room between rows it was {self.dense}"
+        words = f"it supports dense arrays only: with padded rows it was {self.dense}"
         for param in signature.params:
             for i in range(len(param.shape) - 1):
                 product = " * ".join(f"({size})" for size in param.shape[i + 1 :])
@@ -166,7 +166,7 @@ class ShapeTimes(Serializable):
 
 @dataclass(frozen=True)
 class Waited(Serializable):
-    """How long finals waited for a calm machine, what had disturbed it, and what still did when the time was up."""
+    """How long finals waited for a quiet machine, what had disturbed it, and what still did when the time was up."""
 
     seconds: float = 0.0
     by: str | None = None
@@ -175,7 +175,7 @@ class Waited(Serializable):
 
 @dataclass(frozen=True)
 class Finals:
-    """The result of finals; without a winner where every finalist failed."""
+    """The result of finals; without a winner if every finalist failed."""
 
     winner: int | None
     ties: tuple[int, ...] = ()
@@ -207,15 +207,20 @@ class Finals:
 
     @property
     def noisy(self) -> str | None:
-        """Why the times of these finals say nothing, where that is so."""
+        """Why the times of these finals are meaningless, if so."""
         return next((f"{row.name}: {row.noisy}" for row in self.baselines if row.noisy), None)
 
     def seconds(self) -> dict[int, float]:
         """The time of each trial that took part."""
         return {row.trial: row.seconds for row in self.finalists}
 
+    @property
+    def compared(self) -> set[str]:
+        """The names of the baselines that were raced or could not be."""
+        return {row.name for row in self.baselines} | {row.name for row in self.baselines_lost}
+
     def dropped_reasons(self) -> list[str]:
-        """Why kernels that were right in the search did not reach the end, one line each."""
+        """Why kernels that were correct in the search did not reach the end, one line each."""
         return [f"trial {row.trial} is {row.verdict.value} {row.detail}" for row in self.dropped]
 
     def to_json(self) -> JsonObject:
@@ -232,10 +237,10 @@ class Finals:
         return finals
 
     def _flaws(self) -> Iterator[str]:
-        """Whatever does not agree, in words."""
+        """Every inconsistency, in words."""
         trials = [row.trial for row in self.finalists]
         if len(set(trials)) != len(trials):
-            yield "a finalist stands there twice"
+            yield "a finalist is listed twice"
         if (self.winner not in trials) if trials else self.winner is not None:
             yield "the winner is not a finalist"
         if not set(self.ties) <= set(trials):
@@ -251,7 +256,7 @@ class Finals:
             if not all(map(_is_time, (row.seconds, *row.samples))) or not row.samples:
                 yield f"{name} has no time"
             elif not math.isclose(median(row.samples), row.seconds, rel_tol=1e-9):
-                yield f"the time of {name} is not its samples'"
+                yield f"the time of {name} does not match its samples"
             if not all(value > 0 for value in (ratio.estimate, ratio.low, ratio.high)):
                 yield f"{name} has no ratio to the leader"
         for one in self.baselines:
@@ -267,9 +272,9 @@ class Finals:
             yield "a shape has no time"
         serves = self.serves or Serves()
         if serves.only and serves.why is None and not serves.untried:
-            yield "serves does not say why"
+            yield "serves gives no reason"
         if not all(name.isidentifier() for sizes in (*(serves.only or ()), serves.values) for name in sizes):
-            yield "serves names no shapes"
+            yield "serves lists no shapes"
 
 
 def _is_time(value: float) -> bool:

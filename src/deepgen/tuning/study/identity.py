@@ -1,4 +1,4 @@
-"""Is it still the same kernel? A study is resumed only if its generator still emits the kernels that it measured."""
+"""Kernel identity: a study is resumed only if its generator still emits the kernels that it measured."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPl
         judged = [] if journal.empty else _judged_otherwise(planned, journal)
         if journal.empty or (not judged and _same(request, planned, journal, text)):
             if journal.empty and planned.anew:
-                journal.note(f"{planned.anew}; a new study begins, and the verdicts of that one do not count")
+                journal.note(f"{planned.anew}; starting a new study, which ignores the verdicts of the old one")
             _define(planned, journal, text)
             yield planned, journal
             return
     if judged:
         folder = planned.folder.with_name(f"{planned.folder.name}-{digest(planned.definition['judged_by'], 8)}")
-        why = f"{' and '.join(judged)} of {request.operator.describe()} changed since {planned.folder.name} was judged"
+        why = (
+            f"{' and '.join(judged)} of {request.operator.describe()} changed since {planned.folder.name} was verified"
+        )
         with open_journal(request, replace(planned, folder=folder, anew=why)) as opened:
             yield opened
         return
     folder = planned.folder.with_name(f"{planned.folder.name}-{text[:8]}")
-    why = f"generator {planned.generator.name} emits other kernels than those that {planned.folder.name} measured"
+    why = f"generator {planned.generator.name} no longer emits the kernels that {planned.folder.name} measured"
     after = replace(planned, folder=folder, after=planned.folder, anew=why)
     with _journal(after.folder) as journal:
         if not journal.empty and not _same(request, after, journal, text):
@@ -54,13 +56,13 @@ def open_journal(request: Request, planned: StudyPlan) -> Iterator[tuple[StudyPl
                 "it emits different kernels in each process"
             )
         if journal.empty:
-            journal.note(f"{why}; starting a new study, which learns from that one")
+            journal.note(f"{why}; starting a new study, which learns from the old one")
         _define(after, journal, text)
         yield after, journal
 
 
 def _judged_otherwise(planned: StudyPlan, journal: Journal) -> list[str]:
-    """The parts of a user's operator that decide what is right, and are not those that the study was judged by."""
+    """The parts of a user's operator that decide what is correct, and are not those that the study was judged by."""
     before = journal.definition().get("judged_by") if journal.defined else None  # damage may have taken it
     now = planned.definition.get("judged_by")
     if not isinstance(before, dict) or not isinstance(now, dict):

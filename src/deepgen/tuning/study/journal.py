@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from deepgen.tuning.study.definition import STRANGE
@@ -134,8 +137,8 @@ class Journal(JournalFile):
         raise JournalError(f"{self.folder}: {EMPTY}")
 
     def begin_run(self, budget: JsonObject) -> None:
-        """Record the budget of the newest run, so that readers can show it."""
-        self._keep("run", budget)
+        """Record the budget of the newest run, so that readers can show it, and what it ran with."""
+        self._keep("run", {**budget, "versions": _versions()})
 
     def run(self) -> dict[str, Any]:
         budget = dict(self._meta("run") or {})
@@ -253,7 +256,7 @@ class Journal(JournalFile):
     def _trial(self, row: Row) -> Trial:
         try:
             return trial_of(row, self._unpack)
-        except Damaged as error:  # its seal is right
+        except Damaged as error:  # its seal is correct
             raise JournalError(f"{self.folder}: {STRANGE}: {error}") from error
 
     def trial(self, number: int) -> Trial | None:
@@ -265,7 +268,7 @@ class Journal(JournalFile):
         return [self._trial(row) for row in sorted(right, key=lambda row: (row[6], int(row[1])))[:count]]
 
     def right(self, rank: int | None) -> Trial | None:
-        """The trial of this config, if there is one and it was right, though its time may not have settled."""
+        """The trial of this config, if there is one and it was correct, though its time may not have settled."""
         of_config = (self._trial(row) for row in self._table("trials") if row[1] == str(rank) and row[5])
         return next((trial for trial in of_config if trial.measurement.right), None)
 
@@ -299,6 +302,15 @@ class Journal(JournalFile):
 
     def notes(self) -> list[tuple[float, str]]:
         return [(at, text) for _, at, text, _ in self._table("notes")]
+
+
+def _versions() -> JsonObject:
+    """Of what results and comparisons come from, beside the compiler; nothing is imported for it."""
+    kept: JsonObject = {"python": platform.python_version(), "system": platform.platform()}
+    for package in ("numpy", "torch"):
+        with suppress(PackageNotFoundError):
+            kept[package] = version(package)
+    return kept
 
 
 def _is_time(run: object) -> bool:

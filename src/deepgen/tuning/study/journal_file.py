@@ -123,7 +123,7 @@ class JournalFile:
             raise Damaged("format")
         raise JournalError(
             f"{self.folder} was made by another version of deepgen, or by another program: its journal has format "
-            f"{version}, and this deepgen reads {FORMAT}; run the study again in a new folder"
+            f"{version}, but this deepgen reads {FORMAT}; run the study again in a new folder"
         )
 
     def _logged(self) -> bool:
@@ -164,7 +164,7 @@ class JournalFile:
         try:
             salvage.repair(self._path, content, left)
         except OSError as error:
-            raise JournalError(f"{self._path} is damaged and cannot be mended: {error.strerror}") from error
+            raise JournalError(f"{self._path} is damaged and cannot be repaired: {error.strerror}") from error
         with self._explained():
             self._connect_writer()
 

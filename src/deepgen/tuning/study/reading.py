@@ -79,9 +79,9 @@ class Reading:
         }
 
     def _faster_baseline(self, finals: Finals) -> JsonObject | None:
-        """The fastest of the baselines that the winner is surely slower than, with what would help, if there is one.
+        """The fastest baseline that the winner is significantly slower than, with what would help, if there is one.
 
-        One that is less accurate is no match for it.
+        Less accurate baselines do not count.
         """
         able = (row for row in finals.baselines if row.error is None)
         rows = [(*beside, row.title) for row in able if (beside := row.compared()) is not None]
@@ -108,7 +108,7 @@ class Reading:
         return None if first is None else round(self._after(self.ended_at[first.id]), 3)
 
     def improved(self) -> list[tuple[float, float]]:
-        """Each time that the best became shorter: seconds since the start, those of all runs together, and the time."""
+        """Each improvement of the best: seconds since the start, over all runs, and the new best time."""
         right = [trial for trial in self.trials if trial.ok and trial.seconds is not None]
         best: list[tuple[float, float]] = []
         for trial in sorted(right, key=lambda trial: (self.ended_at[trial.id], trial.id)):
@@ -149,11 +149,11 @@ def read(study: Study, journal: Journal) -> Reading:
 WIDE = 0.10  # of a ratio: an interval wider than this is doubted
 FAR = 20.0  # a library this many times slower was probably held up by whatever disturbed the machine
 _MANY = 0.1  # of the trials: fewer disturbed ones hardly change which kernels reach the finals
-RETEST = "run `deepgen retest` on a calm machine"
+RETEST = "run `deepgen retest` on a quiet machine"
 
 
 def over_default(finals: Finals) -> JsonObject | None:
-    """How many times as fast as the default the winner is; None where one of them was not in the finals."""
+    """The winner's speedup over the default; None if one of them was not in the finals."""
     winner, default = finals.best, next((row for row in finals.finalists if row.default), None)
     if winner is None or default is None:
         return None
@@ -171,7 +171,7 @@ def all_doubts(
     if winner is None:
         return doubts
     if finals is None:
-        return [*doubts, "no finals were held: the winner is the fastest of single trials, which noise can favour"]
+        return [*doubts, "no finals were run: the winner is the fastest single trial, which may be noise"]
     return [
         *doubts,
         *_of_conditions(finals),
@@ -194,11 +194,9 @@ def _of_trials(trials: Iterable[Trial]) -> list[str]:
 def _of_conditions(finals: Finals) -> list[str]:
     doubts = []
     if finals.left_out and not finals.rounds:
-        doubts.append("the time budget ended before the finals: the winner's time is that of its trial alone")
+        doubts.append("the time budget ended before the finals: the winner's time is from a single trial")
     if finals.left_out:
-        doubts.append(
-            f"left out for lack of time: {', '.join(finals.left_out)}; the same command again makes up for it"
-        )
+        doubts.append(f"skipped for lack of time: {', '.join(finals.left_out)}; run the same command again to catch up")
     waited = finals.waited
     if waited is not None and waited.disturbed:
         still = f"the machine was still busy after the finals had waited {waited.seconds:.0f} s"
@@ -209,7 +207,7 @@ def _of_conditions(finals: Finals) -> list[str]:
     late = dict.fromkeys(str(row["name"]) for row in finals.conditions if row.get("late_samples"))
     if late:
         doubts.append(
-            f"the host was too slow to keep the GPU busy, which counts in the time of {', '.join(late)}; {RETEST}"
+            f"the host was too slow to keep the GPU busy, which inflates the time of {', '.join(late)}; {RETEST}"
         )
     return doubts
 
@@ -222,18 +220,18 @@ def _of_ratios(finals: Finals, winner: Mapping[str, Any]) -> list[str]:
         if row is None or not row.get("interval"):
             continue
         if row.get("noisy"):
-            doubts.append(f"how the winner compares with {name} is too noisy to tell: {row['noisy']}; {RETEST}")
+            doubts.append(f"the comparison with {name} is too noisy: {row['noisy']}; {RETEST}")
             continue
         ratio = Ratio(row["ratio"], *row["interval"])
-        between = f"anything from {ratio.low:.3g} to {ratio.high:.3g} times as fast as {name}"
+        between = f"anywhere from {ratio.low:.3g} to {ratio.high:.3g} times as fast as {name}"
         if ratio.width <= WIDE:
             if ratio.estimate > FAR and _disturbed(finals):
                 took = f"{name} took {ratio.estimate:.3g} times as long as the winner on a busy machine"
                 doubts.append(f"{took}, which probably held it up; {RETEST}")
         elif ratio.low <= 1.0 <= ratio.high:
-            doubts.append(f"this cannot be told from noise: the winner is {between}; {RETEST}")
+            doubts.append(f"the difference is within noise: the winner is {between}; {RETEST}")
         else:
-            doubts.append(f"the winner is {between}, a wide interval; {RETEST}")
+            doubts.append(f"the winner is {between}, a wide confidence interval; {RETEST}")
     return doubts
 
 
@@ -251,20 +249,20 @@ def _of_bound(winner: Mapping[str, Any], *, cold: bool) -> list[str]:
 
 def _of_serves(finals: Finals) -> list[str]:
     serves = finals.serves or Serves()
-    doubts = [f"the winner serves its tuned shape only: it was {serves.why}"] if serves.only and serves.why else []
+    doubts = [f"the winner supports its tuned shape only: it was {serves.why}"] if serves.only and serves.why else []
     if serves.untried:
         doubts.append(
-            f"the winner serves its tuned shape only: the time was up before it was verified at {serves.untried} other "
+            f"the winner supports its tuned shape only: time ran out before it was verified at {serves.untried} other "
             "shapes, which `deepgen retest` does"
         )
     if serves.dense:
-        doubts.append(f"the winner serves dense arrays only: with room between rows it was {serves.dense}")
+        doubts.append(f"the winner supports dense arrays only: with padded rows it was {serves.dense}")
     return doubts
 
 
 def _of_properties(finals: Finals) -> list[str]:
     lost = finals.properties.loses() if finals.properties else []
-    return [f"the winner does not keep {' and '.join(lost)} as its reference does"] if lost else []
+    return [f"the winner does not handle {' and '.join(lost)} as its reference does"] if lost else []
 
 
 def _disturbed(finals: Finals) -> list[str]:

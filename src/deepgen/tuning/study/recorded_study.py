@@ -1,7 +1,7 @@
-"""A recording as a study: what was measured elsewhere, to be looked at with everything that reads studies.
+"""Imports a recording as a study, for every command that reads studies.
 
-Such a study says that it is recorded: in the conditions of its trials, in a note, and by its strategy, which no search
-has, so that it cannot be resumed. Its kernels were not kept, and it has no finals.
+Such a study is marked as recorded: in the conditions of its trials, in a note, and by its strategy, so it cannot be
+resumed. It has no kernels and no finals.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def import_study(file: Path, target: Target, out: Path) -> Study:
     """Make a study of a recording in Kernel Tuner's cache format that also names its operator and its family."""
     data = recorded.document(file)
     if not isinstance(data, dict) or not {"operator", "kernel_name", "device_name", "cache"} <= set(data):
-        raise BadInput("is not a recording that a study can be made of", where=str(file), allowed=_NEEDED)
-    with foreign.shaped(str(file), "is not a recording that a study can be made of", allowed=_NEEDED):
+        raise BadInput("is not a recording that a study can be made from", where=str(file), allowed=_NEEDED)
+    with foreign.shaped(str(file), "is not a recording that a study can be made from", allowed=_NEEDED):
         records = sorted(data["cache"].values(), key=lambda record: str(record.get("timestamp", "")))
         request = Request(
             operators.from_json(data["operator"]),
@@ -49,7 +49,7 @@ def import_study(file: Path, target: Target, out: Path) -> Study:
     space = Space.from_points(str(data["kernel_name"]), configs)
     folder = out / f"{RECORDED}-{request.operator.slug()}-{digest(definition, 8)}"
     if folder.exists():
-        raise BadInput(f"{folder} exists", allowed="remove it, or give another folder")
+        raise BadInput(f"{folder} exists", allowed="remove it, or choose another folder")
     proposals = [Proposal(i, space.rank(config), config) for i, config in enumerate(configs)]
     trials = [
         Trial(p.id, p.rank, p.config, "", measurement) for p, measurement in zip(proposals, measured, strict=True)

@@ -92,7 +92,7 @@ class Unpacker:
             self._bytes -= len(text)
             self._weight -= sum(weight * text.count(mark) for mark, weight in _WEIGHTS)
             if self._bytes < 0 or self._weight < 0:
-                what = "unpacks to more than a journal of its size can hold"
+                what = "unpacks to more than a journal of its size can contain"
                 raise BadInput(what, where=self._where, allowed="a study of deepgen's")
             if not unpacker.eof:
                 raise ValueError("cut off")

@@ -1,4 +1,4 @@
-"""What is left of a damaged journal: every intact row, and what the lost ones mean for the study."""
+"""Recovers a damaged journal: every intact row, and what the lost ones mean for the study."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class JournalBytes:
     def of(path: Path, hold: Hold) -> JournalBytes:
         log = _log(path)  # SQLite takes no locks on it, so it may be opened and closed
         if any(file.stat().st_size > _MOST_BYTES for file in (path, log) if file.is_file()):
-            raise Damaged("it is too large to be searched")
+            raise Damaged("it is too large to search")
         return JournalBytes(hold.read(), log.read_bytes() if log.is_file() else b"")
 
 
@@ -183,9 +183,9 @@ def _sorted_out(scanned: _Scanned) -> Salvaged:
     reopened = _reopened(scanned, tally, ended)
     whole = asked == before["asked"] + sum(row[4] for row in asks) and (not tally or len(asks) == tally.asks)
     if reopened:
-        losses.append(f"the measurements of {_trials(reopened)} cannot be read and are taken again")
+        losses.append(f"the measurements of {_trials(reopened)} cannot be read and are repeated")
     if fresh_lost:
-        losses.append(f"{_trials(fresh_lost)} cannot be read at all, and others are tried in their place")
+        losses.append(f"{_trials(fresh_lost)} cannot be read at all; others are tried in their place")
     without_past = tally is not None and "history" in tally.keys and "history" not in scanned.meta
     repeats = whole and not fresh_lost and not without_past and all(i >= reported for i in reopened)
     if not repeats:
@@ -248,13 +248,13 @@ def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], loss
     finals = _in_order(scanned.finals)
     newest = finals[-1] if finals else None
     if (newest[0] if newest else 0) < (tally.finals if tally else 1 if ended else 0):
-        # Without a tally nobody knows whether finals were held: one of the trials may have lost them.
-        losses.append("the newest finals cannot be read and are held again" if tally else "finals may be lost")
+        # Without a tally nobody knows whether finals were run: one of the trials may have lost them.
+        losses.append("the newest finals cannot be read and are rerun" if tally else "finals may be lost")
         scanned.meta[FINALS_LOST] = (0, True)
         return []
     winner = scanned.unpack(newest[2]).get("winner") if newest else None
     if winner is not None and winner not in ended:
-        losses.append(f"the winner of the finals, trial {winner}, is among them: the finals are held again")
+        losses.append(f"the winner of the finals, trial {winner}, is among them: the finals are rerun")
         scanned.meta[FINALS_LOST] = (0, True)
         return []
     return finals
@@ -263,13 +263,13 @@ def _finals(scanned: _Scanned, tally: Tally | None, ended: Collection[int], loss
 def _missing_keys(scanned: _Scanned, tally: Tally | None) -> list[str]:
     missing = [key for key in (tally.keys if tally else ()) if key not in scanned.meta]
     if "study" not in scanned.meta:
-        return ["what is tuned cannot be read: the `deepgen tune` command that began the study writes it again"]
+        return ["what is tuned cannot be read: rerun the `deepgen tune` command that started the study to restore it"]
     names = {
         "run": "the budget of the last run",
         "space": "the space",
-        "signature": "whose code it is",
-        "orders": "how the space is compiled fastest",
-        CHECKPOINT: "where the search stood, which is found by repeating it,",
+        "signature": "the origin of the code",
+        "orders": "the fastest way to compile the space",
+        CHECKPOINT: "the state of the search, which is recovered by replaying it,",
     }
     return [f"{names[key]} cannot be read" for key in missing if key in names]
 

@@ -1,4 +1,4 @@
-"""Study: everything known of one operator on one target in one space, read back from its journal."""
+"""Study: everything known about one operator on one target in one space, read from its journal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VIEWS: Registry[Callable[[Study], Any]] = Registry("deepgen.views", "view of a s
 
 
 class Study:
-    """A study as it stands now; reading it does not disturb a writer, and imports no code of what was tuned."""
+    """A study in its current state. Reading it does not disturb a writer, and imports none of the tuned code."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Study:
         self.folder = folder
         self.definition = definition
         self.trusted = trust
-        with foreign.shaped(str(folder), "is not a study of deepgen's: its target"):
+        with foreign.shaped(str(folder), "is not a deepgen study: its target"):
             self.target: Target = targets.from_json(definition["target"])
         self._signature = signature
         self._own_operator, self._own_generator = operator, generator
@@ -77,8 +77,8 @@ class Study:
     ) -> Study:
         """The study in a folder.
 
-        `operator` and `generator` are needed where it was tuned with objects that no file or module holds. `trust`
-        lets code and binaries run that somebody else's deepgen put there.
+        `operator` and `generator` are needed if it was tuned with objects that are in no file or module. `trust`
+        allows code and binaries that were not written by this user's deepgen to run.
         """
         path = Path(folder)
         with foreign.shaped(str(path), STRANGE), Journal(path) as journal:
@@ -121,13 +121,13 @@ class Study:
 
     @cached_property
     def about(self) -> Operator:
-        """What is known of the operator without its code: its name, sizes, work, tensors."""
+        """The operator as recorded, without its code: its name, sizes, work, tensors."""
         return self.shapes[0]
 
     @cached_property
     def shapes(self) -> tuple[Operator, ...]:
-        """The same for all shapes that its kernels were timed at."""
-        with foreign.shaped(str(self.folder), "is not a study of deepgen's: its operator"):
+        """The same for all shapes at which its kernels were timed."""
+        with foreign.shaped(str(self.folder), "is not a deepgen study: its operator"):
             return known_shapes(self.definition)
 
     def describe(self) -> str:
@@ -136,7 +136,7 @@ class Study:
 
     @cached_property
     def operator(self) -> Operator:
-        """The operator itself, its code found again."""
+        """The operator itself, with its code loaded."""
         return self._operator(self.definition["operator"])
 
     @cached_property
@@ -162,7 +162,7 @@ class Study:
         if self._own_operator is not None:
             return type(self._own_operator).from_json(data)
         ref = self._code("operator")
-        if ref is None and self.about.judge() is not None:  # a kernel of the user's own, which needs no code
+        if ref is None and self.about.judge() is not None:  # a user's own kernel, which needs no code
             from deepgen.kernels.own.own import from_recipe
 
             with foreign.shaped(str(self.folder), STRANGE):
@@ -172,7 +172,7 @@ class Study:
                 with foreign.shaped(str(self.folder), STRANGE):
                     return operators.from_json(data)
             except BadInput as error:
-                what = f"{self.folder} is of {self.about.describe()}, whose code is not here: {error.what}"
+                what = f"{self.folder} is of {self.about.describe()}, whose code is not available: {error.what}"
                 raise BadInput(what, allowed="from Python: dg.Study.open(folder, operator=...)") from error
         operator: Operator = self._loaded(ref, "operator").from_json(data)
         return operator
@@ -200,7 +200,7 @@ class Study:
 
     @cached_property
     def strategy(self) -> str | StrategyKind:
-        """The name of its strategy, or the strategy of the user's own, its code found again."""
+        """The name of its strategy, or the user's own strategy, with its code loaded."""
         ref = self._code("strategy")
         name: str = self.definition["strategy"]
         if ref is None or ref.by == finding.NAME:
@@ -210,7 +210,7 @@ class Study:
 
     @cached_property
     def own_baselines(self) -> tuple[type, ...]:
-        """Baselines of the user's own, their code found again."""
+        """The user's own baselines, with their code loaded."""
         from deepgen.tuning.request import BASELINE
 
         return self._classes(BASELINE)
@@ -279,15 +279,15 @@ class Study:
         return sorted(best, key=lambda t: (t.id != winner, t.seconds))
 
     def best(self) -> Best:
-        """The winner of the finals, or the fastest so far when there were none yet. Refused where they are damaged."""
+        """The winner of the finals, or the fastest trial so far if there were none yet. Refused if they are damaged."""
         from deepgen.tuning.study.best import Best
 
         with self._journal() as journal:
             winner = self._winner_id(journal)
             finals = journal.finals()
             if finals is None and journal.finals_lost:
-                what = "its finals are damaged, and what they had rejected is not known"
-                raise DeepgenError(f"{self.folder}: {what}; hold them again with: deepgen retest {self.folder}")
+                what = "its finals are damaged, so it is not known which kernels they rejected"
+                raise DeepgenError(f"{self.folder}: {what}; run them again with: deepgen retest {self.folder}")
             trial = journal.trial(winner) if winner is not None else None
             best = [check_trial(one) for one in ([trial] if trial else journal.best(1))]
         if finals is not None and winner is None:

@@ -146,8 +146,8 @@ def as_frame(rows: Sequence[Row]) -> Any:
 
 
 NOT_KNOWN = "N/A"
-# The events of the older tool that `as_perf_stats` imitates, each with the other names under which Linux counts the
-# same on other processors.
+# The events of the legacy tool that `as_perf_stats` imitates, each with the other names under which Linux counts the
+# same on other CPUs.
 EVENTS: Mapping[str, tuple[str, ...]] = {
     "u_mode_cycle": ("cycles",),
     "eu_vfpu_full": (),
@@ -171,7 +171,7 @@ _RECORDED = "(perf record)"  # how that tool measured L2 events; part of their c
 
 
 def as_perf_stats(rows: Sequence[Row]) -> str:
-    """With the columns of an older tool's `perf_stats.csv`, so that scripts written for it still work.
+    """With the columns of a legacy `perf_stats.csv`, so that scripts written for it still work.
 
     That tool swept block sizes on a RISC-V board and wrote one line per variant. It wrote 0 for an event that it could
     not read; here such a field is `N/A`, which it wrote for variants with wrong results.

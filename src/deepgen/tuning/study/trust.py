@@ -1,4 +1,4 @@
-"""Whose code is it? What this user's deepgen wrote is signed with a key that only this user can read.
+"""Trust: what this user's deepgen wrote is signed with a key that only this user can read.
 
 Code and binaries from a folder or an archive run without asking only if their signature is valid. Anything else runs
 only if the user allows it.
@@ -43,8 +43,8 @@ def require(what: object, signature: object, *, trust: bool, origin: Path, holds
     """Raises Untrusted unless it is this user's own, or allowed. `holds`: what would run, in words."""
     if not trust and not is_own(what, signature):
         raise Untrusted(
-            f"{origin}{_owner(origin)} holds {holds} that this user's deepgen did not write: if you trust where it "
-            "comes from, allow it with --trust (in Python: trust=True)"
+            f"{origin}{_owner(origin)} contains {holds} that this user's deepgen did not write: if you trust "
+            "its source, allow it with --trust (in Python: trust=True)"
         )
 
 
@@ -72,9 +72,9 @@ def _read_or_make(path: Path) -> bytes | None:
     except (OSError, UnicodeDecodeError):
         return None  # nowhere to keep a key: nothing is signed, and code that needs a signature must be allowed
     if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
-        raise DeepgenError(f"{path} can be read by others, so it signs nothing: chmod 600 it, or delete it")
+        raise DeepgenError(f"{path} is readable by others, so it is not used: chmod 600 it, or delete it")
     if len(text) != 2 * _BYTES:
-        raise DeepgenError(f"{path} is not a key of deepgen's: delete it, and a new one is made")
+        raise DeepgenError(f"{path} is not a deepgen key: delete it to have a new one made")
     return bytes.fromhex(text)
 
 

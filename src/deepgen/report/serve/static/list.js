@@ -60,7 +60,7 @@ function studyCells(study) {
     const bar = element("progress");
     bar.max = study.budget;
     bar.value = study.done;
-    bar.setAttribute("aria-label", "trials that have ended");
+    bar.setAttribute("aria-label", "finished trials");
     done.append(bar);
   }
   const what = cell(study.why || `${study.what} on ${study.target}`, study.why ? "why" : "");

@@ -163,6 +163,27 @@ static int fire(Bound *b, const u64 *at, u64 stream) {
     return -1;
 }
 
+static PyTypeObject BoundType;
+
+// The same without Python's lock, for a thread's own kernel. 1: it is to be done again with the lock, where a step needs
+// Python or failed.
+static int fire_unlocked(PyObject *self, const u64 *at, u64 stream) {
+    Bound *b = (Bound *)self;
+    if (Py_TYPE(self) != &BoundType || b->run || (stream != b->stream && b->on)) return 1;
+    for (const Near *n = b->near; n < b->near + b->nears; n++) {
+        i64 distance = (i64)(at[n->written] - at[n->other]);
+        if (n->before < distance && distance < n->after) return 1;
+    }
+    for (const Slot *s = b->slot; s < b->slot + b->slots; s++)
+        if (s->encode) return 1;
+    for (const Slot *s = b->slot; s < b->slot + b->slots; s++) *s->cell = at[s->place];
+    for (int i = 0; i < b->streams; i++) *b->stream_cell[i] = stream;
+    b->stream = stream;
+    for (int i = 0; i < b->steps; i++)
+        if (carry_out(&b->step[i]) && b->step[i].code) return 1;
+    return 0;
+}
+
 // From Python: the addresses, and a stream.
 static PyObject *bound_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *names) {
     Bound *b = (Bound *)self;

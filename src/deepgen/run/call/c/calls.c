@@ -283,5 +283,8 @@ PyMODINIT_FUNC PyInit_deepgen_calls(void) {
     if (module && PyModule_AddStringConstant(module, "sources", SOURCES)) return NULL;
 #endif
     if (!module || PyModule_AddType(module, &BoundType) || PyModule_AddType(module, &CallerType)) return NULL;
-    return module;
+    PyObject *fire = PyCapsule_New((void *)fire_unlocked, "deepgen.fire", NULL);  // for extensions in C++
+    bool right = fire && !PyModule_AddObjectRef(module, "fire", fire);
+    Py_XDECREF(fire);
+    return right ? module : NULL;
 }
