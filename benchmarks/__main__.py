@@ -11,18 +11,17 @@ HERE = Path(__file__).resolve().parent
 # By subject. A file that is not a benchmark by itself is not named here.
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Kernels beside other libraries": (
-        "gemm", "any_shape", "any_conv", "rules", "triton_examples", "models", "riscv", "triton_calls",
+        "gemm", "any_shape", "any_conv", "any_rows", "attention", "kernelbench", "rules", "triton_examples", "models",
+        "riscv", "triton_calls",
     ),
-    "Libraries of kernels": ("library_unseen", "library_replay", "call_costs", "torch_calls"),
-    "Search": ("search", "record", "tuner_overhead", "space"),
+    "Calls": ("call_costs", "torch_calls"),
+    "Search": ("search", "record", "space"),
     "Are results right?": (
-        "device_check", "sanitize", "judgement", "tolerance", "interval_coverage", "analysis_noise",
-        "busy_ratios",
+        "device_check", "sanitize", "judgement", "tolerance", "busy_ratios", "triton_suite",
     ),
     "Does it survive?": ("chaos", "damaged_journals", "fuzz"),
     "What deepgen itself costs": (
-        "first_seconds", "compile_speed", "times_before_after", "journal_scale", "report_size",
-        "cluster_scaling",
+        "first_seconds", "compile_speed", "times_before_after", "report_size", "cluster_scaling",
     ),
     "The README": ("readme_results", "readme_terminal"),
 }  # fmt: skip

@@ -1,10 +1,11 @@
-"""Are our convolutions ahead on layers that nobody tuned for? Networks' layers, and drawn ones, as in any_shape.
+"""Are our convolutions ahead on untuned layers? Networks' layers, and drawn ones, as in any_shape.
 
     python benchmarks/any_conv.py --target cuda:native --seed 2 [--half 1] [--seconds 12:64] [--json FILE]
 
 Every distinct layer of ResNet-50, Inception v3 and VGG-16 in f16 nhwc at batch 16; every other one with `--half 0`,
 which is for development, and the rest with `--half 1`. `--cases` (64) are drawn: half of them such layers, the others
 of free sizes, batch 1 to 64, both layouts, f16 and bf16, depthwise ones among them. Networks' times are added up.
+On processors only the drawn ones, of `--dtype` (f32, bf16, i8) and of less work.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from harness.cases import draw, networks, size
 
 FORMATS, LAYOUTS, DEPTHWISE, FREE = ("f16", "bf16"), ("nhwc", "nchw"), 1 / 6, 1 / 2
 FILTERS = (1, 1, 3, 3, 5, 7, (1, 7), (7, 1), (1, 3))
-FEW, MOST_FLOPS = 4, 4e11  # channels of a first layer; operations
+FEW = 4  # channels of a first layer
+MOST_FLOPS, MOST_FLOPS_ON_CPU = 4e11, 1e10
 
 
 def case(operator: Operator, *tags: str) -> Drawn:
@@ -35,12 +37,16 @@ def case(operator: Operator, *tags: str) -> Drawn:
 
 def drawn(options: Options) -> list[Drawn]:
     layers = [layer for each in networks().values() for layer in each]
+    formats, most = options.dtype or FORMATS, MOST_FLOPS_ON_CPU if options.target == "cpu" else MOST_FLOPS
 
     def make(chance: random.Random) -> Drawn:
         while True:
-            batch, layout, kind = size(chance, 1, 64), chance.choice(LAYOUTS), chance.choice(FORMATS)
+            batch, layout, kind = size(chance, 1, 64), chance.choice(LAYOUTS), chance.choice(formats)
             if chance.random() >= FREE:
-                return case(replace(chance.choice(layers), n=batch, layout=layout, dtype=kind))
+                layer = replace(chance.choice(layers), n=batch, layout=layout, dtype=kind)
+                if layer.flops() <= most:
+                    return case(layer)
+                continue
             side, k, depthwise = size(chance, 4, 112), chance.choice(FILTERS), chance.random() < DEPTHWISE
             pad = tuple(one // 2 for one in (k if isinstance(k, tuple) else (k, k)))
             words: dict[str, Any] = {"N": batch, "H": side, "W": side, "k": k, "stride": chance.choice((1, 1, 2)),
@@ -49,7 +55,7 @@ def drawn(options: Options) -> list[Drawn]:
                 {"C": size(chance, 8, 1024)} if depthwise else {one: size(chance, 3, 1024) for one in ("CI", "CO")}
             )
             operator = OPERATORS.get("depthwise_conv2d" if depthwise else "conv2d").make({**words, **channels})
-            if operator.flops() <= MOST_FLOPS:
+            if operator.flops() <= most:
                 return case(operator, *(("depthwise",) if depthwise else ()))
 
     return draw(options.seed, options.cases, make)
@@ -77,7 +83,10 @@ def main() -> int:
     options = words.options()
     layers: list[Conv2d] = list(dict.fromkeys(layer for each in networks().values() for layer in each))
     chosen = layers if options.half is None else layers[options.half :: 2]
-    results = measured({"layers": [case(layer, "layers") for layer in chosen], "drawn": drawn(options)}, options)
+    groups = {"layers": [case(layer, "layers") for layer in chosen], "drawn": drawn(options)}
+    if options.target == "cpu":
+        del groups["layers"]
+    results = measured(groups, options)
     print(table(("network", "seconds", "layers", "timed", "ms", "times as fast"), sums(results)))
     return 0
 

@@ -1,4 +1,4 @@
-"""Are our GEMMs ahead on shapes that nobody tuned for? Shapes drawn by a seed: the default, and after some seconds.
+"""Are our GEMMs ahead on untuned shapes? Shapes drawn by a seed: the default, and after some seconds.
 
     python benchmarks/any_shape.py --target cuda:native --seed 2 [--dtype bf16] [--json FILE]
     taskset -c 0,1 python benchmarks/any_shape.py --target cpu --seed 2 --seconds 20:12 --threads 2 [--warm]
@@ -36,6 +36,7 @@ SHORT_LINES, BATCHED = 1 / 3, 1 / 4  # shares of the cases
 LAYOUTS = ("nt", "nn", "tn", "tt")
 KERNEL, COPIES = "vendor's kernel", "padded copies"
 OTHERS = (COPIES, ROUGH)  # counted apart
+AHEAD = (PackedAhead.form, "x as u8", "sums as f32")  # said of those that count: the last two of oneDNN's in i8
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ def defaults(cases: Sequence[Drawn], options: Options, target: Target, deadline:
 
 def _build(operator: Operator, options: Options, place: Place) -> dict[str, Choice]:
     """The default first, then other families' best guesses where these are wanted."""
-    able = generators.serving(operator, place.target)
-    choices = {}
+    named = options.family and [generators.find(operator, place.target, options.family)]
+    able, choices = named or generators.serving(operator, place.target), {}
     for number, family in enumerate(able if options.guesses else able[:1]):
         choice = Choice(family, family.default(operator, place.limited()))
         build_once(family.emit(operator, place.target, choice.config), place.target)
@@ -134,7 +135,7 @@ def _default(case: Drawn, place: Place, choices: dict[str, Choice], runners: Run
 def counted(beside: Sequence[tuple[str, float]]) -> dict[str, object]:
     """The ratio that counts, and over what: a kernel, else padded copies, else what is less accurate."""
     for over, marks in ((KERNEL, ()), (COPIES, (COPIES,)), (ROUGH, (COPIES, ROUGH))):
-        ratios = [ratio for name, ratio in beside if {*name.split(", ")[1:]} <= {PackedAhead.form, *marks}]
+        ratios = [ratio for name, ratio in beside if {*name.split(", ")[1:]} <= {*AHEAD, *marks}]
         if ratios:
             return {"over": over, "ratio": min(ratios)}
     return {}
@@ -142,7 +143,9 @@ def counted(beside: Sequence[tuple[str, float]]) -> dict[str, object]:
 
 def studies(cases: Sequence[Drawn], seconds: float, options: Options, deadline: Deadline) -> Iterator[Result]:
     """By the plain command, from empty caches."""
-    more = (*(("--threads", str(options.threads)) if options.threads else ()), *(("--warm",) if options.warm else ()))
+    given = {"--threads": options.threads, "--family": options.family}
+    more = [word for name, value in given.items() if value for word in (name, str(value))]
+    more += ["--warm"] if options.warm else []
     for case in cases:
         if deadline.over:
             return
@@ -186,6 +189,7 @@ def words_of_all(about: str | None) -> Parser:
     words.add_argument("--rounds", type=int, help="of a default's race [as finals have]")
     words.add_argument("--threads", type=int, help="of kernels and baselines on a processor")
     words.add_argument("--warm", action="store_true", help="with data in the caches")
+    words.add_argument("--family", help="such as rules_constant_weights [the fastest]")
     words.add_argument("--jobs", type=int, default=2, help="builds at a time [2]")
     words.set_defaults(no_bytecode=False)
     return words

@@ -9,7 +9,7 @@ target will do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,18 +29,17 @@ def cases() -> Iterator[tuple[str, Operator, str]]:
             for layout in ("nchw", "nhwc"):
                 for network, layers in networks().items():
                     for layer in layers:
-                        words = {**layer.parameters(), "N": 1, "dilation": 1, "layout": layout, "dtype": dtype}
+                        words = {**layer.parameters(), "N": 1}
                         kind = f"{network} {layer.describe().partition(layer.layout)[2]}"
-                        yield _case(kind, "dilated_conv2d", target, dtype, layout, **words)
+                        yield _case(kind, layer.name, target, words, dtype=dtype, layout=layout)
             for name in ROWS:
-                yield _case("rows", name, target, dtype, "", rows=4096, cols=1000)
-            yield _case("rows", "scan", target, dtype, "", M=64, N=64, K=1000)
+                yield _case("rows", name, target, {"rows": 4096, "cols": 1000}, dtype=dtype)
+            yield _case("rows", "scan", target, {"M": 64, "N": 64, "K": 1000}, dtype=dtype)
 
 
-def _case(kind: str, name: str, target: str, dtype: str, layout: str, **words: Any) -> tuple[str, Operator, str]:
-    named = {**words, "dtype": dtype, **({"layout": layout} if layout else {})}
-    shown = f"{kind} {name} {dtype} {layout} on {target}"
-    return " ".join(shown.split()), OPERATORS.get(name).make(named), target
+def _case(kind: str, name: str, target: str, words: Mapping[str, Any], **more: str) -> tuple[str, Operator, str]:
+    shown = f"{kind} {name} {' '.join(more.values())} on {target}"
+    return " ".join(shown.split()), OPERATORS.get(name).make({**words, **more}), target
 
 
 def measured(operator: Operator, target: str) -> dict[str, float]:

@@ -17,7 +17,8 @@ from typing import Any
 
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.operators import Operator, gemm
+from deepgen.kernels.base import Generator
+from deepgen.operators import OPERATORS, Operator, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.operators.conv2d import LAYOUTS as IMAGE_LAYOUTS
 from deepgen.operators.softmax import DTYPES as ROW_DTYPES
@@ -32,6 +33,15 @@ IMAGES = (
 )  # fmt: skip
 ROWS = ((4096, 1024), (1000, 1001), (33, 50257), (100_003, 6), (3, 1_000_003), (777, 1))
 MATRICES = ((200, 136, 264, 2), (37, 41, 1053, 1), (8, 1104, 1024, 1), (1031, 5, 777, 2))
+OTHERS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("attention", {"B": 2, "H": 4, "HK": 2, "SQ": 37, "SK": 131, "D": 40, "DV": 24}),
+    ("attention", {"B": 1, "H": 3, "S": 129, "D": 64, "causal": True}),
+    ("attention", {"B": 3, "H": 8, "HK": 1, "SQ": 1, "SK": 1053, "D": 128}),
+    ("conv1d", {"N": 3, "L": 211, "CI": 24, "CO": 40, "k": 5, "stride": 2, "pad": 2}),
+    ("conv3d", {"N": 1, "D": 5, "H": 9, "W": 11, "CI": 8, "CO": 24, "k": 3, "pad": 1}),
+    ("dilated_conv2d", {"N": 2, "H": 17, "W": 13, "CI": 16, "CO": 24, "k": 3, "pad": 2, "groups": 2}),
+    ("conv_transpose2d", {"N": 1, "H": 7, "W": 9, "CI": 16, "CO": 24, "k": 3, "stride": 2, "pad": 1}),
+)
 FORMATS_OF_GEMM = ("f32", "tf32", "f64", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
 
 
@@ -54,21 +64,31 @@ class Row:
         return not self.wrong and self.microseconds is not None
 
 
+def served(operator: Operator, target: Target) -> list[Generator]:
+    """The families that serve it; none where the target does not have the format."""
+    try:
+        return generators.serving(operator, target)
+    except DeepgenError:
+        return []
+
+
 def problems(target: Target) -> Iterator[Problem]:
     for dtype in FORMATS_OF_GEMM:
         for layout in ("nt", "nn", "tn", "tt"):
             for m, n, k, batch in MATRICES:
                 operator: Operator = gemm(m, n, k, dtype=dtype, layout=layout, batch=batch)
-                try:
-                    families = generators.serving(operator, target)
-                except DeepgenError:  # a format that the target does not have
-                    continue
-                yield from (Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in families)
+                yield from (
+                    Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in served(operator, target)
+                )
     for shape in IMAGES:
         for layout in IMAGE_LAYOUTS:
             for dtype in FORMATS:
                 operator = dg.conv2d(*shape[:6], stride=shape[6], pad=shape[7], dtype=dtype, layout=layout)
                 yield Problem(operator.describe(), operator)
+    for name, values in OTHERS:
+        for dtype in next(word.choices for word in OPERATORS.get(name).words if word.name == "dtype"):
+            operator = dg.operator(name, **values, dtype=dtype)
+            yield from (Problem(f"{f.name} {operator.describe()}", operator, f.name) for f in served(operator, target))
     for rows, columns in ROWS:
         for dtype in ROW_DTYPES:
             operator = dg.softmax(rows, columns, dtype=dtype)

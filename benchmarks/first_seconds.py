@@ -6,12 +6,14 @@
     python benchmarks/first_seconds.py --plot docs/first-seconds.svg FILE...  the best against wall time
 
 Every study is a process of its own with empty folders for caches, settings and data. Its time is from before the
-process starts until it has ended. `--no-bytecode` also hides what Python compiled before. On a processor, pin this
+process starts until it has ended. Bytecode is there as after an installation, wherever this runs; with `--no-bytecode`
+there is none, not even that of Python's own modules. On a processor, pin this
 command to the cores that it shall have: `taskset -c 0,1`.
 """
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import random
@@ -29,6 +31,7 @@ from harness.cases import draw, size
 from harness.race import ROUGH
 
 TRIALS = 200  # of studies without a budget
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,12 @@ def run(case: Case, options: Options, budget: float | None) -> Outcome:
     with TemporaryDirectory() as folder:
         places = {f"XDG_{kind}_HOME": f"{folder}/{kind}" for kind in ("CACHE", "CONFIG", "DATA", "STATE")}
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != NO_BYTECODE},
             **places,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         }
         if options.no_bytecode:
-            environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": f"{folder}/none"}
+            environment |= {NO_BYTECODE: "1", "PYTHONPYCACHEPREFIX": f"{folder}/none"}
         target = ("--target", options.target)
         command = [sys.executable, "-m", "deepgen", "tune", *case.words, *target, *limits, "--out", f"{folder}/studies"]
         started = time.monotonic()
@@ -192,6 +195,8 @@ def main() -> int:
     if options.plot:
         plot(options.plot, options.files)
         return 0
+    if not options.no_bytecode:
+        compileall.compile_dir(ROOT / "src", quiet=2)
     results = list(outcomes(options))
     print(table(("study", "wall s", "default s", "trials", "/default", "/baseline", ""), [r.cells for r in results]))
     late = [r.name for r in results if not options.unbounded and r.wall > 1.1 * options.budget]

@@ -79,7 +79,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         content = json.loads(path.read_text())
         return [_of_h200(row) for row in content["rows"]] if "rows" in content else list(content["races"])
     except (ValueError, KeyError, TypeError):
-        raise SystemExit(f"{path} holds no results of this benchmark: give another file") from None
+        raise SystemExit(f"{path} contains no results of this benchmark: give another file") from None
 
 
 def _of_h200(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The README's results: a table and a bar chart, made from the committed results of the benchmarks.
 
 python benchmarks/readme_results.py            print the table
-python benchmarks/readme_results.py --write    write the table into README.md and the chart to docs/results.svg
+python benchmarks/readme_results.py --write    write the table into README.md and the charts to docs/results*.svg
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from gemm_results import groups, read
 from harness import H200 as H200_RESULTS
 from harness import RESULTS, ROOT, parser, run_main
 
-README, CHART = ROOT / "README.md", ROOT / "docs/results.svg"
+README = ROOT / "README.md"
+CHARTS = {False: ROOT / "docs/results.svg", True: ROOT / "docs/results-dark.svg"}  # whether for dark pages
 BEGIN, END = "<!-- results -->\n", "<!-- end -->"
 
 H200 = "NVIDIA H200"
@@ -88,8 +89,11 @@ def speedup(ratio: float) -> str:
     return f"{abs(percent)}% {'faster' if percent > 0 else 'slower'}"
 
 
-def chart(results: Sequence[Row]) -> str:
+def chart(results: Sequence[Row], dark: bool = False) -> str:
     """A bar for each mean, a thin line from the slowest shape to the fastest. Longer lines are cut, with an arrow."""
+    ink, faint, lines, page = (
+        ("#e6edf3", "#9198a1", "#3d444d", "#0d1117") if dark else ("#1f2328", "#59636e", "#d1d9e0", "#fff")
+    )
     left, right, top, step = 290, 700, 64, 30
     low, high = 0.8, 2.0
     height = top + step * len(results) + 40
@@ -100,35 +104,35 @@ def chart(results: Sequence[Row]) -> str:
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="13"'
         f' width="900" height="{height}">',
-        f'<rect width="900" height="{height}" fill="#ffffff"/>',
-        '<text x="16" y="24" font-size="16" font-weight="bold" fill="#1f2328">'
+        f'<rect width="900" height="{height}" fill="{page}"/>',
+        f'<text x="16" y="24" font-size="16" font-weight="bold" fill="{ink}">'
         "Speed relative to the vendor's library (1.0 = equal)</text>",
-        '<text x="16" y="44" fill="#59636e">'
+        f'<text x="16" y="44" fill="{faint}">'
         "Bar: geometric mean over shapes. Line: slowest to fastest shape (cut at 2.0).</text>",
     ]
     ticks = [low + 0.2 * i for i in range(round((high - low) / 0.2) + 1)]
     for tick in ticks:
         bold = abs(tick - 1) < 1e-9
         line = f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{height - 36}"'
-        parts.append(f'{line} stroke="{"#1f2328" if bold else "#d1d9e0"}" stroke-width="{1.5 if bold else 1}"/>')
-        label = f'<text x="{x(tick):.1f}" y="{height - 18}" text-anchor="middle" fill="#59636e">'
+        parts.append(f'{line} stroke="{ink if bold else lines}" stroke-width="{1.5 if bold else 1}"/>')
+        label = f'<text x="{x(tick):.1f}" y="{height - 18}" text-anchor="middle" fill="{faint}">'
         parts.append(f"{label}{tick:.1f}</text>")
     for number, row in enumerate(results):
         y = top + step * number + step / 2
         color = "#2da44e" if row.hardware == H200 else "#0969da"
         begin, end = sorted((x(1.0), x(row.mean)))
-        parts.append(f'<text x="16" y="{y + 4:.1f}" fill="#1f2328">{escape(row.what)}</text>')
+        parts.append(f'<text x="16" y="{y + 4:.1f}" fill="{ink}">{escape(row.what)}</text>')
         bar = f'<rect x="{begin:.1f}" y="{y - 8:.1f}" width="{end - begin:.1f}" height="16" fill="{color}"'
         parts.append(f"{bar}/>")
         least, most = x(min(row.ratios)), x(max(row.ratios))
-        parts.append(f'<line x1="{least:.1f}" x2="{most:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="#1f2328"/>')
+        parts.append(f'<line x1="{least:.1f}" x2="{most:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{ink}"/>')
         if max(row.ratios) > high:
-            parts.append(f'<path d="M{most:.1f} {y - 4:.1f} l8 4 l-8 4 z" fill="#1f2328"/>')
+            parts.append(f'<path d="M{most:.1f} {y - 4:.1f} l8 4 l-8 4 z" fill="{ink}"/>')
         note = f"{row.mean:.2f}, {row.library}"
-        parts.append(f'<text x="{right + 16}" y="{y + 4:.1f}" fill="#1f2328">{escape(note)}</text>')
+        parts.append(f'<text x="{right + 16}" y="{y + 4:.1f}" fill="{ink}">{escape(note)}</text>')
     for number, (name, color) in enumerate(((H200, "#2da44e"), (XEON, "#0969da"))):
         parts.append(f'<rect x="{560 + 130 * number}" y="14" width="12" height="12" fill="{color}"/>')
-        parts.append(f'<text x="{578 + 130 * number}" y="24" fill="#1f2328">{escape(name)}</text>')
+        parts.append(f'<text x="{578 + 130 * number}" y="24" fill="{ink}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -142,11 +146,12 @@ def written(page: str, text: str, mark: str = BEGIN) -> str:
 
 def main() -> None:
     words = parser(__doc__)
-    words.add_argument("--write", action="store_true", help="write README.md and docs/results.svg")
+    words.add_argument("--write", action="store_true", help="write README.md and docs/results*.svg")
     results = rows()
     if words.options().write:
         README.write_text(written(README.read_text(), table(results)))
-        CHART.write_text(chart(results))
+        for dark, path in CHARTS.items():
+            path.write_text(chart(results, dark))
     else:
         print(table(results), end="")
 

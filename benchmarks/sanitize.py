@@ -104,7 +104,7 @@ def inside(cache: Path, names: list[str]) -> int:
         kernel = family.emit(problem, target, config)
         built = build_once(kernel, target, cache=Cache(cache))
         right.append(run(driver, problem, GpuKernel.read(driver, kernel, built.binary)))
-    print(f"{sum(right)} of {len(right)} kernels are right", flush=True)
+    print(f"{sum(right)} of {len(right)} kernels are correct", flush=True)
     return 0 if all(right) else 1
 
 

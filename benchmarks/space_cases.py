@@ -41,7 +41,7 @@ def _t1(name: str, wider: dict[str, list[Any]], suffix: str = "") -> Case:
 
 
 def tuning_configs() -> dict[str, dict[str, Any]]:
-    """The older tool's tuning configs by name."""
+    """The legacy tuning configs by name."""
     files = sorted((DATA / "deepgen" / "TuningConfigs").glob("*.json"))
     return {f.stem: json.loads(f.read_text(encoding="utf-8")) for f in files}
 

@@ -5,17 +5,17 @@
     python benchmarks/torch_calls.py --device cuda
 
 `unserved` is a call that stays torch's while a library is in use. With `--launches` kernels do nothing, and a driver
-that is stood in for launches them: what is left is the processor's part of a call on a GPU. Times are the processor's
+that does nothing launches them, so only the CPU's part of a call on a GPU is left. Times are the processor's
 for this thread, the least of many short turns. The bar is 1.3 of torch's. `--block` times a step of the block of
-models.py, which decodes tokens in 8-bit floats, with small matrices on the processor: in a model, calls find
-less in caches than in a loop. `--compiled` times products in code of torch.compile's, 16 in a graph, without its checks
-of a function's arguments: a call with the memory that it takes. On the processor a graph's own work on elements, such
-as a product of two scales, is no launch.
+models.py, which decodes tokens, with small matrices on the processor: in a model, calls find less in caches than in a
+loop; `nothing` is a library that has no kernels. `--compiled` times products in code of torch.compile's, 16 in a graph,
+without its checks of a function's arguments: a call with the memory that it takes. On the processor a graph's own work
+on elements, such as a product of two scales, is no launch.
 """
 
 from __future__ import annotations
 
-import sys
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,8 +35,10 @@ from deepgen.run.call import calling
 from deepgen.run.call.arrays import view
 from deepgen.run.call.devices import GpuDevice
 from deepgen.run.call.loaded import Loaded, load
+from deepgen.run.measure.race import paired_ratio
 from deepgen.targets import Target, gpu_driver, resolve
 from deepgen.vocabulary import Kernel, LaunchPlan, Missing, Source, Step, TensorArg
+from deepgen.vocabulary.measurement import KEPT, Properties
 from harness import parser, run_main, save
 
 PRODUCTS = 16  # of a compiled graph
@@ -57,7 +59,8 @@ class Serves:
         if make is None:
             return SimpleNamespace(entry=None, reason="nothing is served")
         load_it = lambda: make(operator, target)  # noqa: E731
-        return SimpleNamespace(entry=operator, seconds=None, considered=(), reason="", load=load_it)
+        entry = SimpleNamespace(operator=operator, properties=Properties(KEPT, KEPT, KEPT))
+        return SimpleNamespace(entry=entry, seconds=None, considered=(), reason="", load=load_it)
 
 
 def default(operator: Operator, target: Target) -> Loaded:
@@ -68,7 +71,7 @@ def default(operator: Operator, target: Target) -> Loaded:
 
 @contextmanager
 def launches() -> Iterator[Make]:
-    """Kernels that do nothing, with CUDA's driver stood in for. Tensors of the processor pass for the GPU's."""
+    """Kernels that do nothing, with a stand-in for CUDA's driver. Tensors of the processor pass for the GPU's."""
     from fake_gpu import build_driver, image  # type: ignore[import-not-found]
 
     def built(operator: Operator, target: Target) -> Loaded:
@@ -80,7 +83,9 @@ def launches() -> Iterator[Make]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if build_driver(folder) is None:
-            raise Missing("a C compiler", blocks="no driver can be stood in for", remedy="install gcc or clang")
+            raise Missing(
+                "a C compiler", blocks="the stand-in for the driver cannot be built", remedy="install gcc or clang"
+            )
         cubin, gpu = image(folder, "empty", EMPTY), resolve("cuda:sm_90a")
         fake = replace(gpu_driver.CUDA, libraries=(str(folder / "libcuda.so.1"),))
         with (
@@ -134,23 +139,27 @@ def measured(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]
     return least
 
 
-def measured_block(rounds: int, make: Make) -> dict[str, dict[str, float]]:
-    """Microseconds of a step by who serves it, and how many calls of it go through functions of ours."""
+def measured_block(rounds: int, make: Make, fp8: bool) -> dict[str, dict[str, float]]:
+    """Microseconds of a step by who serves it, and their ratios to torch's in interleaved rounds."""
     import model_definitions
 
     for name, size in {"HIDDEN": 64, "MLP": 128, "HEADS": 4, "GROUPS": 2, "WIDTH": 16, "SEQUENCES": 2}.items():
         setattr(model_definitions, name, size)
-    step = model_definitions.part("decode", "cpu", True)
-    ways = {"deepgen": deepgen.torch.use(Serves(make), race=False), "unserved": deepgen.torch.use(Serves(None))}  # type: ignore[arg-type]
-    least = {way: float("inf") for way in ("torch", *ways)}
+    step, nothing = model_definitions.part("decode", "cpu", fp8), Serves(None)
+    nothing.list = list  # type: ignore[attr-defined]
+    ways = {"deepgen": Serves(make), "unserved": Serves(None), "nothing": nothing}
+    used = {way: deepgen.torch.use(library, race=False) for way, library in ways.items()}  # type: ignore[arg-type]
+    samples: dict[str, list[float]] = {way: [] for way in ("torch", *used)}
     with torch.no_grad():
         for _ in range(rounds):
-            for way, before in least.items():
-                with ways.get(way, nullcontext()):
-                    least[way] = min(before, _microseconds(step, 5))
-        with ways["unserved"]:
-            least["calls"] = float(_counted(step))
-    return {"a step": least}
+            for way in random.sample([*samples], len(samples)):
+                with used.get(way, nullcontext()):
+                    samples[way].append(_microseconds(step, 5))
+    results = {way: min(times) for way, times in samples.items()}
+    for way in used:
+        ratio = paired_ratio(samples[way], samples["torch"])
+        results |= {f"{way} of torch": ratio.estimate, f"{way}, low": ratio.low, f"{way}, high": ratio.high}
+    return {"a step in 8-bit floats" if fp8 else "a step in bf16": results}
 
 
 def measured_compiled(rounds: int, device: str, make: Make) -> dict[str, dict[str, float]]:
@@ -194,21 +203,6 @@ def measured_compiled(rounds: int, device: str, make: Make) -> dict[str, dict[st
     return least
 
 
-def _counted(step: Callable[[], Any]) -> int:
-    """How often deepgen's functions in place of torch's are called, from elsewhere."""
-    results = 0
-
-    def seen(frame: Any, event: str, _: Any) -> None:
-        nonlocal results
-        inside = [one is not None and "deepgen/torch" in one.f_code.co_filename for one in (frame, frame.f_back)]
-        results += event == "call" and inside == [True, False]
-
-    sys.setprofile(seen)
-    step()
-    sys.setprofile(None)
-    return results
-
-
 def _microseconds(call: Callable[[], Any], calls: int = CALLS) -> float:
     for _ in range(min(20, calls)):
         call()
@@ -230,7 +224,7 @@ def main() -> None:
     words = parser(__doc__)
     words.add_argument("--rounds", type=int, default=60)
     words.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    words.add_argument("--launches", action="store_true", help="of nothing, by a driver that is stood in for")
+    words.add_argument("--launches", action="store_true", help="of nothing, by a stand-in for the driver")
     words.add_argument("--block", action="store_true", help="a step of a block like Llama's as well")
     words.add_argument("--compiled", action="store_true", help="products in code of torch.compile's as well")
     options = words.options()
@@ -238,7 +232,8 @@ def main() -> None:
     with launches() if options.launches else nullcontext(default) as make:
         results = measured(options.rounds, options.device, make)
         if options.block:
-            results |= measured_block(options.rounds, make)
+            for fp8 in (False, True):
+                results |= measured_block(options.rounds, make, fp8)
         if options.compiled:
             results |= measured_compiled(options.rounds, options.device, make)
     print(f"{'call':24} {'torch':>8} {'deepgen':>8} {'ratio':>6} {'unserved':>9} {'ratio':>6}")
@@ -247,10 +242,11 @@ def main() -> None:
         if "unserved" in times:
             figures += f" {times['unserved']:9.2f} {times['unserved'] / times['torch']:6.2f}"
         print(f"{name:24} {figures}")
-    if options.block:
-        step = results["a step"]
-        each = (step["unserved"] - step["torch"]) / step["calls"]
-        print(f"{step['calls']:.0f} calls of a step go through deepgen; unserved, each costs {each:.2f} us")
+    for name, times in results.items():
+        for way in ("deepgen", "unserved", "nothing"):
+            if f"{way} of torch" in times:
+                low, high = times[f"{way}, low"], times[f"{way}, high"]
+                print(f"{name}, {way}: {times[f'{way} of torch']:.4f} of torch ({low:.4f} to {high:.4f})")
     save(options.json, results, device=options.device)
 
 

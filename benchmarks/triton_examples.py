@@ -174,7 +174,7 @@ def apart(name: str, options: Options, limit: float) -> Row:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=min(limit, 1e6), check=False)
     except subprocess.TimeoutExpired:
-        return Row(name, 0, limit, {}, error=f"it did not end within {limit:.0f} s")
+        return Row(name, 0, limit, {}, error=f"it did not finish within {limit:.0f} s")
     if done.returncode:
         return Row(name, 0, 0.0, {}, error=(done.stderr.strip().splitlines() or ["it failed"])[-1])
     return Row(**json.loads(done.stdout.splitlines()[-1]))

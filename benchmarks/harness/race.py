@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepgen import baselines, generators
+from deepgen import baselines
 from deepgen.generators import Generator
 from deepgen.libraries.racing import Runners, compared
 from deepgen.operators import Operator
@@ -144,19 +144,7 @@ def fitting(space: Space, config: Config) -> dict[str, Any] | None:
     return None
 
 
-def family_of(operator: Operator, place: Place, name: str | None = None) -> Generator:
-    """By its name, or the one that deepgen would take."""
-    if name is not None:
-        return generators.by_name(name)
-    return generators.find(operator, place.target)
-
-
-def general(config: Config) -> dict[str, Any]:
-    """The form of a config that serves other sizes, too."""
-    return {**config, "FIXED": False} if "FIXED" in config else dict(config)
-
-
 __all__ = (
-    "DEFAULT", "OURS", "ROUGH", "Beside", "Choice", "Config", "Place", "Raced", "family_of",
-    "fitting", "general", "race", "tuned",
+    "DEFAULT", "OURS", "ROUGH", "Beside", "Choice", "Config", "Place", "Raced",
+    "fitting", "race", "tuned",
 )  # fmt: skip

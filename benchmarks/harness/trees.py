@@ -32,7 +32,7 @@ class Tree:
         }
 
     def calm(self) -> None:
-        """Settings by which commands do not wait for a calm machine: what is timed is deepgen, and not the machine."""
+        """Settings by which commands do not wait for a quiet machine: what is timed is deepgen, and not the machine."""
         folder = self.scratch / "config" / "deepgen"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if "calm_seconds" in (self.source / "deepgen" / "settings.py").read_text():

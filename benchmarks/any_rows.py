@@ -1,0 +1,215 @@
+"""Are rows and elements at the rate of a copy? Operators drawn by a seed, beside torch, torch.compile and a copy.
+
+    python benchmarks/any_rows.py --target cuda:native --seed 2 [--seconds 10:12] [--json FILE] [--time-limit S]
+    taskset -c 0,1 python benchmarks/any_rows.py --target cpu --seed 2 --threads 2
+
+Elements, casts, reductions, norms, scans, permutations and pooling; 1 element to 1 GB, ranks 1 to 4, f32, bf16 and f16.
+Defaults without a search and, with `--seconds S:N`, what a study of S seconds finds for N of them. All are called from
+this process, interleaved, with cold caches; ours is compared with torch in f64. The copy moves as many bytes as all
+tensors have. With `--json` a run goes on with what an earlier one left. `--jobs` processes compile ahead.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from statistics import geometric_mean
+from typing import Any
+
+import deepgen as dg
+from any_shape import words_of_all
+from deepgen import generators, targets
+from deepgen.operators.expr.operator import as_operator
+from deepgen.run.call.loaded import load
+from deepgen.targets import Target
+from deepgen.toolchains import build_once
+from harness import Options, alternate, read, run_main, save, table
+from harness.cases import draw
+from rows_cases import Case, expression_of, make, torch_call
+
+FORMATS = {"f32": ("float32", 1e-5), "bf16": ("bfloat16", 5e-3), "f16": ("float16", 1e-3), "i64": ("int64", 0.0)}
+COPY, COMPILED, OURS = "copy", "torch.compile", "ours"
+LARGE = 32 << 20  # bytes from which the rate of a copy counts
+FLUSHED_ON_CPU = 256 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case: our time, and how many times as fast that is as each other; `ratio` over the better of torch's."""
+
+    name: str
+    group: str
+    bytes: int
+    seconds: float  # given for tuning; 0: the default, without a search
+    time: float | None = None
+    ratio: float | None = None
+    beside: Sequence[Sequence[Any]] = ()
+    finals: float | None = None  # the time that the study's finals gave
+    config: str = ""
+    error: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Of the rate of a copy."""
+        return next((float(ratio) for name, ratio in self.beside if name == COPY), None)
+
+
+def timer(torch: Any, target: Target) -> Callable[[Callable[[], Any]], float]:
+    """The seconds of one call with cold caches."""
+    if target.runner == "gpu":
+        from harness.gpu import Clock
+
+        return Clock().seconds
+    ballast = torch.zeros(FLUSHED_ON_CPU // 4)
+
+    def seconds(call: Callable[[], Any]) -> float:
+        ballast.add_(1)
+        started = time.perf_counter()
+        call()
+        return time.perf_counter() - started
+
+    return seconds
+
+
+def tensors(torch: Any, case: Case, device: str) -> list[Any]:
+    specs = expression_of(case).tensors
+    return [torch.randn(one.shape, device=device).to(getattr(torch, FORMATS[one.dtype][0])) for one in specs]
+
+
+def compile_ahead(case: Case, device: str) -> None:
+    """In another process: torch.compile keeps what it makes on disk."""
+    import torch
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1  # there are as many processes
+    torch._dynamo.reset()
+    torch.compile(torch_call(torch, case), dynamic=False)(*tensors(torch, case, device))
+
+
+class Bench:
+    def __init__(self, options: Options) -> None:
+        import torch
+
+        self.torch, self.options, self.target = torch, options, targets.resolve(options.target)
+        self.device = "cuda" if self.target.runner == "gpu" else "cpu"
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        self.seconds = timer(torch, self.target)
+
+    def built(self, case: Case) -> tuple[Any, str, None]:
+        """The default as a function, and its config."""
+        operator, options = as_operator(expression_of(case)), self.options
+        family = generators.find(operator, self.target)
+        config = family.default(operator, self.target.limited_to(options.threads) if options.threads else self.target)
+        kernel = family.emit(operator, self.target, config)
+        build_once(kernel, self.target)
+        return lambda: load(kernel, operator, self.target), str(dict(config)), None
+
+    def tuned(self, case: Case, seconds: float) -> tuple[Any, str, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            words: dict[str, Any] = {"target": self.target, "threads": self.options.threads, "out": folder}
+            study = dg.tune(expression_of(case), time_budget=seconds, baselines=False, progress=False, **words)
+            best = study.best()
+            loaded = best.load()
+        return lambda: loaded, str(dict(best.trial.config)), best.seconds
+
+    def measured(self, case: Case, seconds: float, made: tuple[Any, str, float | None]) -> Result:
+        torch, (loading, config, finals), of = self.torch, made, expression_of(case)
+        inputs, call, ours = tensors(torch, case, self.device), torch_call(torch, case), loading()
+        kind, most = FORMATS[of.dtype_of("y")]
+        out = torch.full(of.shape_of("y"), -77, dtype=getattr(torch, kind), device=self.device)
+        count = sum(one.nbytes for one in (*inputs, out))
+        facts: dict[str, Any] = {"finals": finals, "config": config}
+        ours(*inputs, out=out)
+        exact = call(*(one.double() for one in inputs)).reshape(out.shape).to(out.dtype).double()
+        off = float((out.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+        if not off <= most:
+            return Result(case.name, case.group, count, seconds, **facts, error=f"off by {off:.2g}")
+        source = torch.zeros(-(-count // 2), dtype=torch.uint8, device=self.device)
+        copied = torch.empty_like(source)
+        calls: dict[str, Callable[[], Any]] = {
+            OURS: lambda: ours(*inputs, out=out), "torch": lambda: call(*inputs), COPY: lambda: copied.copy_(source),
+        }  # fmt: skip
+        if not self.options.eager:
+            torch._dynamo.reset()  # or it would compile no more than a few shapes of one kind
+            compiled = torch.compile(call, dynamic=False)
+            calls[COMPILED] = lambda: compiled(*inputs)
+        contenders = {name: partial(self.seconds, one) for name, one in calls.items()}
+        samples = alternate(contenders, self.options.rounds or 15)
+        beside = {name: samples.ratio(name, OURS).estimate for name in calls if name != OURS}
+        facts |= {"time": samples.median(OURS), "beside": tuple(beside.items())}
+        return Result(
+            case.name, case.group, count, seconds, ratio=min(r for n, r in beside.items() if n != COPY), **facts
+        )
+
+    def run(self, cases: Sequence[tuple[Case, float]], done: list[Result]) -> None:
+        deadline, jobs = self.options.deadline(), self.options.jobs
+        with ThreadPoolExecutor(jobs) as threads, ProcessPoolExecutor(jobs, get_context("spawn")) as processes:
+            compiled = [] if jobs == 1 or self.options.eager else [case for case, _ in cases]
+            ahead = [processes.submit(compile_ahead, case, self.device) for case in compiled]
+            built: list[Future[Any]] = [threads.submit(self.built, case) for case, seconds in cases if not seconds]
+            wait(ahead, timeout=min(deadline.left / 2, 1e6))
+            processes.shutdown(wait=True, cancel_futures=True)  # nothing else runs beside what is timed
+            wait(built)
+            waiting = iter(built)
+            for case, seconds in cases:
+                if deadline.over:
+                    break
+                try:
+                    made = self.tuned(case, seconds) if seconds else next(waiting).result()
+                    one = self.measured(case, seconds, made)
+                except (dg.DeepgenError, RuntimeError) as error:
+                    one = Result(case.name, case.group, 0, seconds, error=f"{type(error).__name__}: {error}"[:300])
+                done.append(one)
+                beside = " ".join(f"{name} {ratio:.2f}" for name, ratio in one.beside)
+                time = f"{one.time * 1e6:.1f} us" if one.time else ""
+                print(one.name, f"{seconds:g}", time, beside, one.config, one.error, flush=True)
+
+
+def summary(results: Sequence[Result]) -> list[tuple[object, ...]]:
+    """Of all and of each group: the ratio over torch's better one, how many are below 0.97, and the rate of a copy."""
+    rows: list[tuple[object, ...]] = []
+    for seconds in sorted({one.seconds for one in results}):
+        mine = [one for one in results if one.seconds == seconds]
+        for group in ("all", *sorted({one.group for one in mine})):
+            some = [one for one in mine if group in ("all", one.group)]
+            ratios, wrong = sorted(one.ratio for one in some if one.ratio), sum(bool(one.error) for one in some)
+            shares = sorted(one.share for one in some if one.share and one.bytes >= LARGE)
+            means = [geometric_mean(numbers) if numbers else None for numbers in (ratios, shares)]
+            least = [numbers[0] if numbers else None for numbers in (ratios, shares)]
+            behind = sum(ratio < 0.97 for ratio in ratios)
+            rows.append((group, f"{seconds:g}", len(some), wrong, means[0], least[0], behind, means[1], least[1]))
+    return rows
+
+
+def main() -> int:
+    words = words_of_all(__doc__)
+    words.add_argument("--least", type=int, default=0, metavar="BYTES", help="of x, in every case that is drawn [0]")
+    words.add_argument("--eager", action="store_true", help="without torch.compile")
+    words.set_defaults(cases=60)
+    options = words.options()
+    every = draw(options.seed, options.cases, partial(make, least=options.least))
+    wanted = [] if options.no_default else [(case, 0.0) for case in options.chosen(every, lambda case: case.name)]
+    for seconds, count in options.seconds:
+        wanted += [
+            (case, seconds) for case in random.Random(f"{options.seed} {seconds}").sample(every, min(count, len(every)))
+        ]
+    before = (read(options.json) if options.json else None) or []
+    done = [one for one in (Result(**row) for row in before) if not one.error]
+    names = {(one.name, one.seconds) for one in done}
+    try:
+        Bench(options).run([one for one in wanted if (one[0].name, one[1]) not in names], done)
+    finally:
+        save(options.json, done, seed=options.seed, target=options.target)
+    print(table(("group", "s", "cases", "wrong", "mean", "least", "<0.97", "of a copy", "least"), summary(done)))
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

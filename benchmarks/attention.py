@@ -1,0 +1,149 @@
+"""Is attention on processors ahead of torch's? Shapes of models and drawn ones: the default, or what a study finds.
+
+    taskset -c 0,1 python benchmarks/attention.py --seed 1 --threads 2 [--seconds 20] [--dtype f32] [--json FILE]
+
+Ours and torch's `scaled_dot_product_attention` are called from this process, interleaved, on the same tensors, with
+warm caches or, with `--cold`, after other memory has been written; results are compared with torch's in f64 first. With
+`--json` a run goes on with what an earlier one left. One thread is timed by the processor's time.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.operators import Attention, attention
+from deepgen.run.call.loaded import load
+from deepgen.toolchains import build_once
+from harness import Options, alternate, parser, read, run_main, save, table
+from harness.cases import draw, size
+
+FORMATS = {"f32": ("float32", 1e-5), "bf16": ("bfloat16", 1e-2)}
+FLUSHED = 256 << 20  # bytes
+# Batch, heads, heads of K, queries, keys, width, causal.
+SHAPES = (
+    (1, 8, 8, 512, 512, 64, False), (1, 16, 16, 1024, 1024, 64, False), (1, 16, 16, 1024, 1024, 64, True),
+    (2, 12, 12, 197, 197, 64, False), (1, 8, 8, 512, 512, 128, False), (1, 8, 8, 1024, 1024, 128, True),
+    (1, 32, 8, 1, 4096, 128, False), (4, 8, 8, 1, 1024, 64, False), (1, 8, 8, 8, 2048, 64, False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """How many times as fast as torch's ours is; `seconds` 0: the default, without a search."""
+
+    name: str
+    seconds: float
+    time: float | None = None
+    ratio: float | None = None
+    rate: float | None = None  # of what is counted, per second
+    config: str = ""
+    error: str = ""
+
+
+def drawn(chance: random.Random, kind: str) -> Attention:
+    kv_heads, causal = chance.choice([1, 2, 4, 8]), chance.random() < 0.4
+    keys = size(chance, 16, 2048)
+    queries = keys if causal or chance.random() < 0.6 else size(chance, 1, 64)
+    heads, width = kv_heads * chance.choice([1, 1, 4]), chance.choice([40, 64, 64, 80, 96, 128])
+    return attention(1, heads, queries, keys, width, kv_heads=kv_heads, causal=causal, dtype=kind)
+
+
+def measured(options: Options, operator: Attention) -> Result:
+    import torch
+
+    torch.set_num_threads(options.threads)
+    target: Any = targets.resolve("cpu").limited_to(options.threads)
+    name, most = FORMATS[operator.dtype]
+    o = operator
+    shapes = ((o.heads, o.queries, o.width), (o.kv_heads, o.keys, o.width), (o.kv_heads, o.keys, o.v_width))
+    q, k, v = (torch.randn(o.batch, *shape).to(getattr(torch, name)) for shape in shapes)
+    out = torch.empty(o.batch, o.heads, o.queries, o.v_width, dtype=q.dtype)
+    words: dict[str, Any] = {"is_causal": o.causal, "enable_gqa": o.heads != o.kv_heads}
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    with tempfile.TemporaryDirectory() as folder:
+        if options.seconds:
+            study = dg.tune(
+                o, target=target, threads=options.threads, time_budget=options.seconds, out=folder, progress=False,
+                baselines=False,
+            )  # fmt: skip
+            best = study.best()
+            ours, config = best.load(), dict(best.trial.config)
+        else:
+            one = generators.find(o, target)
+            chosen = one.default(o, target)
+            kernel = one.emit(o, target, chosen)
+            build_once(kernel, target)
+            ours, config = load(kernel, o, target), {generators.FAMILY: one.name, **chosen}
+    ours(q, k, v, out=out)
+    exact = theirs(q.double(), k.double(), v.double(), **words)
+    off = float((out.double() - exact).norm() / exact.norm())
+    if not off <= most:
+        return Result(o.describe(), options.seconds, error=f"off by {off:.2g}")
+    ballast = torch.zeros(FLUSHED // 4)
+
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+
+    def seconds(call: Callable[[], Any]) -> float:
+        if options.cold:
+            ballast.add_(1)
+        else:
+            call()
+        started = clock()
+        call()
+        return clock() - started
+
+    samples = alternate(
+        {
+            "ours": lambda: seconds(lambda: ours(q, k, v, out=out)),
+            "torch": lambda: seconds(lambda: theirs(q, k, v, **words)),
+        },
+        options.rounds,
+    )
+    middle, ratio = samples.median("ours"), samples.ratio("torch", "ours").estimate
+    rate = o.work().flops / middle
+    return Result(o.describe(), options.seconds, middle, ratio, rate, str(config))
+
+
+def main() -> int:
+    words = parser(__doc__, seed=1)
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--rounds", type=int, default=25)
+    words.add_argument("--cases", type=int, default=6, help="that are drawn [6]")
+    words.add_argument("--seconds", type=float, default=0, help="for tuning each; 0: the default config [0]")
+    words.add_argument("--dtype", choices=FORMATS, default="f32")
+    words.add_argument("--cold", action="store_true")
+    options = words.options()
+    of_models = [
+        attention(b, h, sq, sk, d, kv_heads=hk, causal=c, dtype=options.dtype) for b, h, hk, sq, sk, d, c in SHAPES
+    ]
+    every = [*of_models, *draw(options.seed, options.cases, lambda chance: drawn(chance, options.dtype))]
+    done = [Result(**row) for row in (read(options.json) if options.json else None) or []]
+    names, deadline = {one.name for one in done}, options.deadline()
+    for operator in options.chosen(every, lambda one: one.describe()):
+        if operator.describe() in names or deadline.over:
+            continue
+        try:
+            one = measured(options, operator)
+        except dg.DeepgenError as error:
+            one = Result(operator.describe(), options.seconds, error=f"{type(error).__name__}: {error}"[:300])
+        done.append(one)
+        print(one, flush=True)
+        save(options.json, done, seed=options.seed, threads=options.threads, cold=options.cold)
+    rows = [(r.name, r.ratio, r.rate and r.rate / 1e9, r.config or r.error) for r in done]
+    print(table(("attention", "over torch", "GFLOP/s", "config"), rows))
+    ratios = [one.ratio for one in done if one.ratio]
+    if ratios:
+        print(f"geometric mean {geometric_mean(ratios):.3f}, least {min(ratios):.2f}, {len(ratios)} cases")
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)
