@@ -95,8 +95,8 @@ class VectorAddFamily:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(operator, VectorAdd):
-            return "it serves vadd only"
-        return None if isinstance(target, Cpu) else "it serves processors only"
+            return "it supports vadd only"
+        return None if isinstance(target, Cpu) else "it supports CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)
@@ -190,8 +190,8 @@ class RowSoftmaxFamily:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         if not isinstance(operator, RowSoftmax):
-            return "it serves row_softmax only"
-        return None if isinstance(target, Cpu) else "it serves processors only"
+            return "it supports row_softmax only"
+        return None if isinstance(target, Cpu) else "it supports CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -1,8 +1,8 @@
 """A schedule rule of your own: images with channels last, as planes, through shared memory.
 
-deepgen's own rules transpose where both axes are long. Where one has a few elements, as the colours of an image, each
-thread reads what it stores: neighbours of a result lie some elements apart, and each line is read for every colour.
-This rule has a block read a run of pixels as it lies, and store it plane by plane.
+Where one axis of a transposition has a few elements, as the colours of an image, a thread that reads what it stores
+reads every line once for each colour. This rule has a block read a run of pixels as it lies, and store it plane by
+plane.
 
 Run it to tune that on this machine's GPU, with the rule and without; where there is none, it shows what the rule does:
 
@@ -22,7 +22,7 @@ import deepgen as dg
 from deepgen.extend import Gpu, Missing, Plan, Read, Rules, Stage, dtype, plain, reads, targets
 from deepgen.operators.expr.operator import as_operator
 
-FEW = 32  # channels: ours transpose where there are more
+FEW = 32  # channels
 
 
 class Planes:
