@@ -1,5 +1,5 @@
-# From a fresh clone: `make demo` tunes a GEMM on this machine, `make test` runs the tests.
-# Both make their own virtual environment in .venv and install what they need into it.
+# From a fresh clone: `make demo` tunes a C kernel on this machine, `make test` runs the tests, `make site` builds the
+# documentation. All make their own virtual environment in .venv and install what they need into it.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,10 +9,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # that has it; any other torch will do where there is no such release.
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test bare site lint types newest check clean
 
 demo: $(VENV)/core
-	$(BIN)/deepgen tune gemm MNK=64 B=64 --trials 60 --time-budget 20 --keep-top 4
+	$(BIN)/deepgen tune examples/kernels/distances.py --time-budget 30s --keep-top 4
+	@$(BIN)/deepgen report last -o deepgen-studies/demo.html 2>/dev/null || { \
+	$(BIN)/deepgen report last --markdown -o deepgen-studies/demo.md && \
+	echo "report written to deepgen-studies/demo.md; a page with charts needs the extra view"; }
 
 # Both parts run whatever the first one finds; the exit code is the worse of the two.
 test: $(VENV)/dev
@@ -21,6 +24,14 @@ test: $(VENV)/dev
 	$(BIN)/python -m pytest -m quiet -rs; quiet=$$?; \
 	exit $$((beside > quiet ? beside : quiet))
 
+# The core alone, without any extra: it tunes, and every command that needs an extra says which.
+bare: $(VENV)/bare/core
+	$(VENV)/bare/bin/python tests/bare.py
+
+# Opens without a server and without a network: build/site/index.html
+site: $(VENV)/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,7 +39,11 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy
 
-check: lint types test
+# `types` is for the oldest Python that is served.
+newest: $(VENV)/dev
+	$(BIN)/mypy --python-version 3.13
+
+check: lint types test bare
 
 clean:
 	rm -rf $(VENV)
@@ -47,3 +62,10 @@ $(VENV)/dev: pyproject.toml | $(BIN)/python
 	$(PIP) --no-compile $(TORCH) || $(PIP) --no-compile torch
 	$(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || $(PIP) -e '.[dev]'
 	touch $(VENV)/core $@
+
+# After the tests' own environment: both write what src is installed as.
+$(VENV)/bare/core: pyproject.toml | $(VENV)/dev
+	$(PYTHON) -m venv $(VENV)/bare
+	$(BIN)/uv pip install --quiet --python $(VENV)/bare/bin/python -e . || \
+	$(VENV)/bare/bin/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@

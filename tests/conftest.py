@@ -48,8 +48,8 @@ STARTED = ("chaos", "conformance", "faults/test_disk.py", "faults/test_kills.py"
            "run/measure/test_worker_ahead.py", "toolchains")  # fmt: skip
 # What takes long: begun last, it would be waited for. In this order.
 FIRST = (*ON_RAY, "docs", "tuning", "chaos", *ON_TORCH, "run/measure/test_riscv_board.py", "baselines", "faults",
-         "examples", "kernels", "compiler", "report", "libraries", "conformance", "frontends", "deepgen_triton_cpu",
-         "run", "operators", "toolchains")  # fmt: skip
+         "examples", "run", "kernels", "compiler", "operators", "report", "libraries", "conformance", "frontends",
+         "deepgen_triton_cpu", "toolchains")  # fmt: skip
 
 # Tests run beside each other, so the machine is never calm, and races of real kernels would go on for long; those of
 # waiting say how long. Commands in processes of their own read it in their settings.
@@ -126,11 +126,11 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 
 
 def _workers() -> int:
-    """Twice as many as there are cores and one more, as tests wait for a third to half of their time: for processes,
-    disks, and for what is timed. Each takes up to half a gigabyte.
+    """Four times as many as there are cores, as tests wait for processes, disks, and for what is timed: five on two
+    cores left these idle for a quarter of the time. A fork takes up to half a gigabyte.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(2 * usable_cores() + 1, memory >> 30, 8))
+    return max(1, min(4 * usable_cores(), memory >> 30, 16))
 
 
 def _place(nodeid: str) -> str:

@@ -165,6 +165,8 @@ if __name__ == "__main__":
     from deepgen.vocabulary import bytecode
 
     bytecode.keep()
+    import numpy.random  # noqa: F401  # by the first inputs of each worker: 8 ms
+
     from deepgen.run.measure import keeper, worker  # noqa: F401
 
     gc.collect()

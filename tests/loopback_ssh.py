@@ -23,7 +23,7 @@ KbdInteractiveAuthentication no
 PermitRootLogin yes
 MaxStartups 100
 """
-_SECONDS = 60.0  # for a server to come up
+_SECONDS = 300.0  # for a server to come up
 
 
 def make_key(path: Path) -> None:

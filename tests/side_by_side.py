@@ -91,7 +91,8 @@ class SideBySide:
         for worker in [*self.workers]:
             try:
                 while worker.line.poll():
-                    self.take(worker, *marshal.loads(worker.line.recv_bytes()))
+                    for message in marshal.loads(worker.line.recv_bytes()):
+                        self.take(worker, *message)
                 over = worker.alive in ready and not worker.line.poll()
             except (EOFError, ConnectionResetError):
                 over = True
@@ -106,6 +107,8 @@ class SideBySide:
             worker.last = data
             while worker.left[0] != data:
                 worker.left.popleft()
+        elif what == "passed":
+            self.report(_passed(self.session.items[worker.last], *data))
         elif what == "report":
             self.report(self.config.hook.pytest_report_from_serializable(config=self.config, data=data))
         else:
@@ -143,11 +146,18 @@ class Sender:
     def __init__(self, config: pytest.Config, line: Connection) -> None:
         self.config, self.line = config, line
         self.listening = False  # what was warned of before is known there
+        self.kept: list[tuple[Any, ...]] = []
 
     def send(self, *words: Any) -> None:
-        self.line.send_bytes(marshal.dumps(words))
+        """Together with what was kept: a message takes longer than most tests."""
+        self.line.send_bytes(marshal.dumps([*self.kept, words]))
+        self.kept.clear()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.passed and report.longrepr is None and not report.user_properties and not hasattr(report, "wasxfail"):
+            times = report.duration, report.start, report.stop
+            self.kept.append(("passed", (report.when, report.sections, *times)))
+            return
         self.send("report", self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
 
     def pytest_warning_recorded(
@@ -196,6 +206,12 @@ def _work(session: pytest.Session, line: Connection, base: Path) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     os._exit(0)
+
+
+def _passed(item: pytest.Item, when: Any, sections: Any, *times: float) -> pytest.TestReport:
+    """What a worker has told in short, as nearly all reports are alike."""
+    keywords = dict.fromkeys(item.keywords, 1)
+    return pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, when, sections, *times)
 
 
 def _places(items: list[pytest.Item], place: Callable[[str], str]) -> Iterator[deque[int]]:

@@ -44,7 +44,7 @@ def test_ctrl_c_ends_a_script_cleanly_and_loses_nothing(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "stopping" in err and "Traceback" not in err
-    assert out.startswith("stopped after ") and "the same call goes on" in out
+    assert out.startswith("stopped after ") and "repeat the call to resume" in out
     (folder,) = (tmp_path / "mine").iterdir()
     assert f"{len(dg.Study.open(folder).trials())} trials" in out
 
@@ -67,7 +67,7 @@ def test_it_runs_in_a_thread_too(tmp_path: Path) -> None:
     assert len(studies[0].trials()) == 2
 
 
-@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
+@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, True)])
 def test_progress_is_shown_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: bool | None, shown: bool
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_folder_goes_when_it_is_closed_and_when_its_process_ends(place: Path) 
     assert not mine.path.exists()
     process, folder = owner(place)
     assert folder.is_dir()
-    process.communicate("", timeout=30)
+    process.communicate("", timeout=300)
     assert not folder.exists() and process.returncode == 0
 
 
@@ -61,7 +61,7 @@ def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_has_is_no
         assert not folders.remove(kept) and not folders.remove(mine.path)
         folders.sweep()
         assert not left.exists() and mine.path.is_dir() and (kept / "logs" / "new").read_text() == "some"
-    living.communicate("", timeout=30)
+    living.communicate("", timeout=300)
 
 
 def strangers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,16 @@ class Einsum:
         return lambda: np.einsum("ik,kj->ij", a, b, out=c)
 
 
+def multiplied(A: Any, B: Any, M: int) -> Any:
+    """A function alone."""
+    assert len(A) == M
+    return A @ B
+
+
+def misnamed(left: Any) -> Any:
+    return left
+
+
 class SlowCopy(Einsum):
     """The same with a new result, which takes long to copy."""
 

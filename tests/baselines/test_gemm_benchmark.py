@@ -74,7 +74,7 @@ def test_a_file_of_something_else_is_said_and_left_alone(results: Any, tmp_path:
     other = tmp_path / "other.json"
     for text in ('{"mine": 1}', "[]", "no JSON"):
         other.write_text(text)
-        with pytest.raises(SystemExit, match=r"other\.json holds no results"):
+        with pytest.raises(SystemExit, match=r"other\.json contains no results"):
             results.merge(other, race(1.0))
         assert other.read_text() == text
 

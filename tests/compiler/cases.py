@@ -160,6 +160,17 @@ def layers(rows: int, first: int, hidden: int, last: int) -> Expression:
     return dg.expression(dg.compute("y", (rows, last), lambda i, j: dg.sum(dg.maximum(h[i, r], 0) * w[r, j], r)))
 
 
+def attention(queries: int, keys: int, depth: int, columns: int) -> Expression:
+    """Shares by a softmax of products, which are multiplied once more: each is read for all columns."""
+    q, k, v = dg.tensor("q", (queries, depth)), dg.tensor("k", (keys, depth)), dg.tensor("v", (keys, columns))
+    d, j = dg.reduce_axis("d", depth), dg.reduce_axis("j", keys)
+    products = dg.compute("products", (queries, keys), lambda i, n: dg.sum(q[i, d] * k[n, d], d))
+    largest = dg.compute("largest", (queries,), lambda i: dg.max(products[i, j], j))
+    total = dg.compute("total", (queries,), lambda i: dg.sum(dg.exp(products[i, j] - largest[i]), j))
+    shares = dg.compute("shares", (queries, keys), lambda i, n: dg.exp(products[i, n] - largest[i]) / total[i])
+    return dg.expression(dg.compute("y", (queries, columns), lambda i, n: dg.sum(shares[i, j] * v[j, n], j)))
+
+
 def transposed(rows: int, cols: int, dtype: str = "f32") -> Expression:
     """With something added that lies as the result does."""
     x, bias = dg.tensor("x", (rows, cols), dtype), dg.tensor("bias", (rows,), dtype)

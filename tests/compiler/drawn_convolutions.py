@@ -10,7 +10,8 @@ import deepgen as dg
 from deepgen.operators import OPERATORS, Operator
 from deepgen.vocabulary.errors import BadInput
 
-NAMES = ("conv1d", "conv2d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose2d")
+NAMES = ("conv1d", "conv2d", "conv2d", "conv3d", "dilated_conv2d", "depthwise_conv2d", "conv_transpose1d",
+         "conv_transpose2d", "conv_transpose3d")  # fmt: skip
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 8, 16, 16, 17, 20, 32, 33)
 LENGTHS = {1: (1, 4, 9, 13, 21, 33), 2: (1, 3, 5, 7, 8, 9, 12), 3: (1, 2, 3, 4, 6)}
 PACKED = ("OIhw4i16o4i", "OhwI64o4i", "OhwI4o4i", "hwOI2i8o", "OIhw8o4i", "ohwi", "oIhw2i", "Ohwi16o")
@@ -44,7 +45,7 @@ def _options(name: str, random: Random) -> dict[str, Any]:
     if "out_pad" in words:
         out["out_pad"] = each(0, 0, 1)
     if "groups" in words:
-        out["groups"] = random.choice((1, 2, 4))
+        out["groups"] = random.choice((1, 2, 4) if name == "dilated_conv2d" else (1, 1, 1, 2))
     if "epilogue" in words:
         out["epilogue"] = random.choice(("none", "none", "bias", "relu", "bias,residual,relu"))
     if "weight_layout" in words and random.random() < 0.4:

@@ -5,7 +5,8 @@
 On processors kernels are compiled with the flags of studies, many in one file, and run between pages that may not be
 touched. For another machine: `--target x86:avx2 --compiler x86_64-linux-gnu-gcc --run "qemu-x86_64 -L SYSROOT"`, but
 qemu 7.2 loads 16 bytes for some instructions that load 4. `--keep FOLDER` keeps what is compiled; `cuda` and `hip` are
-emulated; `--only N` repeats one of a seed's. `--convolutions` draws those (`drawn_convolutions.py`) instead.
+emulated, `cuda:native` is this machine's GPU; `--only N` repeats one of a seed's. `--convolutions` draws those
+(`drawn_convolutions.py`) instead, `--rows` rows and elements (`drawn_rows.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 from drawn import random_expression
 from drawn_convolutions import random_convolution
+from drawn_rows import random_rows
 
 import deepgen as dg
 from deepgen import targets
@@ -31,12 +35,15 @@ from deepgen.compiler.intrinsics.dots import EMULATED
 from deepgen.compiler.passes.ir import Function, Program
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.sketch import THREADS, space_of
-from deepgen.compiler.text import c
+from deepgen.compiler.text import c, gpu
 from deepgen.compiler.text.c import file_text
 from deepgen.operators.compare import compare
-from deepgen.operators.expr.operator import ExpressionOperator
+from deepgen.operators.expr.operator import as_operator
+from deepgen.run.call.loaded import load
 from deepgen.targets import Cpu, Gpu
+from deepgen.toolchains import build_once
 from deepgen.toolchains.compilers.c import gcc_or_clang
+from deepgen.vocabulary import DeepgenError
 from deepgen.vocabulary.dtypes import dtype
 
 AT_ONCE = 40  # kernels in a file
@@ -69,10 +76,10 @@ class Case:
         return ""
 
 
-def case(seed: int, number: int, target: Cpu | Gpu, *, convolutions: bool = False) -> Case | None:
+def case(seed: int, number: int, target: Cpu | Gpu, draw: Callable[[Random], Any] = random_expression) -> Case | None:
     """The usual config, or any; None where rules do not serve, as functions that HIP has not."""
     random = Random(f"{seed} {number}")
-    operator: Any = random_convolution(random) if convolutions else ExpressionOperator(random_expression(random))
+    operator: Any = as_operator(draw(random))
     rules = Rules()
     if rules.refuses(operator, target):
         return None
@@ -193,6 +200,40 @@ def emulated(cases: Sequence[Case], folder: Path, args: argparse.Namespace, targ
     return errors
 
 
+def on_device(cases: Sequence[Case], target: Gpu) -> dict[int, str]:
+    """Called as users do, with torch's tensors. What follows a crash is lost with it."""
+    import torch
+
+    kernels = [gpu.kernel(one.lowered, target.languages[0], target.warp) for one in cases]
+    with ThreadPoolExecutor() as pool:
+        built = list(pool.map(lambda kernel: build_once(kernel, target), kernels))
+    formats = {"bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+    words = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+    errors: dict[int, str] = {}
+    for n, (one, kernel, artifact) in enumerate(zip(cases, kernels, built, strict=True)):
+        inputs, tensors = one.operator.inputs(one.number), {t.name: t.dtype for t in one.operator.tensors()}
+        moved = {}
+        for name, array in inputs.items():
+            plain = torch.from_numpy(
+                array.view(words[array.itemsize]) if tensors[name].name in formats else array
+            ).cuda()
+            moved[name] = plain.view(formats.get(tensors[name].name, plain.dtype))
+        try:
+            with closing(load(kernel, one.operator, target, Path(artifact.binary), artifact.plan)) as call:
+                outputs = call(**moved)
+            outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+            torch.cuda.synchronize()
+        except (DeepgenError, RuntimeError) as error:
+            errors[n] = f"{type(error).__name__}: {error}"
+            continue
+        names = zip(one.operator.expression().outputs, outputs, strict=True)
+        stored = [(tensors[name], out.reshape(-1).view(torch.uint8).cpu().numpy()) for name, out in names]
+        results = [bytes_of.view(of.numpy()) for of, bytes_of in stored]
+        if wrong := one.wrong(results, inputs, one.operator.reference(inputs)):
+            errors[n] = wrong
+    return errors
+
+
 def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
     """Every case, with what went wrong."""
     target = targets.resolve(NAMES.get(args.target, args.target))
@@ -201,7 +242,7 @@ def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
     waiting: list[Case] = []
     for number in numbers:
         try:
-            one = case(args.seed, number, target, convolutions=args.convolutions)
+            one = case(args.seed, number, target, args.draw)
         except Exception as error:  # lowering is what is tested
             yield None, f"{number}: {type(error).__name__}: {error}"
             continue
@@ -210,11 +251,12 @@ def failures(args: argparse.Namespace) -> Iterator[tuple[Case | None, str]]:
             with tempfile.TemporaryDirectory() as temporary:
                 folder = Path(args.keep or temporary)
                 folder.mkdir(parents=True, exist_ok=True)
-                errors = (
-                    on_processor(waiting, folder, args, target)
-                    if isinstance(target, Cpu)
-                    else emulated(waiting, folder, args, target)
-                )
+                if isinstance(target, Cpu):
+                    errors = on_processor(waiting, folder, args, target)
+                elif args.target in NAMES:
+                    errors = emulated(waiting, folder, args, target)
+                else:
+                    errors = on_device(waiting, target)
             yield from ((one, errors.get(n, "")) for n, one in enumerate(waiting))
             waiting = []
 
@@ -229,7 +271,10 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compiler", default="gcc")
     parser.add_argument("--run", default="", help="what runs programs of the target, such as qemu-x86_64")
     parser.add_argument("--emulated", action="store_true", help="without the target's instructions for products")
-    parser.add_argument("--convolutions", action="store_true")
+    parser.add_argument(
+        "--convolutions", action="store_const", dest="draw", const=random_convolution, default=random_expression
+    )
+    parser.add_argument("--rows", action="store_const", dest="draw", const=random_rows)
     parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--keep")
     args = parser.parse_args(words)

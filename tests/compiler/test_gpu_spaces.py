@@ -13,21 +13,23 @@ import simt_emulation as simt
 from compiled import in_child
 from emulated import library, run
 
+import deepgen as dg
 import needs
 from deepgen import targets
 from deepgen.compiler.family import Rules
-from deepgen.compiler.passes.ir import Program
+from deepgen.compiler.passes.ir import Program, Store, walk
 from deepgen.compiler.passes.lower import lower
 from deepgen.compiler.rules.gpu.likely import near_usual
 from deepgen.compiler.rules.gpu.sketches import gpu_sketches
 from deepgen.compiler.rules.sketch import Sketch, space_of
 from deepgen.operators.compare import compare
-from deepgen.operators.expr.nodes import Expression
+from deepgen.operators.expr.nodes import Expression, Unary, reads
+from deepgen.operators.expr.nodes import walk as walk_value
 from deepgen.operators.expr.operator import ExpressionOperator
 from deepgen.operators.named import convolutions
 from deepgen.operators.named.rows import Scan
 from deepgen.targets.gpu import Gpu
-from deepgen.toolchains import find_gpu
+from deepgen.toolchains import find
 from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
 
@@ -52,6 +54,7 @@ H200, MI210 = chip("cuda:sm_90a"), chip("hip:gfx90a")
 PLAIN = {
     "gemm f32": cases.gemm(20, 24, 16),
     "gemv": cases.gemv(7, 300),
+    "attention": cases.attention(20, 24, 8, 32),
     "convolution": cases.conv(9, 4, 8, 3),
     "depthwise": cases.depthwise(10, 8),
     "depthwise, nchw": conv(convolutions.DepthwiseConv2d, N=2, H=9, W=16, C=4, layout="nchw"),
@@ -208,6 +211,70 @@ def test_sums_of_many_results_are_not_split() -> None:
         assert not any("split" in sketch.name for sketch in gpu_sketches(expression, H200))
 
 
+def variance(rows: int, cols: int, axis: int) -> Expression:
+    x, over = dg.tensor("x", (rows, cols), "bf16"), dg.reduce_axis("k", (rows, cols)[axis])
+
+    def at(i: Any) -> Any:
+        return (x[i, over] if axis else x[over, i]).cast("f32")
+
+    mean = dg.compute("mean", ((rows, cols)[1 - axis],), lambda i: dg.sum(at(i), over) / (rows, cols)[axis])
+    away = dg.compute("away", mean.shape, lambda i: dg.sum((at(i) - mean[i]) * (at(i) - mean[i]), over))
+    return dg.expression(dg.compute("y", mean.shape, lambda i: away[i].cast("bf16")))
+
+
+def places(rows: int, cols: int) -> Expression:
+    """Where the first of the largest numbers of each row is."""
+    x, over = dg.tensor("x", (rows, cols), "f16"), dg.reduce_axis("k", cols)
+    most = dg.compute("most", (rows,), lambda i: dg.max(x[i, over], over))
+    return dg.expression(
+        dg.compute("y", (rows,), lambda i: dg.min(dg.where(x[i, over] == most[i], over.cast("i64"), cols), over))
+    )
+
+
+@emulated
+def test_rows_that_are_read_several_times_are_loaded_once_into_registers(tmp_path: Path) -> None:
+    kinds = {"softmax": cases.softmax(5, 300), "variance": variance(6, 520, 1), "places": places(3, 77)}
+    programs = lowered(kinds, H200, lambda sketch: sketch.name == "kept")
+    assert {name.partition(",")[0] for name, *_ in programs} == set(kinds)
+    for name, *_, program in programs:
+        (launch,) = program.launches
+        stores = [one for one in walk(launch.body) if isinstance(one, Store)]
+        assert {s.buffer for s in stores if "x" in {r.tensor for r in reads(s.value)}} == {"x.row"}, name
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+
+
+def test_what_is_costly_in_a_row_is_computed_once() -> None:
+    (sketch, *_) = gpu_sketches(cases.softmax(5, 300), H200)
+    program = lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32)
+    stores = [one for one in walk(program.launches[0].body) if isinstance(one, Store)]
+    costly = {s.buffer for s in stores for node in walk_value(s.value) if isinstance(node, Unary) and node.op == "exp"}
+    assert costly == {"kept"}
+
+
+def test_short_rows_under_many_are_reduced_as_columns_first() -> None:
+    x, over = dg.tensor("x", (4000, 100, 4)), [dg.reduce_axis("i", 4000), dg.reduce_axis("j", 4)]
+    sums = dg.expression(dg.compute("y", (100,), lambda c: dg.sum(x[over[0], c, over[1]], *over)))
+    (sketch, *_) = gpu_sketches(sums, H200)
+    assert "columns" in sketch.name
+
+
+@emulated
+def test_reductions_that_read_one_another_are_split_among_blocks_as_well(tmp_path: Path) -> None:
+    kinds = {
+        "of columns": variance(4000, 40, 0),
+        "of few rows": variance(2, 70000, 1),
+        "softmax": cases.softmax(1, 70000),
+    }
+    programs = [one for one in lowered(kinds, H200, lambda sketch: "_split" in sketch.name) if "split" in one[0]]
+    assert {name.partition(",")[0] for name, *_ in programs} == set(kinds)
+    (tmp_path / "all").mkdir()
+    right(programs, tmp_path / "all")
+    for expression in kinds.values():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert "_split" in sketch.name
+
+
 def test_rows_that_no_block_has_room_for_are_scanned_all_the_same() -> None:
     for rows, length in ((6, 2056), (30, 4096), (100, 4096), (2, 9000), (1, 5), (7, 1)):
         scan = Scan.make({"M": 1, "N": rows, "K": length, "dtype": "f16"}).expression()
@@ -227,10 +294,28 @@ def test_filters_of_one_tap_with_channels_first_are_lowered_whatever_the_config(
 
 
 @emulated
+def test_rows_of_any_length_are_scanned_in_pieces(tmp_path: Path) -> None:
+    def scan(*shape: int) -> Expression:
+        x = dg.tensor("x", shape, "f16")
+        total = dg.scan("total", shape, lambda *at: x[at].cast("f32"), axis=len(shape) - 1)
+        return dg.expression(dg.compute("y", shape, lambda *at: total[at].cast("f16")))
+
+    kinds = {"short": scan(37), "one": scan(8009), "rows": scan(3, 5003), "even": scan(2, 8192)}
+    for name, expression in kinds.items():
+        (sketch, *_) = gpu_sketches(expression, H200)
+        assert sketch.name.startswith("scan_lanes") and "threads" not in sketch.name, name
+    (tmp_path / "all").mkdir()
+    right(lowered(kinds, H200, lambda sketch: sketch.name.startswith("scan_lanes")), tmp_path / "all")
+    # So many pieces that they are scanned in pieces, too.
+    (sketch, *_) = gpu_sketches(scan(30_000_001), H200)
+    assert len(lower(sketch.expression, sketch.schedule(near_usual(sketch)), warp=32).launches) == 5
+
+
+@emulated
 def test_wavefronts_of_64_lanes_reduce_and_scan_rows_too(tmp_path: Path) -> None:
     few = {name: PLAIN[name] for name in ("gemv", "layer norm", "scan of rows in f16")}
     (tmp_path / "all").mkdir()
-    right(lowered(few, MI210, lambda sketch: sketch.name in ("rows", "scan_lanes")), tmp_path / "all", warp=64)
+    right(lowered(few, MI210, lambda sketch: sketch.name in ("rows", "kept", "scan_lanes")), tmp_path / "all", warp=64)
 
 
 @pytest.mark.parametrize("name", ARCHES if SAMPLES else ARCHES[1:3])
@@ -267,7 +352,12 @@ def test_threads_that_reduce_rows_together_build_with_every_nvrtc(tmp_path: Path
     family, operator = Rules(), ExpressionOperator(PLAIN["gemv"])
     kernel = family.emit(operator, H200, family.default(operator, H200))
     assert "over_threads<" in kernel.sources[0].text
-    for n, path in enumerate(find_gpu._libraries("")):
+    for n, path in enumerate(find._libraries("")):
         (made := tmp_path / str(n)).mkdir()
         with Group() as group:
-            find_gpu.nvrtc_for(H200, {"nvrtc": str(path)}).build(kernel, H200, made, BuildLimits(), group)
+            find.nvrtc_for(H200, {"nvrtc": str(path)}).build(kernel, H200, made, BuildLimits(), group)
+
+
+def test_what_is_computed_from_reductions_for_a_product_is_stored_first() -> None:
+    """So that the second product of attention has its operands in shared memory."""
+    assert dict(gpu_sketches(cases.attention(64, 96, 32, 64), H200)[0].by)["y"] == "Shared-Tiles"

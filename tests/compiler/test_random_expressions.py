@@ -39,6 +39,13 @@ def test_a_sample_on_this_processor(compiler: str) -> None:
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
+@pytest.mark.parametrize("number", [3241, 1719])
+def test_scans_in_vectors_read_nothing_that_is_not_chosen(number: int) -> None:
+    """Running sums and minima of padded rows: what lay before a tensor was loaded, and not chosen."""
+    assert [error for _, error in failures(options(["--seed", "64", "--only", str(number)])) if error] == []
+
+
+@pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
 def test_convolutions_on_this_processor() -> None:
     words = ["--convolutions", "--count", "12", "--seed", "7"]
     assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
@@ -55,6 +62,13 @@ def test_convolutions_emulated(target: str) -> None:
 @pytest.mark.parametrize("target", ["cuda", "hip"])
 def test_a_sample_emulated(target: str) -> None:
     assert [f"{one}\n{error}" for one, error in failures(options(["--count", "8", "--target", target])) if error] == []
+
+
+@pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+@pytest.mark.parametrize("target", ["cuda", "hip"])
+def test_rows_emulated(target: str) -> None:
+    words = ["--rows", "--count", "8", "--target", target]
+    assert [f"{one}\n{error}" for one, error in failures(options(words)) if error] == []
 
 
 def test_what_a_sum_is_padded_with_for_its_reader_has_a_schedule() -> None:

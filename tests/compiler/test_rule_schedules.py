@@ -30,8 +30,9 @@ from deepgen.compiler.schedule.steps import (
     Split,
     Step,
     StorageAlign,
+    concrete,
+    to_text,
 )
-from deepgen.compiler.schedule.text import concrete, to_text
 from deepgen.operators.expr.nodes import Expression
 from deepgen.vocabulary.errors import BadInput
 
@@ -66,14 +67,14 @@ REFUSED: list[tuple[tuple[Step, ...], str]] = [
     ((ComputeAt("over", "run", "i0"),), "is a result"),
     ((ComputeAt("rows", "rows", "i0"),), "no two such stages"),
     ((ROWS_IN_OVER, Split("over", "i1", (2,))), "stages are computed at loops of over"),
-    ((Split("rows", "i0", (2,)), ROWS_IN_OVER), "arranged already"),
-    ((ROWS_IN_OVER, ROWS_IN_OVER), "arranged already"),
+    ((Split("rows", "i0", (2,)), ROWS_IN_OVER), "already arranged"),
+    ((ROWS_IN_OVER, ROWS_IN_OVER), "already arranged"),
     ((CacheRead("T", "T", "global", ("double",)),), "there is a 'T' already"),
     ((CacheRead("T", "copy", "global", ("rows",)),), "does not read T"),
     ((CacheRead("T", "copy", "global", ("double",), "f64"),), "cast to f64: stage double does not read T"),
     ((CacheRead("T", "copy", "cloud", ("double",)),), "'cloud' is not a scope"),
     ((CacheRead("T", "copy", "global", ("nobody",)),), "there is no 'nobody'"),
-    ((Split("rows", "i0", (2,)), CacheWrite("rows", "sums", "register")), "arranged already"),
+    ((Split("rows", "i0", (2,)), CacheWrite("rows", "sums", "register")), "already arranged"),
     ((RFactor("over", "i0", "part"),), "cannot be reduced apart"),
     ((RFactor("rows", "i0", "part"),), "cannot be reduced apart"),
     ((SetScope("over", "register"),), "is a result"),
@@ -83,7 +84,7 @@ REFUSED: list[tuple[tuple[Step, ...], str]] = [
     ((Layout("double", (LayoutPlace(1, 1), LayoutPlace(0, 1), LayoutPlace(0, 1))),), "dimension 0 is not covered"),
     ((Layout("double", (LayoutPlace(1, 0), LayoutPlace(0, 1))),), "1/0 is not a dimension"),
     ((StorageAlign("double", 5, 8, 1),), "aligned"),
-    ((Pipeline("rows", 2),), "cannot be filled ahead"),
+    ((Pipeline("rows", 2),), "cannot be prefetched"),
     ((Annotate("over", "i0", "parallel"), ROWS_IN_OVER, Annotate("rows", "i0", "parallel")), "and so is loop"),
 ]
 

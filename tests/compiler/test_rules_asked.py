@@ -158,7 +158,7 @@ def test_a_rule_that_fails_is_named(target: str) -> None:
     with pytest.raises(DeepgenError, match=r"rule One-Thread fails on stage 'y' .*: ZeroDivisionError"):
         names(Rules([failing()]), elementwise(4, 8), target)
     strange = type("Strange", (OneThread,), {"apply": lambda *_: ["way"]})
-    with pytest.raises(DeepgenError, match=r"rule One-Thread gives .* no list of branches"):
+    with pytest.raises(DeepgenError, match=r"rule One-Thread gives .* not a list of branches"):
         names(Rules([strange()]), elementwise(4, 8), target)
 
 

@@ -9,6 +9,7 @@ import ctypes
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compiled import COMPILERS, NO_COMPILER, in_child, library, run
@@ -17,6 +18,7 @@ from test_spaces import X86, configs, lowered
 
 import deepgen as dg
 from deepgen.compiler.intrinsics.dots import EMULATED
+from deepgen.compiler.passes.ir import Alloc, walk
 from deepgen.compiler.text import c
 from deepgen.operators.expr.nodes import Expression, HasExpression
 
@@ -27,6 +29,7 @@ REDUCING = ("mean", "var", "rms_norm", "layer_norm", "softmax")
 def expressions() -> list[Expression]:
     operators = [dg.operator(name, rows=3, cols=cols) for name in REDUCING for cols in COLUMNS]
     operators += [dg.operator("gemv", M=5, K=61), dg.operator("conv1d", N=1, CI=2, L=29, CO=3, k=3)]
+    operators += [dg.operator("conv2d", N=1, H=5, W=19, CI=2, CO=35, k=3, pad=pad, layout="nchw") for pad in (0, 1)]
     return [one.expression() for one in operators if isinstance(one, HasExpression)]
 
 
@@ -53,3 +56,46 @@ def test_nothing_past_the_end_is_read(tmp_path: Path) -> None:
             assert not (wrong := agrees(expression, results, inputs)), f"{wrong}\n{expression}\n{config}"
 
     assert not (wrong := in_child(work)), wrong
+
+
+CHANNELS_FIRST = (
+    {"N": 2, "H": 21, "W": 21, "CI": 3, "CO": 19, "k": 5, "pad": 2},  # a vector and three channels
+    {"N": 57, "H": 12, "W": 12, "CI": 4, "CO": 35, "k": (7, 1), "pad": (3, 0), "stride": 2},
+    {"N": 29, "H": 17, "W": 17, "CI": 8, "CO": 16, "k": (7, 1), "pad": (3, 0)},
+    {"N": 1, "H": 149, "W": 149, "CI": 4, "CO": 32, "k": 3},  # whole vectors and three pixels, of x as it lies
+)
+
+
+@pytest.mark.parametrize("words", CHANNELS_FIRST, ids=str)
+def test_sums_of_a_default_stay_in_registers_at_every_edge(words: dict[str, Any]) -> None:
+    operator = dg.operator("conv2d", layout="nchw", **words)
+    assert isinstance(operator, HasExpression)
+    sketch, config = configs(operator.expression(), X86, 0)[0]
+    body = lowered(sketch, config, X86).body
+    sums = [s.buffer for s in walk(body) if isinstance(s, Alloc) and s.buffer.name == "y_sum"]
+    assert sums and all(buffer.lanes for buffer in sums)
+
+
+def test_vectors_lie_along_nothing_that_would_be_gathered() -> None:
+    """Images are padded by a stage, which lies as x does: no vector lies along the images of a batch."""
+    for layout in ("nhwc", "nchw"):
+        operator = dg.operator("conv2d", N=64, H=9, W=9, CI=8, CO=20, k=3, pad=1, layout=layout)
+        assert isinstance(operator, HasExpression)
+        names = {sketch.name for sketch, _ in configs(operator.expression(), X86, 0)}
+        assert names and "vectors_i0" not in names
+
+
+def test_what_a_block_pads_for_itself_stays_in_the_second_cache() -> None:
+    operator = dg.operator("depthwise_conv2d", N=4, H=59, W=59, C=539, k=(1, 7), stride=2, pad=(0, 3))
+    assert isinstance(operator, HasExpression)
+    sketch, config = configs(operator.expression(), X86, 0)[0]
+    sizes = {name: value.evaluate(config) for name, value in sketch.derived}
+    assert config["at_x_padded"] == "block" and sizes["bytes_x_padded"] <= X86.l2_bytes
+
+
+def test_vectors_of_every_second_element_are_not_shuffled_for_every_tap_apart() -> None:
+    """gcc took more than two minutes for what that makes."""
+    operator = dg.operator("depthwise_conv2d", N=22, H=54, W=54, C=118, k=(1, 7), stride=2, pad=(0, 3), layout="nchw")
+    assert isinstance(operator, HasExpression)
+    [(_, config)] = configs(operator.expression(), X86, 0)
+    assert config["r1_1"] == 1

@@ -40,7 +40,7 @@ def test_every_file_of_the_older_tool_is_read_as_it_is(path: Path) -> None:
         assert [t.space for t in group.tasks] == compiler["tuning_space_relative_paths"]
         assert [t.results for t in group.tasks] == compiler["perflog_prefix_list"]
         assert group.jobs == compiler["max_process_count"]
-    assert any("holds the password" in note for note in cluster.notes)
+    assert any("contains the password" in note for note in cluster.notes)
     assert any("master_port" in note for note in cluster.notes) == (path.name == "startup_config.json")
 
 
@@ -75,7 +75,7 @@ def first(data: dict[str, Any], part: str) -> dict[str, Any]:
         (lambda d: first(d, "perf_tester").pop("devids"), ["workgroups[0].perf_tester", "'devids' is missing"]),
         (lambda d: first(d, "perf_tester").update(devids=[1, 1]), ["[1, 1]", "each once"]),
         (lambda d: first(d, "compiler").update(backendType="METAL"), ["'METAL'", "CUDA or HIP"]),
-        (lambda d: first(d, "compiler").update(cwd="here"), ["'here'", "whole path"]),
+        (lambda d: first(d, "compiler").update(cwd="here"), ["'here'", "absolute path"]),
         (lambda d: first(d, "compiler").update(ssh_port="22"), ["'22'", "1 to 65535"]),
         (lambda d: first(d, "compiler").update(perflog_prefix_list=["a", "b"]), ["differ in length", "2 in perflog"]),
         (lambda d: d.update(workgroups=[]), ["'workgroups'"]),
@@ -84,7 +84,7 @@ def first(data: dict[str, Any], part: str) -> dict[str, Any]:
             ["wg0 and wg1 share the compiler 10.18.95.15 /home/xushilong/DeepGenRun"],
         ),
         (lambda d: d["workgroups"][1]["perf_tester"].update(devids=[7]), ["wg0 and wg1 share the tester", "devices 7"]),
-        (lambda d: d["workgroups"][1]["perf_tester"].update(ssh_port=22), ["reached in two ways", "same user, port"]),
+        (lambda d: d["workgroups"][1]["perf_tester"].update(ssh_port=22), ["reachable in two ways", "same user, port"]),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(change: Any, words: list[str], tmp_path: Path) -> None:
@@ -182,6 +182,6 @@ def test_a_space_file_that_exists_is_the_space(tmp_path: Path) -> None:
         assert (request.trials, request.keep_top, request.policy.max_samples) == (7, 8, 10)
     other = copy.deepcopy(config)
     other["M_SIZE"] = [2 * other["M_SIZE"][0]]
-    with pytest.raises(BadInput, match="and the config of"):
+    with pytest.raises(BadInput, match="but the config is of"):
         wrong = Fetched("c.json", json.dumps(other).encode(), space, target)
         requests_of(group, wrong, tmp_path, {}, Settings())

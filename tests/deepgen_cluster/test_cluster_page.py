@@ -97,7 +97,7 @@ def look_at_nodes(file: Path, hosts: list[Host], before: set[int]) -> None:
         for path in Path(host.folder).rglob("*"):
             assert path.is_symlink() or ".venv" in path.parts or not path.is_file() or token not in path.read_bytes()
     (copy := file.with_name("copy.toml")).write_text(file.read_text())
-    with pytest.raises(HostError, match="another folder would do, or --force"):
+    with pytest.raises(HostError, match="use another folder, or --force"):
         nodes.up(task_file.read(copy), ask)
     refused = nodes.down(task_file.read(copy), ask)
     assert all("--force stops it too" in str(refused[host]) for host in hosts)

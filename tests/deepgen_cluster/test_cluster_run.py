@@ -141,7 +141,7 @@ def test_a_run_survives_what_happens_to_clusters(hosts, own_file, deepgen, start
         if pid := folder.driver():
             kill(pid)
         down = deepgen("down", str(file))
-    assert down.returncode == 0 and down.stdout.count("nothing was up") == 4
+    assert down.returncode == 0 and down.stdout.count("nothing was running") == 4
     assert json.loads(again.stdout)["state"] == "done"
     finished = studies(folder)
     assert len(finished) == 3

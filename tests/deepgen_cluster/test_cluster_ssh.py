@@ -157,7 +157,7 @@ def test_a_password_is_told_to_its_host_alone(
         _, compile_host, test_host = json.loads(out)["nodes"]
         assert test_host["problem"] is None  # the password let us in
         assert "login was refused" in compile_host["problem"] and other.offered == []
-        assert "holds the password of someone@127.0.0.3" in err
+        assert "contains the password of someone@127.0.0.3" in err
         said = out + err
 
         # The whole way through a driver in the background, which fails for want of the compile host.

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from deepgen import generators, targets
+from deepgen.frontends.cli.processes import descendants
 from deepgen.kernels.sim import SimTiles
 from deepgen.operators import gemm
 from deepgen.run.measure.base import Policy, Task
@@ -95,14 +96,12 @@ def collect(session: Session, count: int, also: Callable[[int], None] = lambda e
 
 
 def processes(title: str) -> list[int]:
-    """Processes whose command line begins so."""
+    """Processes of this test's cluster, whose nodes are its children, whose command line begins so."""
     found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if (place / "cmdline").read_bytes().startswith(title.encode()):
-                found.append(int(place.name))
-        except OSError:
-            continue
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title.encode()):
+                found.append(pid)
     return found
 
 
@@ -339,7 +338,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-OURS = ("gemm ", "preparing", "searching", "finals", "done", "stopping", "deepgen: stopped")
+OURS = ("gemm ", "preparing", "searching", "finals", "done", "time: ", "      ", "stopping", "deepgen: stopped")
 
 
 @pytest.mark.parametrize(

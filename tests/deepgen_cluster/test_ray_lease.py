@@ -20,7 +20,7 @@ from deepgen_cluster.ray import connection, lease
 from deepgen_cluster.ray import tester as testers
 from deepgen_cluster.ray.lease import HANGS_ROUNDS, RENEW_SECONDS, SILENT_SECONDS, Lease, Renewals
 
-SECONDS = 30.0
+SECONDS = 300.0
 PID = 4321
 
 
@@ -39,10 +39,10 @@ def test_a_process_that_no_driver_speaks_to_ends() -> None:
 
 def test_a_process_that_a_driver_speaks_to_stays() -> None:
     ended = threading.Event()
-    lease = Lease(ended.set, seconds=1.0, tick=0.01)
+    lease = Lease(ended.set, seconds=4.0, tick=0.01)
     for _ in range(10):
         lease.renew()
-        assert not ended.wait(0.15), "it was renewed all the while"
+        assert not ended.wait(0.5), "it was renewed all the while"
 
 
 def test_a_driver_speaks_often_enough() -> None:
@@ -58,7 +58,7 @@ if os.fork():
 os.environ["RAY_RAYLET_PID"] = str(os.getppid())
 lease.end_with_node()
 print("begins", flush=True)
-time.sleep(10)
+time.sleep(120)
 print("is still there", flush=True)
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from compiled_kernels import BF16
 
@@ -36,8 +37,8 @@ def joined(x: Any, y: Any, z: Any) -> dict[str, Any]:
 
 
 def extremes(x: Any, y: Any) -> dict[str, Any]:
-    rows = [x.max(1), x.min(1), x.argmax(1), x.argmin(1)]
-    return {"y": np.concatenate([*rows, x.argmax(0), x.max(0)]).astype(F32)}
+    rows = [np.nanmax(x, 1), np.nanmin(x, 1), np.nanargmax(x, 1), np.nanargmin(x, 1)]
+    return {"y": np.concatenate([*rows, np.nanargmax(x, 0), np.nanmax(x, 0)]).astype(F32)}
 
 
 def scans(x: Any, y: Any) -> dict[str, Any]:
@@ -81,8 +82,14 @@ def casts(x: Any, y: Any, whole: Any) -> dict[str, Any]:
 
 
 def eight_bits(x: Any, y: Any, z: Any) -> dict[str, Any]:
-    stored = x.astype(y.dtype)
+    stored = _within(x, y).astype(y.dtype)
     return {"y": stored.view(y.dtype), "z": stored.astype(F32)}
+
+
+def _within(x: Any, y: Any) -> Any:
+    """Numbers up to the largest that the other's type has."""
+    most = float(ml_dtypes.finfo(y.dtype).max)
+    return x.clip(-most, most)
 
 
 def half(x: Any, y: Any, z: Any) -> dict[str, Any]:
@@ -226,3 +233,20 @@ def device_functions(x: Any, y: Any, z: Any) -> dict[str, Any]:
     ways = np.floor(wide) + np.ceil(wide) * 100 + np.rint(wide) * 10000
     high = (bits * bits >> 32) + (bits + 3 >> 1) + (wide < 0)
     return {"y": np.stack(floats), "z": np.stack([count, ways, high]).astype(np.int32)}
+
+
+def towards_zero(x: Any, y: Any) -> dict[str, Any]:
+    near = _within(x, y).astype(y.dtype)
+    low = (near.view(f"i{y.itemsize}") - 1).view(y.dtype)
+    return {"y": np.where(np.abs(near.astype(F32)) > np.abs(x), low, near)}
+
+
+def scaled_products(a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any) -> dict[str, Any]:
+    four = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    bits = np.stack([a & 15, a >> 4], -1).reshape(len(a), -1)
+    left, right = four[bits & 7] * np.where(bits & 8, -1, 1), b.astype(np.float64).T
+    scaled = [
+        side * np.repeat(2.0 ** (scales.astype(int) - 127), 32, 1)
+        for side, scales in ((left, a_scales), (right, b_scales))
+    ]
+    return {"c": scaled[1] @ (scaled[0] + left).T}

@@ -41,6 +41,7 @@ AT = rng.permutation(16).astype(np.int32)
 WIDE = np.concatenate([draw(120) * 5, [0.5, -0.5, 1e-3, -1e-3, 80.0, -80.0, 3e4, 1e-30]]).astype(F32)
 MIXED = np.concatenate([draw(28) * 20, [0.0, 1.0, 65504.0, 1e-5]]).astype(F32)
 TABLE = draw(16)
+HOLES = np.where(rng.random((8, 32)) < 0.3, np.nan, draw(8, 32)).astype(F32)
 CASES = [
     Case(
         k.add, (4,), {"x": draw(50), "y": draw(50), "z": zeros(50), "n": 50}, lambda x, y, z, n: {"z": x + y}, {"B": 16}
@@ -192,7 +193,7 @@ CASES = [
     Case(
         k.eight_bits,
         (1,),
-        {"x": MIXED.clip(-440, 440), "y": zeros(32, of=ml_dtypes.float8_e4m3fn), "z": zeros(32)},
+        {"x": MIXED, "y": zeros(32, of=ml_dtypes.float8_e4m3fn), "z": zeros(32)},
         want.eight_bits,
         {"B": 32},
         1e-9,
@@ -200,7 +201,11 @@ CASES = [
     Case(
         k.eight_bits,
         (1,),
-        {"x": MIXED, "y": zeros(32, of=ml_dtypes.float8_e5m2), "z": zeros(32)},
+        {
+            "x": np.append(MIXED[:-2], [np.inf, -70000]).astype(F32),
+            "y": zeros(32, of=ml_dtypes.float8_e5m2),
+            "z": zeros(32),
+        },
         want.eight_bits,
         {"B": 32},
         1e-9,
@@ -248,6 +253,23 @@ CASES = [
     Case(k.halving, (1,), {"x": draw(16) * 9, "y": zeros(17)}, want.halving, {"B": 16}),
     Case(k.branches, (5,), {"x": whole(16).astype(F32), "y": draw(5, 16), "n": 7}, want.branches, {"B": 16}),
     Case(k.branches, (5,), {"x": whole(16).astype(F32), "y": draw(5, 16), "n": 2}, want.branches, {"B": 16}),
+    *(
+        Case(
+            k.stored_if,
+            (1,),
+            {"x": whole(16).astype(F32), "y": zeros(16), "n": n},
+            lambda x, y, n: {"y": 2 * x if n else y},
+            {"B": 16},
+        )
+        for n in (7, 0)
+    ),
+    Case(
+        k.swapped_halves,
+        (4,),
+        {"x": whole(4).astype(np.float16), "y": zeros(4, of=np.float16)},
+        lambda x, y: {"x": x + 1, "y": x},
+        {"B": 1},
+    ),
     Case(k.early, (1,), {"x": whole(16).astype(F32), "y": zeros(16), "n": -1}, lambda x, y, n: {"y": x}, {"B": 16}),
     Case(
         k.early,
@@ -309,6 +331,31 @@ CASES = [
         want.device_functions,
         {"B": 16},
         2e-6,
+    ),
+    Case(k.extremes, (1,), {"x": HOLES, "y": zeros(96)}, want.extremes, {"B": 8, "C": 32}),
+    *(
+        Case(k.towards_zero, (1,), {"x": MIXED, "y": zeros(32, of=of)}, want.towards_zero, {"B": 32})
+        for of in (np.float16, BF16, ml_dtypes.float8_e5m2)
+    ),
+    Case(
+        k.scaled_products,
+        (1,),
+        {
+            "a": whole(16, 32, low=0, high=256, of=np.uint8),
+            "a_scales": whole(16, 2, low=120, high=134, of=np.uint8),
+            "b": draw(64, 32, of=ml_dtypes.float8_e4m3fn),
+            "b_scales": whole(32, 2, low=120, high=134, of=np.uint8),
+            "c": zeros(32, 16),
+        },
+        want.scaled_products,
+        {"M": 16, "N": 32, "K": 64},
+        1e-5,
+    ),
+    Case(
+        k.in_turn,
+        (9,),
+        {"flag": zeros(1, of=np.int32), "y": zeros(9, of=np.int32)},
+        lambda flag, y: {"flag": flag + 9, "y": y + 1},
     ),
     Case(k.shifted, (1,), {"x": draw(17)}, lambda x: {"x": np.append(x[:1], x[:-1] * 2)}, {"B": 16}),
 ]

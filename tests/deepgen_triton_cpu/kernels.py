@@ -356,6 +356,21 @@ def branches(x, y, n, B: tl.constexpr):
 
 
 @triton.jit
+def stored_if(x, y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i)
+    if n:
+        tl.store(y + i, v * 2)
+
+
+@triton.jit
+def swapped_halves(x, y, B: tl.constexpr):
+    at = tl.program_id(0)
+    v = tl.load(x + at)
+    tl.store(y + at, tl.atomic_cas(x + at, v, v + 1))
+
+
+@triton.jit
 def early(x, y, n, B: tl.constexpr):
     i = tl.arange(0, B)
     v = tl.load(x + i)
@@ -558,3 +573,28 @@ def device_functions(x, y, z, B: tl.constexpr):
     tl.store(z + 2 * B + i, libdevice.mulhi(w, w) + libdevice.hadd(w, 3) + libdevice.signbit(v))
     tl.extra.cuda.gdc_wait()  # one kernel ends before the next begins
     tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def towards_zero(x, y, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i).to(y.dtype.element_ty, fp_downcast_rounding="rtz"))
+
+
+@triton.jit
+def scaled_products(a, a_scales, b, b_scales, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, s = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // 32)
+    left = tl.load(a + m[:, None] * (K // 2) + tl.arange(0, K // 2)[None, :])
+    right = tl.load(b + tl.arange(0, K)[:, None] * N + n[None, :])
+    of_left = tl.load(a_scales + m[:, None] * (K // 32) + s[None, :])
+    of_right = tl.load(b_scales + n[:, None] * (K // 32) + s[None, :])
+    both = tl.dot_scaled(left, of_left, "e2m1", right, of_right, "e4m3")
+    both = tl.dot_scaled(right.trans(1, 0), of_right, "e4m3", left.trans(1, 0), None, "e2m1", acc=both.trans(1, 0))
+    tl.store(c + n[:, None] * M + m[None, :], both)
+
+
+@triton.jit
+def in_turn(flag, y):
+    p = tl.program_id(0)
+    tl.store(y + p, tl.atomic_poll(flag, p).to(tl.int32) + tl.atomic_poll(flag, -1, timeout_ns=0).to(tl.int32))
+    tl.atomic_xchg(flag, p + 1)

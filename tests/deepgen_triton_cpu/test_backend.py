@@ -25,12 +25,31 @@ a = np.arange(20 * 28, dtype=np.float32).reshape(20, 28)
 b = np.zeros((28, 20), np.float32)
 made = kernels.described[(2, 2)](a, b, 20, 28, B=16, num_warps=8, num_threads=2)
 assert (b == a.T + 1).all() and "deepgen_triton" in made.asm["c"]
+try:
+    made.asm["ttgir"]
+except KeyError as error:
+    assert "it has c, so, source, ttir" in str(error), error
 assert "torch" not in sys.modules
 assert len(os.listdir("/proc/self/task")) == threads + 1, "two kernels share their threads"
 try:
     kernels.assembled[(1,)](x, z, B=16)
 except Exception as error:
     print(error)
+"""
+
+TUNED = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+import torch, triton
+import deepgen as dg
+import deepgen.triton_cpu
+import kernels
+x, y, z = torch.arange(50.0), torch.ones(50), torch.zeros(50)
+configs = [triton.Config({{"B": 16}}), triton.Config({{"B": 32}}, num_warps=2)]
+tuned = dg.autotune(configs, key=["n"], rep=1, cache_results=False)(kernels.add)
+tuned[lambda config: (triton.cdiv(50, config["B"]),)](x, y, z, 50)
+assert (z == x + y).all(), z
+print(tuned.deepgen.note)
 """
 
 INSTALLED = """
@@ -58,7 +77,12 @@ def _run(*command: str, cache: Path) -> str:
 
 
 def test_arrays_are_taken_and_what_is_not_served_is_named(tmp_path: Path) -> None:
-    assert "tt.elementwise_inline_asm is not served" in _run("-c", ARRAYS, cache=tmp_path)
+    assert "tt.elementwise_inline_asm is not supported on CPUs" in _run("-c", ARRAYS, cache=tmp_path)
+
+
+def test_autotune_follows_the_active_backend(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert "agrees with config 0" in _run("-c", TUNED, cache=tmp_path)
 
 
 def test_where_no_gpu_is_found_the_installed_backend_is_the_device_of_the_release_it_serves(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deepgen_triton_cpu.lowering.ttir import require_release
 
 def test_an_operation_is_named_with_its_line() -> None:
     text = ttir_of(kernels.assembled, {"x": "*fp32", "y": "*fp32", "B": "constexpr"}, {"B": 16}, {})
-    with pytest.raises(BadInput, match=r"tt\.elementwise_inline_asm is not served") as told:
+    with pytest.raises(BadInput, match=r"tt\.elementwise_inline_asm is not supported on CPUs") as told:
         lower(text)
     lines = Path(kernels.__file__).read_text().splitlines()
     line = next(n for n, line in enumerate(lines, 1) if "inline_asm_elementwise" in line)

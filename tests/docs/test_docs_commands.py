@@ -39,7 +39,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(m["language"], m["file"], m["text"]) for m in FENCE.finditer(page.read_text())]
 
 
-PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if blocks(page)]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if blocks(page)]
 
 
 def command(block: Block) -> list[str]:

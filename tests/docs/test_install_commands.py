@@ -64,6 +64,20 @@ def test_the_distribution_has_the_name_that_messages_use() -> None:
     assert f'\nname = "{DISTRIBUTION}"\n' in (ROOT / "pyproject.toml").read_text()
 
 
+def test_doctor_knows_every_extra_and_what_it_brings() -> None:
+    from test_test_command import EXTRAS, packages
+
+    from deepgen.frontends.cli import doctor
+
+    known = {extra.name: {*extra.packages} for extra in doctor.EXTRAS}
+    assert known == {name: packages(name) for name in EXTRAS if name not in ("all", "dev")}
+
+
+def test_a_source_distribution_has_docs_examples_and_tests() -> None:
+    manifest = (ROOT / "MANIFEST.in").read_text().split("\n")
+    assert {"graft docs", "graft examples", "graft tests", "include Makefile"} <= {*manifest}
+
+
 def test_every_extra_that_a_message_names_exists() -> None:
     project = (ROOT / "pyproject.toml").read_text()
     for path in texts():

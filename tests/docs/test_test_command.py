@@ -110,6 +110,16 @@ def test_ci_runs_the_same_command() -> None:
     assert re.search(r"^check:.*\btest\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_ci_tries_the_core_alone_too(tmp_path: Path) -> None:
+    """Its environment has nothing but what the core asks for."""
+    assert re.search(r"^check:.*\bbare\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    tried = commands("bare", tmp_path)
+    assert f"{tmp_path}/venv/bare/bin/python tests/bare.py" in tried
+    installs = [line for line in tried.splitlines() if "install" in line and "venv/bare/bin" in line]
+    assert installs and all(re.search(r"-e \.(?: |$)", line) for line in installs)
+
+
 def test_one_sentence_says_which_programs_are_missing(tmp_path: Path) -> None:
     """Where the search path has bash alone, all are but those that are looked for by their place."""
     (tmp_path / "bash").symlink_to(shutil.which("bash") or "/bin/bash")

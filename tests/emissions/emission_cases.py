@@ -79,6 +79,17 @@ CONVOLUTIONS = (
     "c2d N=2 H=9 W=9 CI=12 CO=8 k=3 dtype=bf16 layout=nchw",
     "c2d N=1 H=8 W=8 CI=6 CO=10 k=3 pad=1 dtype=f64",
 )
+FEW_CHANNELS = (
+    "c2d N=2 H=30 W=41 CI=3 CO=64 k=7 stride=2 pad=3 dtype=f16",
+    "c2d N=1 H=17 W=20 CI=3 CO=19 k=3 stride=2 dtype=bf16 layout=nchw",
+    "dil N=1 H=17 W=20 CI=1 CO=24 k=5 pad=2 dilation=1 dtype=f16 epilogue=bias,residual,relu",
+)
+ATTENTIONS = (
+    "attention B=1 H=2 S=197 D=64 dtype=f16",
+    "attention B=2 H=4 HK=2 SQ=100 SK=300 D=128 causal=true",
+    "attention B=1 H=2 S=512 D=128 layout=bshd window=100 softcap=30.0",
+    "attention B=2 H=8 HK=2 SQ=1 SK=1000 D=128",
+)
 SOFTMAXES = (
     "softmax rows=9 cols=37",
     "softmax rows=512 cols=4096 dtype=bf16",
@@ -105,6 +116,12 @@ NAMED = (
     "rms_norm rows=9 cols=70 dtype=f64",
     "elementwise rows=9 cols=70 epilogue=bias,gelu,residual",
     "elementwise rows=8 cols=64 dtype=f16",
+)
+CHANNELS_FIRST = (
+    "conv1d N=2 L=30 CI=5 CO=8 k=3 pad=4 layout=ncl",
+    "dilated_conv2d N=2 H=20 W=23 CI=16 CO=24 k=3x5 pad=1x2 groups=2 layout=nchw epilogue=bias,relu",
+    "conv_transpose2d N=2 H=9 W=11 CI=16 CO=20 k=3 stride=2 pad=1 out_pad=1 layout=nchw",
+    "conv_transpose3d N=1 D=4 H=5 W=6 CI=8 CO=16 k=3 stride=2 layout=ncdhw epilogue=bias",
 )
 EXPRESSED = (
     "expression projections",
@@ -186,7 +203,15 @@ def cases() -> tuple[Case, ...]:
         *_crossed("c_softmax", SOFTMAXES, ("x86:avx2", "x86:avx512", *ARM, RISCV[1]), 6),
         *_crossed("simt_softmax", SOFTMAXES, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 8),
         *_crossed("c_conv2d", CONVOLUTIONS, ("x86:avx2", "x86:avx512", *ARM, RISCV[1]), 6),
+        *_crossed("sm90_conv", CONVOLUTIONS, CUDA[2:3], 15),
         *_crossed("simt_conv2d", CONVOLUTIONS, ("cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:gfx1100"), 6),
+        *_crossed("simt_conv", (*CONVOLUTIONS, *CHANNELS_FIRST), ("cuda:sm_80", "cuda:sm_90a", "hip:gfx1100"), 4),
+        *_crossed("sm90_attention", ATTENTIONS, CUDA[2:3], 6),
+        *_crossed("c_attention", ATTENTIONS[1:3], ("x86:avx2", "x86:avx512", *ARM), 4),
+        *_crossed("c_decode", ATTENTIONS[-1:], ("x86:avx2", "x86:avx512", *ARM), 4),
+        *_crossed("mma_decode", ATTENTIONS[-1:], CUDA[1:3], 6),
+        *_crossed("mma_conv_few", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[1:3], 4),
+        *_crossed("sm90_conv_copied", (*CONVOLUTIONS, *FEW_CHANNELS), CUDA[2:3], 4),
         *_crossed("rules", BY_RULES, on_rules, 2),
         *_crossed("rules_constant_weights", weighted, ("x86:avx512", "arm:neon_dot"), 1),
         *_crossed("vta", (*BY_RULES, GEMMS[16], GEMMS[17]), ("vta",), 12),

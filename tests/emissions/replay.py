@@ -1,12 +1,12 @@
-"""Emits some 3,900 kernels of all families and compares each with the list that is committed beside this script.
+"""Emits some 3,900 kernels of all families and compares each with the lists that are committed in `expected`.
 
     python tests/emissions/replay.py                    compare; 1 where anything differs, with the first differences
     python tests/emissions/replay.py --only rules       one family
     python tests/emissions/replay.py --show NAME        what one emission is, to be compared between two checkouts
-    python tests/emissions/replay.py --update           write the list anew: only where kernels are meant to change
+    python tests/emissions/replay.py --update           write the lists anew: only where kernels are meant to change
 
-A refactoring leaves every hash as it is. `emissions.json` has, for each family, operator and target, a hash of the
-space's definition, and a line for each config with the hash of its kernel, which is of all that it holds: name,
+A refactoring leaves every hash as it is. A family's list has, for each operator and target, a hash of the space's
+definition, and a line for each config with the hash of its kernel, which is of all that it holds: name,
 language, sources with their names, flags and launch plan. The default config has a hash of its own; one that was drawn
 has the place of each knob's value among the knob's values. So changes of spaces, of defaults and of kernels are told
 apart.
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 import emission_cases  # noqa: E402
 from emission_cases import RENAMES, Case, Emission  # noqa: E402
 
-LIST = HERE / "emissions.json"
+LISTS = HERE / "expected"  # a file a family: those who change different ones are not in each other's way
 SPACE, DEFAULT = "space", "default"
 _SHOWN = 20  # differences that are named
 _NO_CASE: Mapping[str, str] = {}
@@ -72,9 +72,8 @@ def lines_of(case: Case, listed: Iterable[str] = ()) -> Mapping[str, str]:
 
 @cache
 def read() -> dict[str, dict[str, dict[str, str]]]:
-    """The committed list: hashes by family, case and config."""
-    listed: dict[str, dict[str, dict[str, str]]] = json.loads(LIST.read_text()) if LIST.exists() else {}
-    return listed
+    """The committed lists: hashes by family, case and config."""
+    return {path.stem.replace("-", " "): json.loads(path.read_text()) for path in sorted(LISTS.glob("*.json"))}
 
 
 def differences(case: Case, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -217,9 +216,12 @@ def _write(
     for case in left_out:
         if lines := listed.get(case.family, {}).get(case.name):
             kept.setdefault(case.family, {})[case.name] = lines
-    every = {**kept, **emitted}
-    names = dict.fromkeys(case.family for case in emission_cases.cases())
-    LIST.write_text(json.dumps({name: every[name] for name in names if name in every}, indent=1) + "\n")
+    names = {case.family for case in emission_cases.cases()}
+    every = {family: lines for family, lines in {**kept, **emitted}.items() if family in names}
+    for path in LISTS.glob("*.json"):
+        path.unlink()
+    for family, lines in every.items():
+        (LISTS / f"{family.replace(' ', '-')}.json").write_text(json.dumps(lines, indent=1) + "\n")
 
 
 if __name__ == "__main__":

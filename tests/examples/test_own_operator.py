@@ -133,4 +133,4 @@ def test_an_installed_package_brings_it_by_entry_points(tmp_path: Path) -> None:
     # Where the package is gone, a sentence says so; what was measured can still be read.
     assert "vadd f32 n=5000" in deepgen("show", done["study"], cwd=tmp_path)
     gone = preloaded.deepgen("resume", done["study"], "--trials", "6", cwd=tmp_path)
-    assert gone.returncode == 2 and "whose code is not here" in gone.stderr
+    assert gone.returncode == 2 and "whose code is not available" in gone.stderr

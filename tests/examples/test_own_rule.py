@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import simt_emulation as simt
 from pool.emulated import EmulatedCuda, emulated
@@ -42,8 +43,8 @@ def test_runs_are_stored_plane_by_plane(name: str, tmp_path: Path) -> None:
     sizes: list[dict[str, Any]] = [{"side": 64, "threads": 64, "width": 1}, {"side": 128, "threads": 128, "width": 2}]
     for place, (expression, size) in enumerate(zip((planes(2, 3, 70, 3), with_bias()), sizes, strict=True)):
         operator: Any = as_operator(expression)
-        assert [sketch.name for sketch in family.sketches(operator, gpu)] == ["planes", "threads"]
-        assert [sketch.name for sketch in Rules().sketches(operator, gpu)] == ["threads"]
+        assert [sketch.name for sketch in family.sketches(operator, gpu)] == ["planes", "transposed", "threads"]
+        assert [sketch.name for sketch in Rules().sketches(operator, gpu)] == ["transposed", "threads"]
         kernel = family.emit(operator, gpu, {"sketch": "planes", **size})
         (tmp_path / str(place)).mkdir()
         assert not simt.wrong(kernel, simt.build(kernel, tmp_path / str(place)), operator)
@@ -71,10 +72,8 @@ extern "C" int {step.entry}_emulated(void** args, const unsigned* grid, const un
         return Built("kernel.cubin", "cubin", {}, "", replace(kernel.plan, steps=steps))
 
 
-def deepgen(*words: str, path: str = "") -> str:
-    env = {**os.environ, **({"PYTHONPATH": path} if path else {})}
-    command = [sys.executable, "-m", "deepgen", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+def deepgen(*words: str) -> str:
+    done = preloaded.deepgen(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,7 +86,8 @@ def test_an_installed_package_offers_it_to_every_study(target: str, why: str | N
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-rule\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[deepgen.schedule_rules]\nplanes = own_rule:Planes\n")
     words = ("space", "gemm", "MNK=64", "--target", target, "--family", "rules", "--why", "--json")
-    answers = json.loads(deepgen(*words, path=str(tmp_path)))["rules"]
+    command, env = [sys.executable, "-m", "deepgen", *words], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    answers = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)["rules"]
     assert next((row["why"] for row in answers if row["rule"] == "Planes"), None) == why
 
 
@@ -106,5 +106,5 @@ def test_it_is_tuned_on_a_gpu_and_another_process_finds_it_again(tmp_path: Path)
     by_rule = {row["rule"]: row for row in json.loads(deepgen("show", folder, "--rules", "--json"))["rules"]}
     assert next(iter(by_rule)) == "Planes" and by_rule["Planes"]["chosen"]
     assert by_rule["Threads"]["sketches"] == ["threads"]
-    assert by_rule["Matrix-Units"]["why"] == "it reduces nothing by itself"
+    assert by_rule["Matrix-Units"]["why"] == "it has no reduction of its own"
     assert "x.run" in deepgen("show", folder, "--schedule")

@@ -27,7 +27,7 @@ class Fault:
 
 FAULTS = {
     "SEGFAULT": Fault(Verdict.CRASHED, "wrote through a null pointer (segmentation fault)"),
-    "INFINITE_LOOP": Fault(Verdict.TIMED_OUT, "a run did not end within"),
+    "INFINITE_LOOP": Fault(Verdict.TIMED_OUT, "a run did not finish within"),
     "STACK_OVERFLOW": Fault(Verdict.CRASHED, "overflowed the stack"),
     "HUGE_ALLOCATION": Fault(Verdict.OUT_OF_MEMORY, "was refused memory beyond its limit"),
     "WRITE_AFTER": Fault(Verdict.WRONG, "past the end of C"),
@@ -39,7 +39,7 @@ FAULTS = {
     "COMPILER_CRASH": Fault(Verdict.BUILD_FAILED, "gcc crashed with SIGSEGV"),
     "COMPILER_HANG": Fault(Verdict.BUILD_TIMEOUT, "gcc did not finish within"),
     "COMPILER_OUTPUT": Fault(Verdict.BUILD_FAILED, "gcc printed more than 16 MiB and was stopped"),
-    "WRONG_LATER": Fault(Verdict.WRONG, "right at first but not on call 2: C[0, 0] was never written"),
+    "WRONG_LATER": Fault(Verdict.WRONG, "correct at first but not on call 2: C[0, 0] was never written"),
     # Printing harms nobody: it stays out of the conversation, and the kernel is as right as it is.
     "PRINTS_GARBAGE": Fault(Verdict.CORRECT, ""),
 }
@@ -91,7 +91,7 @@ class FaultyGemm:
     name = "faulty_gemm"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it serves gemm on processors only"
+        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it supports gemm on CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -112,32 +112,32 @@ DEEDS = {
     "right in between again": Deed("", verdict=Verdict.CORRECT),
     "spinning thread": Deed(
         "pthread_t t; if (calls == 1) pthread_create(&t, 0, spin, 0);",
-        "left threads running that use processor time",
+        "left threads running that use CPU time",
         before='static void *spin(void *x) { for (;;) __asm__ volatile(""); return x; }',
     ),
-    "child": Deed("if (calls == 1 && fork() == 0) stay();", "left a process behind that it had started"),
+    "child": Deed("if (calls == 1 && fork() == 0) stay();", "left behind a process that it had started"),
     "daemon": Deed(
         "if (calls == 1) { pid_t first = fork();"
         "if (first == 0) { setsid(); if (fork() == 0) { clearenv(); stay(); } _exit(0); } waitpid(first, 0, 0); }",
-        "left a process behind that it had started",
+        "left behind a process that it had started",
     ),
     "daemon, then death": Deed(
         "pid_t first = fork(); if (first == 0) { setsid(); if (fork() == 0) stay(); _exit(0); }"
         "waitpid(first, 0, 0); abort();",
-        "aborted in a verifying run",
+        "aborted in a verification run",
         Verdict.CRASHED,
     ),
     "SIGKILL to its parent, daemon stays": Deed(
         "pid_t first = fork(); if (first == 0) { setsid(); if (fork() == 0) stay(); _exit(0); }"
         "waitpid(first, 0, 0); kill(getppid(), SIGKILL); sleep(5);",
-        "killed its parent process in a verifying run",
+        "killed its parent process in a verification run",
         Verdict.CRASHED,
     ),
     "SIGINT to its parent": Deed(
-        "kill(getppid(), SIGINT); sleep(5);", "sent SIGINT to its parent process in a verifying run", Verdict.CRASHED
+        "kill(getppid(), SIGINT); sleep(5);", "sent SIGINT to its parent process in a verification run", Verdict.CRASHED
     ),
     "SIGSTOP to its parent, then death": Deed("kill(getppid(), SIGSTOP); abort();", "aborted", Verdict.CRASHED),
-    "SIGTERM to its group": Deed("kill(0, SIGTERM); sleep(5);", "was ended by signal 15", Verdict.CRASHED),
+    "SIGTERM to its group": Deed("kill(0, SIGTERM); sleep(5);", "was terminated by signal 15", Verdict.CRASHED),
     "right again after signals": Deed("", verdict=Verdict.CORRECT),
     "garbage to all files": Deed(
         'write_everywhere("garbage garbage garbage garbage", 31);',
@@ -152,7 +152,7 @@ DEEDS = {
         before=_FORGED,
     ),
     "part of an answer, then nothing": Deed(
-        'write_everywhere("2ngd", 4); for (;;) __asm__ volatile("");', "a run did not end within", Verdict.TIMED_OUT
+        'write_everywhere("2ngd", 4); for (;;) __asm__ volatile("");', "a run did not finish within", Verdict.TIMED_OUT
     ),
     "restores what it changes": Deed(
         "mode_t mask = umask(0); umask(mask); sigset_t all, was; sigfillset(&all);"
@@ -183,7 +183,7 @@ class ProcessFaults:
         self._left = left
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it serves gemm on processors only"
+        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it supports gemm on CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -50,7 +50,7 @@ def start(*words):
     command = [sys.executable, "-m", "deepgen", *words]
     return subprocess.Popen(command, cwd=disk, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 def end(process):
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return {"code": process.returncode, "out": out, "err": err}
 def trials():
     for folder in (disk / "studies").glob("*"):
@@ -110,7 +110,7 @@ print(json.dumps(seen))
 
 
 def watch(script: str, disk: Path) -> dict[str, Any]:
-    done = subprocess.run(private(script, disk), capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(private(script, disk), capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

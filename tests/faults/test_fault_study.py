@@ -97,5 +97,5 @@ def test_a_generator_of_ones_own_is_recorded_and_found_again(tmp_path: Path) -> 
     assert without.kernel(slower).id == slower.kernel_id
     assert main(["resume", str(study.folder), "--trials", "3"]) == 0
     assert len(study.trials()) == 3
-    with pytest.raises(BadInput, match="does not serve"):
+    with pytest.raises(BadInput, match="does not support"):
         dg.tune(OPERATOR, generator=FaultyGemm(), out=tmp_path, **{**given, "target": "sim"})  # type: ignore[arg-type]

@@ -26,11 +26,17 @@ from deepgen.vocabulary import Source, Verdict
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 TRIALS = 20
-# Two builds at a time, or many cores have built everything before there is a compiler to kill.
+# Two builds at a time, or many cores have built everything before there is a compiler to kill; and it waits for who
+# kills, which may be slow on a busy machine.
 TUNER = f"""
+import time
+from pathlib import Path
 import deepgen as dg
+def pace(progress):
+    while progress.done > int(Path("seen").read_text() or 0) + 1:
+        time.sleep(0.01)
 engine = dg.LocalEngine(jobs=2, cache="cache")
-given = dict(target="cpu", trials={TRIALS}, keep_top=3, baselines=False)
+given = dict(target="cpu", trials={TRIALS}, keep_top=3, baselines=False, watch=pace)
 print(dg.tune(dg.gemm(64, 64, 64), engine=engine, **given).folder)
 """
 COMPILERS = ("gcc", "cc1", "as", "collect2", "ld")
@@ -68,6 +74,7 @@ def trials_ended(studies: Path) -> int:
 
 @pytest.mark.slow
 def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -> None:
+    (tmp_path / "seen").write_text("0")
     tuner = subprocess.Popen(
         [sys.executable, "-c", TUNER], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -81,6 +88,7 @@ def test_a_study_goes_on_when_workers_and_compilers_are_killed(tmp_path: Path) -
         if ended >= before + 2 and kills[kind] < 3 and kill_one(tuner.pid, kind):
             kills[kind] += 1
             before = ended + 1
+        (tmp_path / "seen").write_text(str(ended))
     out, err = tuner.communicate()
     assert tuner.returncode == 0, err
     assert min(kills.values()) >= 2, kills

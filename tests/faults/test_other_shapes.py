@@ -52,7 +52,7 @@ class SmallGemm:
         self._fault, self._requires = fault, requires
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it serves gemm on processors only"
+        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it supports gemm on CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)
@@ -96,7 +96,7 @@ def test_a_kernel_that_is_wrong_at_neighbours_serves_its_tuned_shape_only(fault:
     kernel = study.best().load()
     a, b = arrays(16, 32, 8)
     np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-5, atol=1e-5)
-    with pytest.raises(BadInput, match="it serves only M=16 N=32 K=8"):
+    with pytest.raises(BadInput, match="it supports only M=16 N=32 K=8"):
         kernel(*arrays(16, 31, 8))
 
 
@@ -128,5 +128,5 @@ def test_several_shapes_and_one_kernel_for_all_of_them(tmp_path: Path) -> None:
 
 def test_a_kernel_must_be_right_at_every_shape_it_is_tuned_for(tmp_path: Path) -> None:
     text, _ = FAULTS["odd columns"]
-    with pytest.raises(dg.DeepgenError, match=r"none of .* gave a correct result: .* at shape 2: C\[0, 0\] is"):
+    with pytest.raises(dg.DeepgenError, match=r"none of .* computed a correct result: .* at shape 2: C\[0, 0\] is"):
         tuned(SmallGemm(text), tmp_path, dg.gemm(16, 32, 8), dg.gemm(16, 31, 8))

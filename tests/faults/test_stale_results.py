@@ -39,8 +39,8 @@ def test_what_keeps_results_or_packed_data_by_address_is_wrong(
     assert not [found[name].detail for name in RIGHT if not found[name].ok]
     assert all(found[name].conditions["reproducible"] for name in RIGHT)
     assert study.best().trial.config["FAULT"] in RIGHT
-    assert "the result of the inputs before" in found["STALE_RESULT"].detail
-    assert "had been rewritten in place" in found["STALE_B"].detail
+    assert "the result for the previous inputs" in found["STALE_RESULT"].detail
+    assert "overwritten in place" in found["STALE_B"].detail
 
 
 def test_also_where_caches_stay_warm(tmp_path: Path, engine: dg.LocalEngine) -> None:

@@ -162,7 +162,7 @@ class WrongGemm:
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
         fits = isinstance(target, (Cpu, Cuda)) and isinstance(operator, Gemm)
-        return None if fits else "it serves gemm on processors and CUDA only"
+        return None if fits else "it supports gemm on processors and CUDA only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -28,7 +28,7 @@ class WrongSums:
         self.faults = (RIGHT, *faults)
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) and isinstance(operator, Gemm) else "it serves gemm on processors only"
+        return None if isinstance(target, Cpu) and isinstance(operator, Gemm) else "it supports gemm on CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

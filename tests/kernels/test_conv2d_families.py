@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from deepgen import generators, targets
 from deepgen.generators import Generator
 from deepgen.kernels.base import Rank, rank_of
 from deepgen.kernels.conv2d.c_conv2d import CConv2d
+from deepgen.kernels.conv2d.mma_conv_few import MmaConvFew
+from deepgen.kernels.conv2d.simt_conv import SimtConv
 from deepgen.kernels.conv2d.simt_conv2d import SimtConv2d
+from deepgen.kernels.conv2d.sm90_conv import Sm90Conv
+from deepgen.kernels.conv2d.sm90_conv_copied import Sm90ConvCopied
 from deepgen.operators import Conv2d, conv2d, gemm
 from deepgen.operators.conv2d import FORMATS
 from deepgen.space import parse
@@ -22,6 +27,7 @@ from deepgen.toolchains.base import BuildLimits
 from deepgen.toolchains.group import Group
 
 C, SIMT = CConv2d(), SimtConv2d()
+BETTER = (MmaConvFew(), Sm90Conv(), Sm90ConvCopied(), SimtConv())
 PROCESSORS = ["x86:avx2", "x86:avx512", "arm:neon"]
 GPUS = ["cuda:sm_70", "cuda:sm_90a", "hip:gfx906", "hip:gfx90a", "hip:gfx1100"]
 
@@ -36,8 +42,11 @@ def test_a_family_is_found_everywhere_and_its_default_is_in_its_space(name: str)
                 conv2d(1, 1, 1, 1, 1, 1, dtype=dtype, layout=layout),
                 conv2d(2, 9, 200, 3, 33, 7, stride=2, pad=3, dtype=dtype, layout=layout),
             ):
-                surpassed = rank_of(family, operator, chip) is Rank.SURPASSED
-                assert generators.find(operator, chip).name == ("rules" if surpassed else family.name)
+                surpassed = rank_of(family, operator, chip) >= Rank.GENERAL
+                serving = (one for one in BETTER if one.refuses(operator, chip) is None)
+                better = [one.name for one in serving if rank_of(one, operator, chip) < Rank.SURPASSED]
+                expected = better[0] if better else "rules" if surpassed else family.name
+                assert generators.find(operator, chip).name == expected
                 assert family.space(operator, chip).explain(dict(family.default(operator, chip))) == []
 
 
@@ -45,7 +54,11 @@ def test_matrix_units_come_before_plain_arithmetic_where_they_serve() -> None:
     chip, old = targets.resolve("cuda:sm_90a"), targets.resolve("cuda:sm_70")
     half, bytes_ = (conv2d(1, 8, 8, 32, 8, 3, dtype=dtype) for dtype in ("f16", "i8"))
     assert generators.find(half, chip).name == generators.find(bytes_, chip).name == "rules"
-    assert generators.find(conv2d(1, 8, 8, 3, 8, 3, dtype="f16"), chip).name == "simt_conv2d"
+    assert generators.find(conv2d(1, 8, 8, 3, 8, 3, dtype="f16"), chip).name == "mma_conv_few"
+    assert generators.find(conv2d(1, 8, 8, 3, 8, 3, dtype="f16"), old).name == "simt_conv2d"
+    planes = conv2d(16, 35, 35, 288, 384, 3, stride=2, dtype="f16", layout="nchw")
+    assert generators.find(planes, chip).name == "sm90_conv_copied"
+    assert generators.find(replace(planes, k=1), chip).name == "rules"
     assert generators.find(half, old).name == "simt_conv2d"
 
 

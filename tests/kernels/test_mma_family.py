@@ -64,10 +64,10 @@ def test_the_family_that_a_user_gets(problem: Gemm, target: str, name: str) -> N
     ("problem", "target", "why"),
     [
         (operator(SQUARE), "cuda:sm_75", "sm_80"),
-        (operator(SQUARE, "f8e4m3"), "cuda:sm_80", "no products"),
+        (operator(SQUARE, "f8e4m3"), "cuda:sm_80", "no matrix instructions"),
         (replace(operator(SQUARE, "f8e4m3"), fast_sums=False), "cuda:sm_89", "fast_sums=True"),
         (replace(operator(SQUARE, "f8e4m3"), fast_sums=False), "cuda:sm_120", "fast_sums=True"),
-        (gemm(64, 64, 64, dtype="i8", alpha=0.5), "cuda:sm_80", "whole"),
+        (gemm(64, 64, 64, dtype="i8", alpha=0.5), "cuda:sm_80", "must be integers"),
         (gemm(64, 64, 64), "cuda:sm_80", "multiplies"),
     ],
 )

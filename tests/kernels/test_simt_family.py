@@ -20,7 +20,7 @@ from deepgen.operators import Gemm, gemm
 
 FAMILY = SimtGemm()
 HOPPER, H200 = targets.resolve("cuda:sm_90a"), targets.resolve("cuda:h200")
-KERNEL_FILES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h")
+KERNEL_FILES = ("gemm_simt.cu", "tiles.h", "work.h", "epilogue.h", "schedule.h", "operands.h", "entry.h")
 TARGETS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:z100", "hip:gfx90a", "hip:gfx1100"]
 
 
@@ -29,7 +29,7 @@ TARGETS = ["cuda:sm_70", "cuda:sm_80", "cuda:sm_90a", "hip:gfx906", "hip:z100", 
     [
         (gemm(8, 8, 8), "x86:avx2", "GPU"),
         (Gemm(8, 8, 8, a="f32", b="f16"), "cuda:sm_80", "f16"),
-        (gemm(8, 8, 8, dtype="i8", alpha=0.5), "cuda:sm_80", "whole"),
+        (gemm(8, 8, 8, dtype="i8", alpha=0.5), "cuda:sm_80", "must be integers"),
         (gemm(8, 8, 8, bias=True), "hip:gfx906", "bias"),
     ],
 )

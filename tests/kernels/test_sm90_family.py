@@ -47,7 +47,7 @@ SHAPES = [
         (SQUARE, "cuda:sm_90", "sm_90a"),
         (gemm(64, 64, 64), "cuda:sm_90a", "f32 sums"),
         (gemm(64, 64, 64, dtype="i8"), "cuda:sm_90a", "layout nt"),
-        (gemm(64, 64, 64, dtype="i8", layout="nt", alpha=0.5), "cuda:sm_90a", "whole"),
+        (gemm(64, 64, 64, dtype="i8", layout="nt", alpha=0.5), "cuda:sm_90a", "must be integers"),
     ],
 )
 def test_what_it_cannot_do_it_refuses_in_words(operator: Gemm, target: str, why: str) -> None:

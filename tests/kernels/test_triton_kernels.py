@@ -115,12 +115,12 @@ def test_clusters_are_launched_as_triton_does() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"arguments": ARGUMENTS[:3]}, "scaled takes 5 parameters beside tl.constexpr, and 3 arguments"),
+        ({"arguments": ARGUMENTS[:3]}, "scaled takes 5 parameters besides tl.constexpr, but 3 arguments"),
         ({"arguments": [*ARGUMENTS[:2], *ARGUMENTS[3:], ARGUMENTS[2]]}, "argument 2 of scaled is stride"),
-        ({"knobs": {"BLOCKS": [1]}}, "BLOCKS is neither a tl.constexpr parameter of scaled nor an option"),
+        ({"knobs": {"BLOCKS": [1]}}, "BLOCKS is neither a tl.constexpr parameter of scaled nor a Triton option"),
         ({"knobs": {"num_warps": [4]}, "grid": 1}, "tl.constexpr parameter BLOCK, which has no value"),
         ({"block": 128}, "block= is given for a Triton kernel"),
-        ({"source": "a" + "\n", "language": "triton"}, "a Triton kernel is given as text"),
+        ({"source": "a" + "\n", "language": "triton"}, "a Triton kernel was given as text"),
         ({"source": lambda: None}, "source is <function"),
     ],
 )
@@ -133,10 +133,10 @@ def test_a_description_that_does_not_fit_is_said_by_name(changed: dict[str, Any]
 def test_options_of_another_kind_of_gpu_are_refused() -> None:
     own = described(knobs={"BLOCK": [128], "waves_per_eu": [0, 2]})
     assert own.family.refuses(own.operator(), HIP) is None
-    assert "waves_per_eu is not an option of Triton's for cuda" in str(own.family.refuses(own.operator(), CUDA))
+    assert "waves_per_eu is not a Triton option for cuda" in str(own.family.refuses(own.operator(), CUDA))
     assert own.family.refuses(own.operator(), targets.resolve("cpu")) is None, "it leaves options of GPUs out"
     threads = described(knobs={"BLOCK": [128], "num_threads": [1, 2]})
-    assert "num_threads is not an option of Triton's for hip" in str(threads.family.refuses(threads.operator(), HIP))
+    assert "num_threads is not a Triton option for hip" in str(threads.family.refuses(threads.operator(), HIP))
 
 
 @pytest.mark.parametrize("target", [CUDA, HIP], ids=lambda target: target.name)
@@ -163,18 +163,18 @@ def test_scratch_memory_is_allocated_for_every_block() -> None:
 def test_a_kernel_that_triton_refuses_gets_its_words(tmp_path: Path) -> None:
     kernel = emitted(described())
     broken = replace(kernel, sources=(replace(kernel.sources[0], text="raise ValueError('not today')"),))
-    with Group() as group, pytest.raises(BuildError, match="triton refused the source: error: ValueError: not today"):
+    with Group() as group, pytest.raises(BuildError, match="triton rejected the source: error: ValueError: not today"):
         toolchain_for(CUDA, "triton").build(broken, CUDA, tmp_path, BuildLimits(), group)
 
 
 def test_another_release_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text("__version__ = '2.1.0'\n")
-    with pytest.raises(BadInput, match=r"it is Triton 2\.1\.0, and deepgen knows Triton 3\.6 and 3\.9"):
+    with pytest.raises(BadInput, match=r"it is Triton 2\.1\.0, but deepgen supports Triton 3\.6 and 3\.9"):
         toolchain_for(CUDA, "triton", {"triton": str(tmp_path)})
     kernel = emitted(described())
     older = replace(kernel, flags=replace(from_flags(kernel.flags), version="1.0").flags())
-    with Group() as group, pytest.raises(BadInput, match=r"is for Triton 1\.0, and Triton \S+ is installed here"):
+    with Group() as group, pytest.raises(BadInput, match=r"is for Triton 1\.0, but Triton \S+ is installed"):
         toolchain_for(CUDA, "triton").build(older, CUDA, tmp_path, BuildLimits(), group)
 
 

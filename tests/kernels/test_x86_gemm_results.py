@@ -127,8 +127,7 @@ def test_a_turned_product_is_the_same(layout: str) -> None:
 @pytest.mark.parametrize("target", MACHINES)
 def test_sums_along_k_are_right_on_all_sizes(target: X86) -> None:
     operator = gemm(8, 500, 1000, layout="nt", bias=True, activation="relu")
-    config = FAMILY.default(operator, target)
-    assert config["KIND"] == "dot"
+    config = next(config for config in FAMILY.ranked(operator, target) if config["KIND"] == "dot")
     runs = Runs(FAMILY.emit(operator, target, config), target)
     assert complaints(runs, operator) == []
     assert [runs.wrong(operator, probe) for probe in operator.probes()] == [""] * len(operator.probes())

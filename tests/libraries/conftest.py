@@ -42,7 +42,7 @@ def filled(tuned: list[Study], tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("filled") / "library"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tuned[0].folder.parents[1] / "config"))
-        library = dg.library(folder)
+        library = dg.library(folder, create=True)
         for study in tuned:
             assert library.add(study) == "added"
     for entry in library.list():  # the same choices on every machine: ours is ten times as fast as numpy
@@ -70,7 +70,7 @@ def expressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
         for operator in (*means, dg.operator("conv1d", N=1, L=4, CI=1, CO=1, k=2), doubled):
             study = dg.tune(operator, target="cpu", trials=1, keep_top=1, baselines=False, out=folder / "studies")
-            dg.library(folder / "library").add(study)
+            dg.library(folder / "library", create=True).add(study)
     return folder / "library"
 
 

@@ -165,7 +165,7 @@ for arrays, result in (((a, b), out), ((square, square), square), ((apart, squar
     assert [line.split()[0] for line in said[:4]] == ["B", "A", "B", "gemm_f32_nn"], said
     assert said[4:] == [
         "C is read-only",
-        "C overlaps an array that is read: pass a separate one",
+        "C overlaps an input array: pass a separate one",
         "deepgen_gemm_f32_nn: its tensors must be dense on processors",
         "a has no elements",
     ]
@@ -183,8 +183,9 @@ int main(void) {
     if (deepgen_mean_f32_workspace(2, 6, &bytes) || deepgen_mean_f32(2, 6, x, out, 0, 0) || out[1] != 8.5f) return 1;
     if (deepgen_mean_f32_served(1, 8) || deepgen_mean_f32(1, 8, x, out, 0, 0) || out[0] != 3.5f) return 2;
     if (deepgen_mean_f32_served(2, 5) != DEEPGEN_NOT_SERVED) return 3;
-    if (deepgen_conv1d_f32(1, 4, 1, 1, 2, 1, 0, 1, x, x + 4, out3, scratch, sizeof scratch) || out3[2] != 23) return 5;
-    if (deepgen_conv1d_f32_served(1, 4, 1, 1, 2, 1, 1, 1) != DEEPGEN_NOT_SERVED) return 6;  // with padding
+    if (deepgen_conv1d_f32(1, 4, 1, 1, 2, 1, 0, 1, 1, x, x + 4, out3, scratch, sizeof scratch)) return 5;
+    if (out3[2] != 23) return 5;
+    if (deepgen_conv1d_f32_served(1, 4, 1, 1, 2, 1, 1, 1, 1) != DEEPGEN_NOT_SERVED) return 6;  // with padding
     if (deepgen_doubled_workspace(&bytes) || deepgen_doubled(x, out, 0, 0) || out[1] != 2) return 4;
     return deepgen_doubled_served();
 }
@@ -231,7 +232,7 @@ except TypeError as error:
     ).splitlines()
     assert said == [*["mean_f32 was not tuned for arrays of these shapes. Tuned: mean f32 rows=1 cols=8, "
                       "mean f32 rows=2 cols=6."] * 2,
-                    "conv1d_f32: the arrays do not tell stride: pass it as stride="], said  # fmt: skip
+                    "conv1d_f32: stride cannot be derived from the arrays: pass it as stride="], said  # fmt: skip
 
 
 def _as_if_tuned_with_another_stride(functions: Path) -> None:
@@ -278,7 +279,7 @@ def test_kernels_for_gpus_are_loaded_by_the_driver(tmp_path: Path) -> None:
     assert build_driver(tmp_path) is not None
     run(["gcc", "-shared", "-fPIC", "-w", str(HERE / "fake_hip.c"), "-o", "libamdhip64.so", "-ldl"], tmp_path)
     made, built = kernel(tmp_path, "right")
-    library = dg.library(tmp_path / "library")
+    library = dg.library(tmp_path / "library", create=True)
     with library.store.changing():
         for kind in ("cuda", "hip"):
             entry, artifact = gpu_entry(kind, made, Path(built.binary), operator)
@@ -296,7 +297,19 @@ def test_kernels_for_gpus_are_loaded_by_the_driver(tmp_path: Path) -> None:
     assert "libamdhip64.so is missing: install the GPU's driver" in without[1]
 
 
-def test_tensor_maps_and_workspaces_on_a_gpu(tmp_path: Path) -> None:
+TILES = TensorMapSpec(box=(4, 4), sizes=("cols", "rows"), strides=("stride_x_0 * 4",))
+WINDOWS = TensorMapSpec(
+    box=(4, 8),
+    sizes=("cols", "rows", 1, 1),
+    strides=("stride_x_0 * 4", 4096, 4096),
+    lower=(-1, 0),
+    upper=(0, -2),
+    steps=(1, 2),
+)
+
+
+@pytest.mark.parametrize("spec", [TILES, WINDOWS], ids=["tiles", "windows"])
+def test_tensor_maps_and_workspaces_on_a_gpu(spec: TensorMapSpec, tmp_path: Path) -> None:
     needed("gcc")
     assert build_driver(tmp_path) is not None
     text = """
@@ -311,7 +324,6 @@ def test_tensor_maps_and_workspaces_on_a_gpu(tmp_path: Path) -> None:
         return 0;
     }"""
     cubin = image(tmp_path, "maps", text)
-    spec = TensorMapSpec(box=(4, 4), sizes=("cols", "rows"), strides=("stride_x_0 * 4",))
     space = WorkspaceArg("space", "rows * 8", zeroed=True)
     args = (DescriptorArg("x", spec), TensorArg("y"), space)
     plan = LaunchPlan(
@@ -320,7 +332,7 @@ def test_tensor_maps_and_workspaces_on_a_gpu(tmp_path: Path) -> None:
     made = Kernel("maps", "cuda", (), (), plan)
     operator = dg.softmax(8, 16)
     entry, artifact = gpu_entry("cuda", made, cubin, operator)  # type: ignore[arg-type]
-    library = dg.library(tmp_path / "library")
+    library = dg.library(tmp_path / "library", create=True)
     with library.store.changing():
         library.store.write(replace(entry, requires=plan.requires), made, artifact)
     library.reload()
@@ -400,7 +412,7 @@ def test_what_cannot_be_exported_is_told(library: Library, tmp_path: Path) -> No
     with pytest.raises(BadInput, match="the name is 'My Lib'"):
         export(library, tmp_path / "out", "My Lib")
     with pytest.raises(BadInput, match="has no entries"):
-        export(dg.library(tmp_path / "nothing"), tmp_path / "out")
+        export(dg.library(tmp_path / "nothing", create=True), tmp_path / "out")
     assert main(["library", "export", "--library", str(library.folder)]) == 2
 
 

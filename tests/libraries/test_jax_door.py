@@ -93,8 +93,10 @@ def test_what_does_not_fit_is_told_while_tracing(jax: Any, functions: Callable[.
         gemm(a, a.astype(np.float16))
     with pytest.raises(BadInput, match="the same K in both"):
         gemm(a, a[:3])
-    kernels.without = {"conv2d_f32_nhwc": "its arrays do not tell stride"}
-    with pytest.raises(AttributeError, match=r"no function 'conv2d_f32_nhwc' \(its arrays do not tell stride\); there"):
+    kernels.without = {"conv2d_f32_nhwc": "stride cannot be derived from its arrays"}
+    with pytest.raises(
+        AttributeError, match=r"no function 'conv2d_f32_nhwc' \(stride cannot be derived from its arrays\); there"
+    ):
         kernels.conv2d_f32_nhwc  # noqa: B018
     with pytest.raises(AttributeError, match="no function 'gemm_f64_nn'; there are: gemm_f32_nn, softmax_f32"):
         kernels.gemm_f64_nn  # noqa: B018

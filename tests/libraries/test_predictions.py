@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,9 +14,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from replayed_races import error, races, replayed, winners
+
 import deepgen as dg
 from deepgen import generators, targets
-from deepgen.baselines.vendor_products import reached
+from deepgen.baselines.products import reached
 from deepgen.libraries import Entry, Library, Timed, predict
 from deepgen.libraries.c.export import export
 from deepgen.libraries.choice import decide, model_of
@@ -28,7 +29,6 @@ from deepgen.tuning.speed import bound
 from deepgen.tuning.study.winner import sha256
 from deepgen.vocabulary import Artifact, Kernel
 from gemm_results import read
-from library_replay import known_entries, races, replayed, summary
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 H200 = targets.resolve("cuda:h200")
@@ -41,26 +41,21 @@ def gemm(*sizes: int) -> Gemm:
 @pytest.fixture(scope="module")
 def suite() -> list[Entry]:
     """Winners on an H200, as timed at the shapes that they were tuned for."""
-    record = json.loads((BENCHMARKS / "results" / "library_unseen_h200.json").read_text())
-    return known_entries(BENCHMARKS / "h200" / "gemm_bf16_nt.json", H200, record)
+    return winners(BENCHMARKS / "h200" / "gemm_bf16_nt.json", H200)
 
 
 def test_shapes_that_only_our_kernels_are_slow_at_go_to_the_vendor(suite: list[Entry]) -> None:
     """Rows that begin anywhere: kernels of ours took 1.3 and 1.7 times as long as cuBLASLt, and served."""
-    record = json.loads((BENCHMARKS / "results" / "library_unseen_h200.json").read_text())
     slow = ([1536, 896, 3984], [7136, 640, 3536])
-    rows = [
-        replayed(r, suite, []) for r in races(record, "bf16", "nt") if list(r.operator.sizes().values())[:3] in slow
-    ]
-    assert [row["ours"] for row in rows] == [False, False]
-    assert all(row["found"] > 1.25 and row["expected"] > 1.25 for row in rows), "and that is foreseen"
+    rows = [replayed(race, suite, []) for race in races() if list(race.operator.sizes().values())[:3] in slow]
+    assert [row.ours for row in rows] == [False, False]
+    assert all((row.measured or 0) > 1.25 and (row.expected or 0) > 1.25 for row in rows), "and that is foreseen"
 
 
 def test_no_recorded_shape_is_served_behind_the_vendor(suite: list[Entry]) -> None:
-    record = json.loads((BENCHMARKS / "results" / "library_unseen_h200.json").read_text())
-    found = races(record, "bf16", "nt")
-    told = summary([replayed(race, suite, [o for o in found if o is not race]) for race in found[::2]])
-    assert told["worst"] <= 1.03 and told["error"] < 0.13
+    recorded = races()
+    rows = [replayed(race, suite, [o for o in recorded if o is not race]) for race in recorded[::2]]
+    assert max(row.to_vendor for row in rows) <= 1.03 and error(rows) < 0.13
 
 
 def test_a_lead_that_nothing_confirms_must_be_large(suite: list[Entry]) -> None:
@@ -141,7 +136,7 @@ int main(void) {
 
 def gpu_library(folder: Path) -> Library:
     """Three kernels that were timed at each other's shapes, beside a vendor's library that is 10% to 60% slower."""
-    library = dg.library(folder / "library")
+    library = dg.library(folder / "library", create=True)
     shapes = [gemm(512, 512, 512), gemm(128, 4096, 4096), gemm(2048, 2048, 2048)]
     family = generators.find(shapes[0], H200)
     (folder / "fake.cubin").write_bytes(b"no module")

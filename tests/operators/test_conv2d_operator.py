@@ -114,6 +114,11 @@ def test_integers_must_be_exact() -> None:
         ({"weight_layout": "OIdhw4i"}, "not of a filter here"),
         ({"layout": "chwn"}, "nhwc, nchw"),
         ({"dtype": "tf32"}, "f32, f64"),
+        ({"groups": 2}, "a divisor of both"),
+        ({"kernel": 3}, "k is given twice"),
+        ({"k": None}, "k is given nowhere"),
+        ({"epilogue": "batch_norm"}, "unknown step 'batch_norm'"),
+        ({"epilogue": "scale", "dtype": "i8"}, "a scale of floats"),
     ],
 )
 def test_what_is_impossible_is_refused_in_words(changes: dict[str, Any], says: str) -> None:
@@ -128,6 +133,17 @@ def test_words_and_json_lead_back_to_the_operator(layout: str) -> None:
     assert Conv2d.make(op.parameters()) == op
     assert operators.from_json(op.to_json()) == op
     assert operators.record(op).tensors() == op.tensors()
+
+
+def test_what_only_another_operator_has_leads_to_it() -> None:
+    """Dilation, groups and epilogues are asked of conv2d, in Python and by words."""
+    op = conv2d(2, 9, 8, 8, 4, kernel=(1, 3), pad=(0, 1), groups=2, epilogue="scale,bias,relu", dtype="float16")
+    assert op.name == "dilated_conv2d" and op.describe().endswith(
+        "k=1x3 pad=0x1 dilation=1 groups=2 epilogue=scale,bias,relu"
+    )
+    plain = Conv2d.make({"N": 1, "H": 9, "W": 9, "CI": 4, "CO": 4, "kernel": 3})
+    assert Conv2d.make({**plain.parameters(), "dilation": 2}).name == "dilated_conv2d"
+    assert conv2d(1, 9, 9, 4, 4, 3, dilation=(1, 1), groups=1, epilogue="none") == plain
 
 
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
@@ -160,7 +176,7 @@ def test_other_shapes_keep_to_one_number_or_two() -> None:
     assert is_resized(uneven, conv2d(1, 9, 8, 3, 4, (1, 5)))
     arrays = {"x": TensorFacts((2, 9, 9, 3), "f32"), "weight": TensorFacts((1, 5, 3, 4), "f32")}
     assert uneven.bind(arrays) == conv2d(2, 9, 9, 3, 4, (1, 5))
-    with pytest.raises(BadInput, match="two where not"):
+    with pytest.raises(BadInput, match="or two"):
         uneven.bind({**arrays, "weight": TensorFacts((3, 3, 3, 4), "f32")})
     assert all(set(near.sizes()) == set(uneven.sizes()) for near in uneven.neighbours())
 

@@ -1,4 +1,4 @@
-"""Judged as finalists are, right GEMM kernels are right in every order, and one lost product is always found."""
+"""Judged as finalists are, right GEMM kernels are correct in every order, and one lost product is always found."""
 
 from __future__ import annotations
 

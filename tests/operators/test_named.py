@@ -51,16 +51,21 @@ def each(option: Any, dimensions: int) -> tuple[int, ...]:
     return option if isinstance(option, tuple) else (option,) * dimensions
 
 
-def scattered(x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, out_pad: Any) -> Any:
+def scattered(x: Any, weight: Any, stride: Any, pad: Any, dilation: Any, out_pad: Any, groups: int = 1) -> Any:
     """Each pixel adds its filter to the result."""
-    n, _, height, width = x.shape
-    (up, left), (down, right), (across, along), more = (each(one, 2) for one in (stride, pad, dilation, out_pad))
-    reach = [(taps - 1) * apart + 1 for taps, apart in zip(weight.shape[2:], (across, along), strict=True)]
-    steps = zip((height, width), (up, left), reach, more, strict=True)
-    whole = np.zeros((n, weight.shape[1], *((s - 1) * step + own + last for s, step, own, last in steps)))
-    for h, w, r, s in product(range(height), range(width), *map(range, weight.shape[2:])):
-        whole[:, :, h * up + r * across, w * left + s * along] += x[:, :, h, w] @ weight[:, :, r, s]
-    return whole[:, :, down : whole.shape[2] - down, right : whole.shape[3] - right]
+    space, taps, own = x.ndim - 2, weight.shape[2:], x.shape[1] // groups
+    stride, pad, dilation, more = (each(one, space) for one in (stride, pad, dilation, out_pad))
+    sizes = [(x.shape[2 + d] - 1) * stride[d] + (taps[d] - 1) * dilation[d] + 1 + more[d] for d in range(space)]
+    whole = np.zeros((x.shape[0], groups, weight.shape[1], *sizes))
+    for at in product(*map(range, x.shape[2:]), *map(range, taps)):
+        pixel, tap = at[:space], at[space:]
+        to = tuple(pixel[d] * stride[d] + tap[d] * dilation[d] for d in range(space))
+        for group in range(groups):
+            channels = slice(group * own, group * own + own)
+            added = x[(slice(None), channels, *pixel)] @ weight[(channels, slice(None), *tap)]
+            whole[(slice(None), group, slice(None), *to)] += added
+    whole = whole.reshape(x.shape[0], -1, *sizes)
+    return whole[(slice(None), slice(None), *(slice(around, n - around) for around, n in zip(pad, sizes, strict=True)))]
 
 
 def answer(operator: Any) -> tuple[dict[str, Any], Any]:
@@ -124,10 +129,11 @@ def test_drawn_convolutions_with_options_for_each_dimension(seed: int) -> None:
     words, inputs = operator.parameters(), operator.inputs(seed)
     layout = LAST if words["layout"].endswith("c") else FIRST
     x, weight, got = inputs["x"], inputs["weight"], operator.reference(inputs)["y"].values
-    transposed, space = operator.name == "conv_transpose2d", x.ndim - 2
+    transposed, space = operator.name.startswith("conv_transpose"), x.ndim - 2
+    groups = words.get("groups", words.get("C", 1))
     if (text := words.get("weight_layout", "none")) != "none":
-        own = words["CI"] // words.get("groups", 1)
-        weight = packed_layout(text).unpacked(weight, (words["CO"], own, *each(words["k"], space)))
+        channels = (words["CO"] // groups, words["CI"]) if transposed else (words["CO"], words["CI"] // groups)
+        weight = packed_layout(text).unpacked(weight, (*channels, *each(words["k"], space)))
         x = x if layout == FIRST else np.moveaxis(x, -1, 1)
         weight = weight.swapaxes(0, 1) if transposed else weight
     else:
@@ -135,8 +141,8 @@ def test_drawn_convolutions_with_options_for_each_dimension(seed: int) -> None:
             weight = weight[:, None] if layout == FIRST else weight[..., None, :]
         x, weight = channels_first(x, weight, layout, transposed=transposed)
     told = [words["stride"], words["pad"], words.get("dilation", 1)]
-    groups = words.get("groups", words.get("C", 1))
-    want = scattered(x, weight, *told, words["out_pad"]) if transposed else convolved(x, weight, *told, groups=groups)
+    more = (words["out_pad"],) if transposed else ()
+    want = (scattered if transposed else convolved)(x, weight, *told, *more, groups=groups)
     steps = words.get("epilogue", "none")
     if "bias" in steps:
         want = want + inputs["bias"].reshape(1, -1, *[1] * space)
@@ -196,6 +202,7 @@ def test_products_and_rows() -> None:
         ("conv_transpose2d", {"N": 1, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": 1, "out_pad": 1}, "out_pad below stride"),
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,sqrt"}, "unknown step 'sqrt'"),
         ("gemv", {"M": 3, "K": 4, "epilogue": "bias,bias"}, "bias is given twice"),
+        ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": 1, "kernel": 1}, "has no parameter 'kernel'"),
         ("gemv", {"M": 3, "K": 4, "dtype": "i8", "epilogue": "gelu"}, "with an element of i32"),
         ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": (1, 2)}, "k is (1, 2)"),
         ("conv3d", {"N": 1, "D": 5, "H": 5, "W": 5, "CI": 3, "CO": 4, "k": (1, 2)}, "one for each of d, h, w: 1x2x3"),
@@ -205,7 +212,7 @@ def test_products_and_rows() -> None:
         ("conv1d", {"N": 1, "L": 5, "CI": 3, "CO": 4, "k": 1, "weight_layout": [1]}, "weight_layout is [1]"),
         ("gemv", {"M": 3, "K": 4, "N": 5}, "has no parameter 'N'"),
         ("gemm", {"M": 3, "N": 4, "K": 5, "epilogue": "relu,bias"}, "or bias and one of them"),
-        ("expression", {}, "an expression has no words"),
+        ("expression", {}, "an expression has no command-line parameters"),
     ],
 )
 def test_words_that_do_not_fit_are_told(name: str, words: dict[str, Any], says: str) -> None:

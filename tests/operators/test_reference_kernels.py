@@ -272,8 +272,8 @@ def test_a_wrong_one_is_not_believed(tmp_path: Path) -> None:
     assert kernel is not None
     inputs = operator.inputs(3)
     for was, instead, words in (
-        ("fn_exp(f64 x) { return exp(x)", "fn_exp(f64 x) { return exp(x * 1.001)", "another value"),
-        ("(T)(x))", "(T)((x) * (sizeof(T) == 4 ? 2 : 1)))", "another scale"),
+        ("fn_exp(f64 x) { return exp(x)", "fn_exp(f64 x) { return exp(x * 1.001)", "a different value"),
+        ("(T)(x))", "(T)((x) * (sizeof(T) == 4 ? 2 : 1)))", "a different scale"),
     ):
         source, header = kernel.sources
         harmed = replace(kernel, sources=(source, Source(header.name, header.text.replace(was, instead))))

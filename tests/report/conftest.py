@@ -107,7 +107,7 @@ def cluster_run(home: Path, sim: Study, failed: Study) -> Path:
     folder.define(Definition(Cluster(str(home / "cluster.toml"), tuple(groups))))
     told = {
         "fine": GroupProgress(1, 1, "gemm on sim", "done", True),
-        "broken": GroupProgress(1, 1, "gemm on sim", "", True, "none of 8 kernels gave a correct result"),
+        "broken": GroupProgress(1, 1, "gemm on sim", "", True, "none of 8 kernels computed a correct result"),
     }
     folder.tell(RunProgress("failed", "", told))
     for name, study in (("fine", sim), ("broken", failed)):

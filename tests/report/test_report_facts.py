@@ -37,6 +37,13 @@ def test_facts_are_plain_json_and_agree_with_the_summary(sim: Study) -> None:
     summary: Any = sim.summary()
     assert facts["winner"]["trial"] == summary["winner"]["trial"]
     assert facts["winner"]["low"] <= facts["winner"]["seconds"] <= facts["winner"]["high"]
+    shown = {row["trial"]: row for row in trials.unpacked(facts["trials"])}[facts["winner"]["trial"]]
+    assert shown["timed"] == "finals", "one time for the winner in all charts"
+    assert shown["time"] == pytest.approx(facts["winner"]["seconds"] * facts["unit"]["scale"], rel=1e-4)
+    assert {"compiler", "numpy", "python"} <= facts["versions"].keys()
+    assert "search" in facts["time"]["phases"], "shorter ones are left out"
+    began = next(row for row in facts["finalists"] if row["default"])
+    assert facts["ratios"][0]["seconds"] == began["seconds"], "the default has a time, too"
     assert {one["verdict"]: one["count"] for one in facts["verdicts"]} == summary["trials"]
     assert len(trials.unpacked(facts["trials"])) == facts["ended"] == 60
     assert sum(facts["time"]["parts"].values()) == pytest.approx(facts["time"]["total"], abs=0.01)
@@ -73,11 +80,11 @@ def test_charts_in_notebooks(sim: Study, empty: Study) -> None:
     for chart in made:
         assert chart.to_dict()["$schema"].endswith(".json")  # valid, and complete
     assert len(plot.history().to_dict()["datasets"]["trials"]) == 60
-    with pytest.raises(BadInput, match="no knob 'BLOCK_Q'"):
+    with pytest.raises(BadInput, match="knob 'BLOCK_Q' does not vary"):
         plot.knob("BLOCK_Q")
     with pytest.raises(BadInput, match="over is 'days'"):
         plot.history(over="days")
-    with pytest.raises(DeepgenError, match="too little to draw"):
+    with pytest.raises(DeepgenError, match="too little data"):
         empty.plot.history()
 
 

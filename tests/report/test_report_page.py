@@ -42,6 +42,10 @@ class Opened:
         return set(found)
 
 
+CHARTS_OUTSIDE = """[...document.querySelectorAll("figure svg")].filter(
+    (one) => one.getBoundingClientRect().right > one.closest("figure").getBoundingClientRect().right + 1).length"""
+
+
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Any:
     """Open a page, draw all of its charts, and look at it at every width."""
@@ -64,6 +68,13 @@ def opened(browser: Any, tmp_path: Path) -> Any:
             assert not page.evaluate(ALL_DRAWN)  # only what is in view
             page.pdf()
             assert page.evaluate(ALL_DRAWN)
+            page.emulate_media(media="print")  # on paper that is narrower than the window was
+            page.set_viewport_size({"width": 500, "height": 900})
+            assert page.evaluate(CHARTS_OUTSIDE) == 0
+            page.reload()  # what is drawn for paper is not inverted there
+            assert page.locator("[data-drawn=yes]").first.get_attribute("data-tone") == "light"
+            page.emulate_media(media="screen")
+            page.reload()
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         page.wait_for_function(ALL_DRAWN)
         assert page.locator("[data-drawn=failed]").count() == 0
@@ -122,14 +133,14 @@ def test_a_recorded_study_of_an_h200(opened: Any, h200: Study, tmp_path: Path) -
     assert "recorded elsewhere" in seen.text("header") and "NVIDIA H200" in seen.text("header")
     assert "No finals were held" in seen.text("#result")
     assert "29" in seen.text("#conditions") and "1980 MHz" in seen.text("#conditions")
-    assert "does not say which kernel" in seen.text("#code")
+    assert "does not name the kernel" in seen.text("#code")
     assert "peak 989.4 TFLOP/s" in seen.text("#roofline")
 
 
 def test_a_cluster_run(opened: Any, cluster_run: Path, tmp_path: Path) -> None:
     seen = opened(report(cluster_run, folder=tmp_path))
     assert "a-run" in seen.text("h1") and seen.charts() == {"ratios"}
-    assert "none of 8 kernels gave a correct result" in seen.text("#groups")
+    assert "none of 8 kernels computed a correct result" in seen.text("#groups")
     assert len(seen.texts("#overview tbody tr")) == 2
     assert "No winner" in seen.text("main")
 
@@ -139,7 +150,7 @@ def test_a_failed_study_and_one_that_is_empty(opened: Any, failed: Study, empty:
     assert "No winner" in seen.text("#result") and "failed: no correct kernel" in seen.text("header")
     assert len(seen.texts("#verdicts-part pre")) >= 3
     seen = opened(report(empty.folder, folder=tmp_path))
-    assert "Nothing was tried yet" in seen.text("#result") and seen.charts() == set()
+    assert "No trials yet" in seen.text("#result") and seen.charts() == set()
 
 
 def test_hostile_texts_are_only_texts(opened: Any, hostile: Study, tmp_path: Path) -> None:

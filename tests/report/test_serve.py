@@ -23,7 +23,7 @@ from served import PATIENCE, Served, Writer, run, serving, started, watching
 
 import deepgen as dg
 from deepgen.frontends.cli.main import main
-from deepgen.report.serve import hub, looks, pages, places, server
+from deepgen.report.serve import app, hub, looks, places, server
 from deepgen.report.serve.gate import GateRules
 from deepgen.tuning.study.journal import FILE
 from deepgen.vocabulary import Verdict
@@ -358,7 +358,7 @@ def test_an_unreadable_study_is_a_sentence(served: Served, studies: Path) -> Non
 def test_a_bug_is_a_sentence_here_and_there(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pages, "facts_of", lambda study: 1 / 0)
+    monkeypatch.setattr(app, "facts_of", lambda study: 1 / 0)
     answer = served.ask("/study/one")
     assert answer.status == 500 and "unexpected error" in answer.text and "Traceback" not in answer.text
     err = capfd.readouterr().err
@@ -415,6 +415,6 @@ def test_an_address_that_others_reach_is_warned_of(
     monkeypatch.setattr("os.nice", lambda more: 0)
     assert main(["serve", str(studies), "--port", "0", "--host", "0.0.0.0"]) == 0
     out, err = capfd.readouterr()
-    assert "can be reached from other machines" in err and "?token=" in out
+    assert "is reachable from other machines" in err and "?token=" in out
     assert main(["serve", str(studies), "--port", "0"]) == 0
     assert capfd.readouterr().err == ""

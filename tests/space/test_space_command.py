@@ -56,7 +56,7 @@ def test_the_space_of_an_operator_is_saved_and_used_again(tmp_path: Path, capsys
     first = json.loads(capsys.readouterr().out)
     written = file.stat().st_mtime_ns
     assert main(command) == 0
-    assert "used again" in json.loads(capsys.readouterr().out)["file"]
+    assert "reused" in json.loads(capsys.readouterr().out)["file"]
     assert file.stat().st_mtime_ns == written
     assert Space.from_json(json.loads(file.read_text(encoding="utf-8"))).count() == first["count"]
     assert main(["space", "show", str(file), "--json"]) == 0

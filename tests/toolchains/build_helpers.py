@@ -31,7 +31,7 @@ def alive(pid: int) -> bool:
     return state(pid) != "Z"
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
     """Wait for a condition, but not for ever."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -100,7 +100,7 @@ def test_a_source_that_was_refused_is_not_compiled_again(fake: Fake, target: Cpu
         with pytest.raises(BuildError) as caught:
             built(c_kernel(), refusing, target, cache)
         assert caught.value.verdict is Verdict.BUILD_FAILED
-        assert caught.value.detail == "gcc refused the source: add.c:1:1: error: no"
+        assert caught.value.detail == "gcc rejected the source: add.c:1:1: error: no"
     assert runs(tmp_path) == 1
 
 

@@ -53,12 +53,12 @@ def test_a_device_with_other_faults_does_not_share_its_failures(cache: Cache) ->
 
 
 def test_a_simulated_build_takes_its_time_pauses_and_is_killed(cache: Cache) -> None:
-    target = sim_target("build_seconds=1.0")
+    target = sim_target("build_seconds=2.0")
     with BuildPool(lambda _: toolchain_for(target, "sim"), target, cache, jobs=1) as pool:
         future = pool.submit(sim_kernel(1))
         assert until(lambda: pool.running == 1)
         with pool.quiet():
-            time.sleep(1.2)
+            time.sleep(2.1)
             assert not future.done()
         future.result()
         last = pool.submit(sim_kernel(2))

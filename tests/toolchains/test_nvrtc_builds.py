@@ -14,7 +14,7 @@ from deepgen.operators import gemm
 from deepgen.targets import Cuda
 from deepgen.toolchains import BuildError, BuildLimits, BuildPool, Cache, Group, build_once, toolchain_for
 from deepgen.toolchains.compilers.nvrtc import Nvrtc
-from deepgen.toolchains.find_gpu import examine
+from deepgen.toolchains.find import examine
 from deepgen.vocabulary import BadInput, Kernel, LaunchPlan, Source, Step, Verdict
 
 _SOURCE = """
@@ -109,13 +109,13 @@ def test_machine_code_is_shown(tmp_path: Path) -> None:
 def test_what_no_library_can_compile_is_told_with_the_package_that_can(tmp_path: Path) -> None:
     toolchain, _ = found("cuda:sm_80")
     only = Nvrtc("13.0", toolchain.path, (75, 80, 90))
-    with pytest.raises(BadInput, match=r"NVRTC 13\.0 builds no kernels for cuda:sm_70"):
+    with pytest.raises(BadInput, match=r"NVRTC 13\.0 cannot build kernels for cuda:sm_70"):
         only.assembly(kernel(), targets.resolve("cuda:sm_70"), tmp_path)
     with pytest.raises(BadInput, match="not a library"):
         toolchain_for(targets.resolve("cuda:sm_80"), "cuda", {"nvrtc": str(tmp_path / "none.so")})
     wrong = tmp_path / "libnvrtc.so.13"
     wrong.write_text("no library")
-    with pytest.raises(BadInput, match="not an NVRTC that can be used"):
+    with pytest.raises(BadInput, match="not an NVRTC that works"):
         toolchain_for(targets.resolve("cuda:sm_80"), "cuda", {"nvrtc": str(wrong)})
     version, path = examine("nvrtc", "")
     assert version and path

@@ -123,7 +123,7 @@ def test_what_there_is_no_time_for_is_named_and_not_served() -> None:
     assert facts(winner)[:2] == (0, False) and winner is not None
     assert {"many calls", "calls from several threads"} <= set(winner.left_out)
     (condition, words), *_ = cast(Serves, winner.serves).requirements(OPERATOR.signature())
-    assert "M == 64" in condition and "`deepgen retest` tries them" in words
+    assert "M == 64" in condition and "`deepgen retest` tests them" in words
 
 
 def test_values_of_scalars_that_were_not_tried_are_refused() -> None:

@@ -74,12 +74,36 @@ def test_others_wait_for_the_first(
     with gate(monkeypatch, builds, fails=fails) as opened, engine.open(Task(OPERATOR, REQUEST.target)) as session:
         for number, kernel in enumerate(many):
             session.submit(number, kernel, first=number == 0)
+        until = time.monotonic() + 60.0
+        while len(builds) < 1 + beside and time.monotonic() < until:
+            time.sleep(0.01)
         assert session.results(timeout=0.3) == [], "what was built early waits for the device"
         assert many[0].id in builds and len(builds) == 1 + beside
         opened.set()
         outcomes = ended(session, 6)
     assert outcomes[0].trial_id == 0 and sorted(one.trial_id for one in outcomes) == [*range(6)]
     assert outcomes[0].measurement.ok is not fails and all(one.measurement.ok for one in outcomes[1:])
+
+
+def test_nothing_is_built_beside_the_first_trial_and_later_ones_are_alone_while_they_are_timed(tmp_path: Path) -> None:
+    small = dg.gemm(8, 8, 8)
+    with LocalEngine(jobs=1, cache=tmp_path).open(Task(small, targets.resolve("cpu"))) as session:
+        paused: list[bool] = []
+
+        class Watching:
+            def measure(self, *_: Any, **__: Any) -> Measurement:
+                paused.append(session._pool.paused)
+                with session._options.apart()():  # as the supervisor does where the worker times
+                    paused.append(session._pool.paused)
+                return Measurement(Verdict.CORRECT, "", (1.0,))
+
+            def close(self) -> None: ...
+
+        session._runner.close()
+        session._runner = Watching()
+        for trial in range(2):
+            session._outcome(trial, kernels(1)[0], None)
+    assert paused == [True, True, False, True]
 
 
 def slow_builds(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -102,8 +126,8 @@ def tune(out: Path, **words: Any) -> dg.Study:
 
 def test_a_default_that_is_built_slowly_is_not_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It was: with 15 s for a product on a GPU, the default was built too late, and the result was half as fast."""
-    slow_builds(monkeypatch, 1.5)
-    study = tune(tmp_path, time_budget=2.0, trials=1000)
+    slow_builds(monkeypatch, 4.5)
+    study = tune(tmp_path, time_budget=6.0, trials=1000)
     first = next(trial for trial in study.trials() if trial.rank == PLAN.first)
     finals = study.finals()
     assert first.ok and finals is not None and [row.trial for row in finals.finalists if row.default] == [first.id]
@@ -120,6 +144,6 @@ def test_where_the_default_is_wrong_others_win(monkeypatch: pytest.MonkeyPatch, 
         return replace(measured, verdict=Verdict.WRONG, samples=()) if is_default(kernel) else measured
 
     monkeypatch.setattr(SimRunner, "measure", wrong)
-    study = tune(tmp_path, time_budget=20.0, trials=12)
+    study = tune(tmp_path, time_budget=600.0, trials=12)
     finals = study.finals()
     assert finals is not None and finals.winner is not None and not any(row.default for row in finals.finalists)

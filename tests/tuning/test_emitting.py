@@ -43,7 +43,7 @@ def kernel(config: Mapping[str, Any]) -> Kernel:
 def ended(emitter: Emitter) -> bool:
     thread = emitter._thread
     if thread is not None:
-        thread.join(timeout=30.0)
+        thread.join(timeout=300.0)
     return thread is None or not thread.is_alive()
 
 

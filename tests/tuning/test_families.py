@@ -169,3 +169,16 @@ def test_one_study_one_resume_one_result(tmp_path: Path) -> None:
     assert FAMILY not in entry.config
     assert kernel.id == generators.by_name(entry.family).emit(SOFTMAX, again.target, entry.config).id
     assert dg.Study.open(again.folder).generator.name == "c_softmax+rules"
+
+
+@pytest.mark.parametrize("target", ["x86:avx512", "cuda:sm_90a"])
+def test_families_of_other_devices_are_not_imported_and_would_all_refuse(target: str) -> None:
+    """A first kernel is built tenths of a second earlier."""
+    device = resolve(target)
+    asked = {family.name for family in generators.families(device)}
+    others = [family for family in generators.families() if family.name not in asked]
+    assert others and "rules" in asked
+    attention = dg.operator("attention", B=1, H=2, S=8, D=16)
+    operators = dg.gemm(64, 64, 64), dg.conv2d(1, 8, 8, 8, 8, 3), dg.softmax(8, 8), attention
+    for family in others:
+        assert all(family.refuses(operator, device) for operator in operators), family.name

@@ -10,7 +10,7 @@ import pytest
 import deepgen as dg
 from deepgen import settings, targets
 from deepgen.run.measure import Policy, Task
-from deepgen.toolchains import BuildPool, ahead
+from deepgen.toolchains import BuildPool, pool
 from deepgen.tuning import Request
 from deepgen.tuning.engines import local_engine
 from deepgen.tuning.request import begin_first_build, on_threads, plan
@@ -21,7 +21,7 @@ CPU = targets.resolve("cpu")
 
 @pytest.fixture(autouse=True)
 def nothing_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_begun", [])
+    monkeypatch.setattr(pool, "_begun", [])
 
 
 def request_in(folder: Path) -> tuple[Request, settings.Settings]:
@@ -37,7 +37,7 @@ def test_a_session_takes_over_what_was_begun(
     request, current = request_in(tmp_path)
     request = request if threads is None else on_threads(request, threads)
     begin_first_build(request, current)
-    begun = ahead._begun[0]
+    begun = pool._begun[0]
     planned = plan(request)
     kernel = planned.emit(request, planned.starts[0])
     assert begun.kernel == kernel, "the study begins with it"
@@ -45,7 +45,7 @@ def test_a_session_takes_over_what_was_begun(
     with local_engine(current).open(Task(request.operator, CPU, policy=request.policy)) as session:
         session.submit(0, kernel, first=True)
         [outcome] = session.results(timeout=120.0)
-    assert outcome.measurement.ok and not ahead._begun
+    assert outcome.measurement.ok and not pool._begun
 
 
 def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
     planned = plan(request)
     good = planned.emit(request, planned.starts[0])
     bad = replace(good, sources=(replace(good.sources[0], text="#error no\n"), *good.sources[1:]))
-    ahead.begin(bad, CPU, current.cache, {}, current.build_limits())
+    pool.begin(bad, CPU, current.cache, {}, current.build_limits())
     with local_engine(current).open(Task(request.operator, CPU, policy=request.policy)) as session:
         session.submit(0, bad, first=True)
         [outcome] = session.results(timeout=120.0)
@@ -63,13 +63,13 @@ def test_a_build_that_fails_is_the_trials_own_failure(tmp_path: Path) -> None:
 def test_only_what_fits_is_taken(tmp_path: Path) -> None:
     request, current = request_in(tmp_path)
     begin_first_build(request, current)
-    begun = ahead._begun[0]
+    begun = pool._begun[0]
     folder = begun.cache
-    assert ahead.take(begun.kernel, CPU, tmp_path / "another") is None
-    assert ahead.take(replace(begun.kernel, flags=("-O1",)), CPU, folder) is None
-    assert ahead.take(begun.kernel, CPU, folder) is begun
-    assert ahead.take(begun.kernel, CPU, folder) is None, "it is taken once"
-    for one in (begun, *ahead._begun):
+    assert pool.take(begun.kernel, CPU, tmp_path / "another") is None
+    assert pool.take(replace(begun.kernel, flags=("-O1",)), CPU, folder) is None
+    assert pool.take(begun.kernel, CPU, folder) is begun
+    assert pool.take(begun.kernel, CPU, folder) is None, "it is taken once"
+    for one in (begun, *pool._begun):
         one.group.close()
 
 
@@ -78,4 +78,4 @@ def test_where_it_cannot_be_kept_nothing_is_begun(tmp_path: Path, monkeypatch: p
     request, current = request_in(tmp_path)
     begin_first_build(request, current)
     begin_first_build(replace(request, target=targets.resolve("sim")), current)
-    assert not ahead._begun
+    assert not pool._begun

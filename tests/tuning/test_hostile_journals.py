@@ -152,7 +152,7 @@ def test_what_no_deepgen_wrote_of_times_is_told(study: Path, tmp_path: Path, val
             main([words[0], str(forged), *words[1:]])
     assert "bug in deepgen" not in said.getvalue()
     if value:
-        with pytest.raises(DeepgenError, match="holds what no deepgen wrote"):
+        with pytest.raises(DeepgenError, match="contains data that deepgen did not write"):
             Study.open(forged).summary()
 
 
@@ -185,7 +185,7 @@ def test_a_kernel_that_no_finals_judged_is_loaded_with_a_warning(study: Path, tm
         db.commit()
     best = Study.open(early).best()
     assert not best.judged
-    with pytest.warns(UserWarning, match="no finals were held"), suppress(DeepgenError):  # no code runs on `sim`
+    with pytest.warns(UserWarning, match="no finals were run"), suppress(DeepgenError):  # no code runs on `sim`
         best.load()
 
 

@@ -54,7 +54,7 @@ def test_a_strategy_of_ones_own_is_found_again(tmp_path: Path) -> None:
     ("strategy", "says"),
     [
         (len, "is not a strategy"),
-        (type("model", (), {"OPTIONS": {}}), "deepgen has one of this name"),
+        (type("model", (), {"OPTIONS": {}}), "deepgen already has one called that"),
         ("nope", "nope"),
     ],
 )
@@ -108,7 +108,7 @@ def test_other_kernels_make_a_new_study_that_learns_from_the_old_one(tmp_path: P
     after = tuned(tmp_path)
     assert after != folder and after.name.startswith(folder.name)
     notes = " ".join(text for _, text in Study.open(after).notes())
-    assert f"emits other kernels than those that {folder.name} measured" in notes
+    assert f"no longer emits the kernels that {folder.name} measured" in notes
     assert f"the search starts from the results of earlier studies: {folder.name}" in notes
     assert tuned(tmp_path) == after  # and the next run goes on with it
     assert len(Study.open(folder).trials()) == 24, "the old one is as it was"
@@ -124,7 +124,7 @@ def test_objects_that_no_file_holds_are_asked_for(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     study = Study.open(tmp_path / done.stdout.strip())
     assert study.about.describe() == "twice f32 n=9"
-    with pytest.raises(BadInput, match=r"whose code is not here.*operator="):
+    with pytest.raises(BadInput, match=r"whose code is not available.*operator="):
         _ = study.operator
     with pytest.raises(BadInput, match="generator="):
         _ = study.generator
@@ -160,7 +160,7 @@ def test_another_reference_begins_a_new_study_and_says_so(tmp_path: Path) -> Non
     after = tuned(tmp_path)
     assert after != folder and after.name.startswith(folder.name)
     notes = " ".join(text for _, text in Study.open(after).notes())
-    assert f"reference of twice f32 n=1000 changed since {folder.name} was judged" in notes
+    assert f"reference of twice f32 n=1000 changed since {folder.name} was verified" in notes
     assert "earlier studies" not in notes, "what another reference called wrong may be right"
     own_code.write_text(tmp_path, "# a comment\n" + mended)
     assert tuned(tmp_path, trials=26) == after, "a comment is no other reference"

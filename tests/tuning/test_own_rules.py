@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloaded import deepgen
 
 import deepgen as dg
 from deepgen.compiler.family import Rules
@@ -42,10 +42,6 @@ def tuned(out: Path, rules: list[Any]) -> dg.Study:
     return dg.tune(twice(), target="cpu", rules=rules, trials=1, baselines=False, out=out, family="rules")
 
 
-def deepgen(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "deepgen", *words], capture_output=True, text=True, check=False)
-
-
 @pytest.fixture
 def serial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "serial_rule.py").write_text(CODE)
@@ -68,7 +64,7 @@ def test_a_study_is_of_its_rules(tmp_path: Path, serial: Any) -> None:
         dg.Study.open(others[0], generator=Rules([serial()]))
     assert tune_command(study, {}) is None  # the command line has no words for it
     made = dg.Study.open(others[1])
-    with pytest.raises(BadInput, match=r"schedule rules that cannot be made again from here .*Study.open"):
+    with pytest.raises(BadInput, match=r"schedule rules that cannot be recreated from here .*Study.open"):
         _ = made.generator  # it was made with arguments
     assert dg.Study.open(others[1], generator=Rules([serial(2)])).kernel(made.best().trial)
 

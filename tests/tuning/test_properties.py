@@ -1,4 +1,4 @@
-"""What a winner does with NaN, infinities and denormal numbers is shown, kept, and required where that is asked for."""
+"""What a winner does with NaN, infinities and denormals is shown, kept, and required where that is asked for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_winner_that_loses_nan_is_said_to(loser: dg.Study) -> None:
     summary = loser.summary()
     assert summary["winner"]["properties"]["nan"] == "lost"  # type: ignore[index, call-overload]
     doubts = all_doubts(finals, (), summary["winner"], cold=True)  # type: ignore[arg-type]
-    assert "the winner does not keep NaN as its reference does" in doubts
+    assert "the winner does not handle NaN as its reference does" in doubts
 
 
 def test_a_library_keeps_what_is_known(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -21,7 +20,6 @@ from deepgen.kernels.own import OwnKernel
 from deepgen.operators import record
 from deepgen.run.measure import handed
 from deepgen.targets import host, resolve
-from deepgen.targets.host import usable_cores
 from deepgen.toolchains import Cache
 from deepgen.tuning.bounded import no_time
 from deepgen.tuning.progress import Clock
@@ -29,7 +27,7 @@ from deepgen.vocabulary import DeepgenError
 from needs import toolchain
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-BUDGET = 4.0 * min(2.5, max(1.0, os.getloadavg()[0] / usable_cores()))  # seconds; others may use the machine too
+BUDGET = 12.0  # seconds; others may use the machine too
 TEXT = "{entry} twice(float *y, const float *x, int n) {{\n    for (int i = 0; i < n; i++) y[i] = FACTOR * x[i];\n}}\n"
 
 
@@ -107,7 +105,7 @@ def test_on_a_gpu_the_first_kernel_waits_for_its_own_inputs_alone(
 
 def test_a_budget_ends_with_what_could_be_verified(tmp_path: Path, cache: Path) -> None:
     """References of the finals' inputs take longer than there is."""
-    reference = Slow(lambda: time.sleep(60))
+    reference = Slow(lambda: time.sleep(600))
     study = tuned(twice(reference), "cpu", tmp_path, cache, time_budget=BUDGET)
     finals = study.finals()
     assert finals is not None and finals.winner is not None and finals.finalists[0].default
@@ -117,14 +115,14 @@ def test_a_budget_ends_with_what_could_be_verified(tmp_path: Path, cache: Path) 
 
 
 def test_where_not_even_the_first_fits_it_is_said_what_would_do(tmp_path: Path, cache: Path) -> None:
-    kernel = twice(lambda x: time.sleep(60))
-    with pytest.raises(DeepgenError, match=r"the reference took more than \d.* s .*; give it at least \d+ seconds"):
+    kernel = twice(lambda x: time.sleep(600))
+    with pytest.raises(DeepgenError, match=r"the reference took more than \d.* s .*; set it to at least \d+ seconds"):
         tuned(kernel, "cpu", tmp_path, cache, time_budget=2.0)
 
 
 def test_what_would_do_is_more_than_there_was() -> None:
     clock = Clock(10.0, started=time.monotonic() - 10.0)
-    assert "more seconds" in no_time(clock) and "reference" not in no_time(clock, 0.1)
+    assert "increase the budget" in no_time(clock) and "reference" not in no_time(clock, 0.1)
     for seconds, ended in ((9.0, True), (9.0, False)):
         words = no_time(clock, seconds, ended)
         assert "9.0 s" in words and int(words.split()[-2]) > 20 and ("at least" in words) is not ended

@@ -196,7 +196,7 @@ def test_faults_are_counted_by_name_and_do_not_stop_the_study(tmp_path: Path) ->
 
 
 def test_a_study_of_failures_only_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DeepgenError, match="none of 10 kernels gave a correct result"):
+    with pytest.raises(DeepgenError, match="none of 10 kernels computed a correct result"):
         tune(tmp_path, target="sim:faults=1.0", trials=10)
 
 
@@ -210,7 +210,7 @@ def test_a_small_space_ends_when_it_is_exhausted(tmp_path: Path) -> None:
 
 
 def test_a_time_budget_ends_the_search_and_holds_finals(tmp_path: Path) -> None:
-    study = tune(tmp_path, target="sim:measure_seconds=0.02", trials=100_000, time_budget=1.0)
+    study = tune(tmp_path, target="sim:measure_seconds=0.05", trials=100_000, time_budget=4.0)
     assert 1 <= len(study.trials()) < 5000
     assert study.finals() is not None
 
@@ -221,7 +221,7 @@ def test_a_time_budget_ends_the_search_and_holds_finals(tmp_path: Path) -> None:
         ({"trials": 0}, "trials is 0"),
         ({"trials": "40"}, "trials is '40'"),
         ({"seed": -1}, "seed is -1"),
-        ({"time_budget": float("inf")}, "time budget is inf"),
+        ({"time_budget": float("inf")}, "inf is not a positive time"),
         ({"target": 3}, "target is 3"),
         ({"knobs": {"BLOCK_M": 64}}, r"BLOCK_M is 64 .*\[64\]"),
         ({"strategy": "psychic"}, "psychic"),

@@ -161,9 +161,9 @@ def test_kinds_keys_enums_paths_and_classes_that_contain_themselves() -> None:
         ({"shapes": [{"kind": ["circle"]}]}, "f.json: shapes[0]", "one of circle, square"),
         ({"shapes": [], "colour": "blue"}, "f.json: colour", "is 'blue'"),
         ({"shapes": [], "pair": [1]}, "f.json: pair", "a list of 2"),
-        ({"shapes": [], "pair": [True, "a"]}, "f.json: pair[0]", "is True (a whole number)"),
+        ({"shapes": [], "pair": [True, "a"]}, "f.json: pair[0]", "is True (an integer)"),
         ({"shapes": [], "inner": {"shapes": 1}}, "f.json: inner.shapes", "is 1 (a list)"),
-        ({"shapes": [], "n": "many"}, "f.json: n", "is not right"),
+        ({"shapes": [], "n": "many"}, "f.json: n", "is not valid"),
         ({"shapes": [], "n": "-1"}, "f.json", "a drawing has a negative count"),
     ],
 )

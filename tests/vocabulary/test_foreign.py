@@ -31,8 +31,8 @@ def test_every_json_value_comes_through(value: object, escaped: bool) -> None:
 HARMFUL = {
     "infinity": ('{"a": Infinity}', "Infinity is not a JSON number"),
     "not a number": ("[NaN]", "NaN is not a JSON number"),
-    "beyond floats": ("[1e999]", "beyond all floats"),
-    "a key twice": ('{"a": 1, "a": 2}', "'a' stands there twice"),
+    "beyond floats": ("[1e999]", "too large for a float"),
+    "a key twice": ('{"a": 1, "a": 2}', "'a' appears twice"),
     "deep lists": ("[" * 200 + "]" * 200, "nested too deeply"),
     "lists deeper than any stack": ("[" * 1_000_000, "nested too deeply"),
     "deep objects": ('{"a":' * 70 + "1" + "}" * 70, "nested too deeply"),
@@ -61,9 +61,9 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps("x" * 5000))
     assert foreign.read_json(path) == "x" * 5000
-    with pytest.raises(BadInput, match=r"larger than any.*at most 4 KiB"):
+    with pytest.raises(BadInput, match=r"too large.*at most 4 KiB"):
         foreign.read_json(path, most=4096)
-    with pytest.raises(BadInput, match="larger"):
+    with pytest.raises(BadInput, match="too large"):
         foreign.read_bytes(Path("/dev/zero"), most=1 << 20)
     for name in ("none.json", "a\0b"):
         with pytest.raises(BadInput, match="cannot be read"):
@@ -73,10 +73,10 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
 def test_packed_text_is_unpacked_up_to_its_limit() -> None:
     assert foreign.unpacked(gzip.compress(b"[1]"), "here") == b"[1]"
     bomb = gzip.compress(bytes(64 << 20))
-    with pytest.raises(BadInput, match="larger than any"):
+    with pytest.raises(BadInput, match="too large"):
         foreign.unpacked(bomb, "here")
     for damaged in (bomb[:-9], b"\x1f\x8b\x08 no gzip at all"):
-        with pytest.raises(BadInput, match=r"damaged|larger"):
+        with pytest.raises(BadInput, match=r"damaged|too large"):
             foreign.unpacked(damaged, "here")
 
 

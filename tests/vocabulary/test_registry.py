@@ -24,7 +24,7 @@ def test_own_names_come_first_and_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert things.names() == ("ordered", "counter")
     assert things.get("ordered").__name__ == "OrderedDict"
     assert things.get("counter").__name__ == "Counter"
-    assert [b.why for b in things.broken()] == ["'ordered' is one of deepgen's own names, which win"]
+    assert [b.why for b in things.broken()] == ["'ordered' is also a built-in name, which takes precedence"]
 
 
 def test_listing_names_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class Pair:
     name: str = "right_and_faulty"
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it serves gemm on processors only"
+        return None if isinstance(target, Cpu) and operator.name == "gemm" else "it supports gemm on CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -60,7 +60,7 @@ class Plain:
         self._texts = (f"for (int pass = 0; pass < 4; pass++) {{ {right} }}", faulty)
 
     def refuses(self, operator: Operator, target: Target) -> str | None:
-        return None if isinstance(target, Cpu) else "it serves processors only"
+        return None if isinstance(target, Cpu) else "it supports CPUs only"
 
     def space(self, operator: Operator, target: Target) -> Space:
         space = Space(self.name)

@@ -52,4 +52,4 @@ def test_the_fastest_family_is_told_first(capsys: pytest.CaptureFixture[str]) ->
 def test_what_packs_ahead_is_not_ranked_with_what_packs_in_time(capsys: pytest.CaptureFixture[str]) -> None:
     print_ranking([_study("packs", 2e-3), _study("ahead", 1e-3, ahead=True), _study("slow", 3e-3)])
     told = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in told[1:]] == ["packs", "slow", "Not comparable with these", "ahead"]
+    assert [line.split(":")[0] for line in told[1:]] == ["packs", "slow", "Not comparable with the above", "ahead"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deepgen import generators, settings, targets
-from deepgen.frontends.cli import toolchain
+from deepgen.frontends.cli import build
 from deepgen.operators import gemm
 from deepgen.vocabulary import BadInput, DeepgenError
 
@@ -34,9 +34,9 @@ def test_without_a_disassembler_only_the_assembly_is_lacking(
     def refuse(*_: object) -> str:
         raise DeepgenError('nvdisasm cannot disassemble it: architecture "SM70" is deprecated')
 
-    monkeypatch.setattr(toolchain, "assembly_of", refuse)
+    monkeypatch.setattr(build, "assembly_of", refuse)
     said = deepgen(*SIM)
-    assert said.code == 0 and "lacks    the assembly: nvdisasm cannot" in said.out
+    assert said.code == 0 and "lacks    assembly: nvdisasm cannot" in said.out
     about = json.loads((project / "out" / "build.json").read_text())
     assert about["verdict"] == "built" and about["files"]["assembly"] is None and "SM70" in about["no_assembly"]
     assert (project / "out" / about["files"]["binary"]).exists()
@@ -101,6 +101,6 @@ def test_permutations_are_spelled_with_dashes() -> None:
     space = Space("orders")
     space.permutation("ORDER", ["m", "n", "k"])
     space.knob("FAST", [True, False])
-    assert toolchain.parse(space, "ORDER=n-k-m,FAST=False") == {"ORDER": ("n", "k", "m"), "FAST": False}
+    assert build.parse(space, "ORDER=n-k-m,FAST=False") == {"ORDER": ("n", "k", "m"), "FAST": False}
     with pytest.raises(BadInput, match="given twice"):
-        toolchain.parse(space, "FAST=True,FAST=True")
+        build.parse(space, "FAST=True,FAST=True")

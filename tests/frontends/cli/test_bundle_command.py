@@ -84,7 +84,7 @@ def test_errors_are_sentences(deepgen: Callable, project: Path) -> None:
         (("bundle", "pack", "nothing-here"), "no study 'nothing-here'"),
         (("bundle", "run", "text.tar.gz"), "is not a bundle"),
         (("bundle", "run", "none.tar.gz"), "cannot be read"),
-        (("tune", *SMALL, "--space-strategy", "1"), "applies to tuning configs of the older tool"),
+        (("tune", *SMALL, "--space-strategy", "1"), "applies to legacy tuning configs"),
     ):
         said = deepgen(*argv)
         assert said.code == 2 and says in said.err and "Traceback" not in said.err
@@ -98,7 +98,7 @@ def test_where_the_gpu_is_elsewhere_tune_offers_the_very_command(
     said = deepgen("tune", *given)
     assert said.code == 1
     assert "this host can build kernels for cuda:sm_80 but not measure them" in said.err
-    offered = said.err.strip().partition("Pack them for a host that has one: ")[2]
+    offered = said.err.strip().partition("Pack the kernels for a host that has one: ")[2]
     packed = deepgen(*shlex.split(offered)[1:])
     assert packed.code == 0 and "3 kernels" in packed.out
     [folder] = (project / "deepgen-studies").iterdir()

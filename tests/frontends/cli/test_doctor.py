@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepgen import settings
-from deepgen.frontends.cli import checkup, clocks
+from deepgen.frontends.cli import clocks, doctor
 
 
 def _files(root: Path, files: dict[str, str]) -> None:
@@ -38,12 +38,12 @@ def test_json_is_one_object_with_every_part(deepgen: Callable) -> None:
 def test_what_was_never_executed_says_so(deepgen: Callable) -> None:
     found = deepgen("doctor", "--json").json()
     told = {row["target"]: row["evidence"] for row in found["targets"]}
-    never = " ".join(target for target, evidence in told.items() if evidence == checkup.NEVER_EXECUTED)
+    never = " ".join(target for target, evidence in told.items() if evidence == doctor.NEVER_EXECUTED)
     for arch in ("gfx906", "gfx942", "Hygon", "sm_70", "sm_80"):
         assert arch in never
     assert "sm_90a" not in never
     assert {"nvrtc", "hip"} <= {tool["name"] for tool in found["toolchains"]}
-    assert checkup.NEVER_EXECUTED in " ".join(deepgen("doctor").out.split())
+    assert doctor.NEVER_EXECUTED in " ".join(deepgen("doctor").out.split())
 
 
 def test_text_tells_the_gpu_commands_and_where_settings_came_from(deepgen: Callable, project: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_missing_compiler_says_what_it_blocks_and_how_to_get_it(
     assert "install" in missing["gcc"]["remedy"].lower()
     monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
     missing = {item["what"]: item for item in deepgen("doctor", "--json").json()["missing"]}
-    assert "calls of loaded kernels" in missing["Python.h"]["blocks"]
+    assert "calling loaded kernels" in missing["Python.h"]["blocks"]
 
 
 def test_a_toolchain_path_that_is_wrong_is_shown_as_such(deepgen: Callable, project: Path) -> None:
@@ -77,11 +77,12 @@ def test_a_toolchain_path_that_is_wrong_is_shown_as_such(deepgen: Callable, proj
 
 
 def test_a_package_that_is_not_installed_is_missing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ghost = checkup.Package("deepgen-ghost", "haunting", "pip install deepgen-ghost")
-    monkeypatch.setattr(checkup, "PACKAGES", (ghost,))
-    missing = {item["what"]: item for item in checkup.examine(settings.load())["missing"]}
-    assert missing["deepgen-ghost"]["blocks"] == "haunting"
-    assert missing["deepgen-ghost"]["remedy"] == "pip install deepgen-ghost"
+    ghost = doctor.Extra("ghost", "haunting", ("deepgen-ghost", "numpy"))
+    monkeypatch.setattr(doctor, "EXTRAS", (ghost,))
+    missing = {item["what"]: item for item in doctor.examine(settings.load())["missing"]}
+    row = missing["extra ghost"]
+    assert (row["why"], row["blocks"]) == ("deepgen-ghost not installed", "haunting")
+    assert "pip install -e '.[ghost]'" in row["remedy"]
 
 
 CPU = "sys/devices/system/cpu"

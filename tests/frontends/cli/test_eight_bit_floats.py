@@ -22,7 +22,7 @@ def test_a_kernel_is_built_where_a_gpu_adds_up_as_asked(deepgen: Callable, proje
     refused = deepgen(*asked)
     assert refused.code == 2 and "--why" in refused.err
     why = deepgen("space", *EIGHT, "--target", "cuda:sm_89", "--why")
-    assert "fewer bits than f32, which fast_sums=True allows" in " ".join(why.out.split())
+    assert "below f32 precision, which fast_sums=True allows" in " ".join(why.out.split())
     about = deepgen(*asked, "--fast-sums").json()
     assert about["verdict"] == "built" and about["generator"] == "mma_gemm"
     assert (about["operator"]["c"], about["operator"]["fast_sums"]) == ("bf16", True)

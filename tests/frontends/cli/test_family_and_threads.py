@@ -68,7 +68,7 @@ def test_python_takes_both(tmp_path: Path) -> None:
     ("given", "match"),
     [
         ({"family": "nobody"}, "unknown generator 'nobody'"),
-        ({"family": "simt_gemm"}, "simt_gemm does not serve"),
+        ({"family": "simt_gemm"}, "simt_gemm does not support"),
         ({"threads": 0}, "threads is 0"),
         ({"threads": True}, "threads is True"),
         ({"family": "c_gemm", "generator": object()}, "both given"),

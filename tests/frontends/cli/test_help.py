@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,11 @@ def test_short_help_is_the_long_one(deepgen: Callable, command: list[str]) -> No
     said = deepgen(*command, "-h")
     assert said.code == 0
     assert said == deepgen(*command, "--help")
+
+
+def test_commands_are_in_four_groups_and_those_of_plug_ins_follow(deepgen: Callable) -> None:
+    titles = re.findall(r"^[A-Z][\w -]+:$", deepgen("-h").out, re.MULTILINE)
+    assert titles == ["Options:", "Tune:", "Look at results:", "Use and ship:", "This machine:", "From plug-ins:"]
 
 
 def test_the_help_of_tune_names_all_values(deepgen: Callable) -> None:

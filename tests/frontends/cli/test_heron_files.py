@@ -103,7 +103,7 @@ def test_a_layer_that_fails_does_not_end_the_others(
     (project / "net.json").write_text(json.dumps(content(cases, max_trials=1)))
     said = deepgen("tune", "net.json", "--target", "sim", "--out", "s")
     assert said.code == 1 and "by 1x7: the time budget ended" in said.err
-    assert "of 1 of 2 layers, so there is no sum" in said.out
+    assert "of 1 of 2 layers, so no total" in said.out
 
 
 @pytest.mark.skipif(not COMPILERS, reason=NO_COMPILER)
@@ -161,14 +161,14 @@ def test_a_file_is_tuned_on_vta_and_its_times_are_called_simulated(deepgen: Call
     [
         ({"cases": {"X": ["c9d", [1]]}}, "unknown operator 'c9d'"),
         ({"cases": {"X": ["gemm", [1, 2]]}}, "whole numbers: M, K, N"),
-        ({"cases": {"X": "gemm"}}, "an operator and its numbers"),
+        ({"cases": {"X": "gemm"}}, "an operator, its sizes"),
         ({"cases": {"X": ["gemm", [4, 4, 4], 0]}}, "a count of at least 1"),
-        ({"cases": {"X": ["gemm", [4, 4, 4], 1, 2]}}, "nothing after it"),
+        ({"cases": {"X": ["gemm", [4, 4, 4], 1, 2]}}, "then nothing else"),
         ({"cases": {"X": ["gemm", [4, 4, 4, "OIhw4i"]]}}, "whole numbers: M, K, N"),
         ({"cases": {"X": ["c2d", [16, 28, 28, 128, 256, 1, 3, 2, 0, 1, "OIdhw4i"]]}}, "not of a filter here"),
         ({"cases": {"X": ["gemv", [4, 4]]}, "out_dtype": "float32"}, "in_dtype and out_dtype"),
-        ({"cases": {"X": [[], []]}}, "an operator and its numbers"),
-        ({"cases": {}}, "one case or more"),
+        ({"cases": {"X": [[], []]}}, "an operator, its sizes"),
+        ({"cases": {}}, "at least one case"),
         ({"out_dtype": {}}, "config.out_dtype is {}"),
         ({"in_dtype": ["float16"]}, "config.in_dtype is"),
         ({"method": []}, "one of CGA, RAND"),

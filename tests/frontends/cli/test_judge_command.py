@@ -43,7 +43,7 @@ def described(project: Path) -> None:
 def test_a_right_kernel_holds_and_a_page_says_what_was_tried(deepgen: Callable) -> None:
     said = deepgen("judge", "scale.py", "--seed", "4")
     assert said.code == 0, said.err
-    assert "scale n=1000 from scale.py" in said.out and "right in all of" in said.out
+    assert "scale n=1000 from scale.py" in said.out and "correct in all" in said.out
     for part in ("usual inputs at scale n=999", "zeros inputs, seed 4", "more timed calls", "NaN ", "callers "):
         assert part in said.out
     assert max(map(len, said.out.splitlines())) <= 80
@@ -87,7 +87,7 @@ def test_a_study_and_an_entry_of_a_library_are_judged_as_they_are(deepgen: Calla
     said = deepgen("judge", str(study.folder))
     assert said.code == 0 and f"of {study.folder.name}" in " ".join(said.out.split())
     assert deepgen("judge", str(study.folder), "--trial", "0").code == 0
-    library = dg.library(project / "kernels")
+    library = dg.library(project / "kernels", create=True)
     name = library.add(study, noisy=True)
     [entry] = [entry for entry in library.list() if entry.name == name] or library.list()[:1]
     said = deepgen("judge", f"kernels:{entry.name}", "--json")

@@ -105,12 +105,27 @@ def test_one_line_tells_the_same() -> None:
     )
 
 
+PHASES = {"preparing": 1.2, "search": 40.0, "verifying finalists": 3.4, "timing finalists and baselines": 12.0}
+
+
+def test_the_phases_are_told_with_their_time(capsys: pytest.CaptureFixture[str]) -> None:
+    finals = replace(BUSY, phase="finals", note="timing 4 finalists side by side", time_left=26.0, phases=PHASES)
+    assert line(finals) == "finals, 0:26 left: timing 4 finalists side by side"
+    told = " ".join(_text(finals).split())
+    assert "time: preparing 0:01, search 0:40 (75% waiting for builds), verifying finalists 0:03, timing" in told
+    with watching("a study", quiet=False) as watch:
+        watch(replace(finals, phase="done", elapsed=56.6))
+    written = capsys.readouterr().err
+    assert max(map(len, written.splitlines())) <= 80
+    assert "time: 56.6 s: preparing 1.2, search 40.0, verifying finalists 3.4, timing\n" in written
+
+
 def test_a_log_is_told_of_a_note_once_whatever_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     with watching("a study", quiet=False) as watch:
         for share in (97, 98, 100):
-            watch(replace(BUSY, phase="finals", note=f"waiting for a calm machine: others took {share}%"))
+            watch(replace(BUSY, phase="finals", note=f"waiting for a quiet machine: others took {share}%"))
         watch(replace(BUSY, phase="finals", note="timing 8 finalists"))
-    assert capsys.readouterr().err.count("waiting for a calm machine") == 1
+    assert capsys.readouterr().err.count("waiting for a quiet machine") == 1
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(-1.0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3600, "1:00:00")])

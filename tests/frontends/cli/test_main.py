@@ -84,7 +84,7 @@ def test_ctrl_c_while_it_is_still_being_imported() -> None:
         (["tune", "gemm", "MNK=8", "--colour"], "--colour"),
         (["tune", "gemm", "MNK=8", "--trials", "many"], "--trials"),
         (["tune", "gemm", "MNK=8", "--trials", "0"], "--trials"),
-        (["tune", "gemm", "MNK=8", "--target", "sim", "--time-budget", "inf"], "time budget is inf"),
+        (["tune", "gemm", "MNK=8", "--target", "sim", "--time-budget", "inf"], "'inf' is not a positive time"),
         (["tune", "gemm", "MNK=8", "--dtype", "f31"], "f31"),
         (["tune", "gemm", "MNK=8", "--layout", "zz"], "zz"),
         (["tune", "gemm", "MNK=8", "--target", "abacus"], "abacus"),
@@ -127,7 +127,7 @@ def test_a_bug_of_ours_leaves_a_log_and_no_traceback(deepgen: Callable, monkeypa
     def broken(settings: object) -> None:
         raise RuntimeError("the cat is out")
 
-    monkeypatch.setattr("deepgen.frontends.cli.checkup.examine", broken)
+    monkeypatch.setattr("deepgen.frontends.cli.doctor.examine", broken)
     said = deepgen("doctor")
     assert (said.code, said.out) == (1, "")
     assert "the cat is out" in said.err
@@ -151,7 +151,7 @@ def test_an_interrupt_gives_130(deepgen: Callable, monkeypatch: pytest.MonkeyPat
     def interrupted(settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("deepgen.frontends.cli.checkup.examine", interrupted)
+    monkeypatch.setattr("deepgen.frontends.cli.doctor.examine", interrupted)
     said = deepgen("doctor")
     assert said.code == entry.INTERRUPTED == 130
     assert len(said.err.splitlines()) == 1
@@ -200,7 +200,7 @@ def test_a_bug_is_told_when_its_log_cannot_be_written(deepgen: Callable, monkeyp
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("deepgen.frontends.cli.checkup.examine", broken)
+    monkeypatch.setattr("deepgen.frontends.cli.doctor.examine", broken)
     monkeypatch.setattr("tempfile.mkstemp", full)
     said = deepgen("doctor")
     assert said.code == 1 and "the cat is out" in said.err and "No space left" in said.err

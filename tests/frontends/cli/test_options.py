@@ -9,10 +9,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 
 import deepgen as dg
 from deepgen.frontends.cli import main, tune
-from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, OptionSpec
+from deepgen.frontends.cli.options import IN_FILES, OF_A_RUN, OPTIONS, OptionSpec, seconds_of
 from deepgen.frontends.formats import TuningFile
 from deepgen.tuning import Request
 
@@ -21,8 +22,8 @@ REQUEST = {f.name: f.default_factory() if f.default is MISSING and f.default_fac
            for f in fields(Request)}  # fmt: skip
 # Of the command line and of files alone: words, another machine, files of the older tool, what a session does.
 NOT_IN_PYTHON = {
-    "dtype", "layout", "epilogue", "fast_sums", "also", "host", "one_kernel", "jobs", "address", "space_strategy",
-    "library", "noisy", "warm",
+    "dtype", "layout", "epilogue", "fast_sums", "causal", "also", "host", "one_kernel", "jobs", "address",
+    "space_strategy", "library", "noisy", "warm",
 }  # fmt: skip
 # Of Python alone, where they are objects.
 NOT_DECLARED = {"operator", "generator", "rules", "policy", "settings", "progress", "watch", "stop", "engine"}
@@ -91,3 +92,17 @@ def test_the_list_of_commands_says_what_each_says() -> None:
         command = getattr(import_module(f"deepgen.frontends.cli.{module}"), name)
         about = command.info.help if name == "app" else inspect.getdoc(command)
         assert " ".join(str(about).split("\n\n")[0].split()) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("20", 20.0), ("20s", 20.0), ("1.5", 1.5), (".5s", 0.5), ("5m", 300.0), ("1h30m", 5400.0), ("1m30", 90.0)],
+)
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "s", "1d", "1e9", "nan", "inf", "5m1h", "0m"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="such as 20, 20s, 5m or 1h30m"):
+        seconds_of(text)

@@ -17,8 +17,8 @@ HUGE = ("gemm", "MNK=1099511627776")
 def test_a_refusal_names_what_would_be_served(deepgen: Callable, project: Path) -> None:
     said = deepgen("tune", "gemm", "MNK=64", "--target", "cuda:sm_70", "--dtype", "fp8")
     assert said.code == 2
-    first, _, rest = said.err.partition(" (served there: ")
-    assert first == "deepgen: no generator serves gemm f8e4m3_bf16 nn 64x64x64 on cuda:sm_70"
+    first, _, rest = said.err.partition(" (supported there: ")
+    assert first == "deepgen: no generator supports gemm f8e4m3_bf16 nn 64x64x64 on cuda:sm_70"
     assert rest.startswith("dtype f64, f32, tf32, f16, bf16, i8, u8; see why: deepgen space gemm M=64 ")
     assert len(said.err) < 300 and not [*project.iterdir()]
 

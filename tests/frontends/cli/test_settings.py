@@ -70,14 +70,14 @@ def test_parents_outside_a_repository_are_not_trusted(project: Path) -> None:
         ("colour = 1", "colour", "cache, studies, target"),
         ("[limits]\njob = 1", "limits.job", "limits.jobs"),
         ("[toolchains]\ncl = '/x'", "toolchains.cl", "toolchains.gcc"),
-        ("cache = 3", "cache is 3", "path of a folder"),
+        ("cache = 3", "cache is 3", "a folder's path"),
         ("target = ''", "target is ''", "x86:native"),
         ("limits = 4", "limits is 4", "[limits]"),
         ("[limits]\njobs = 0", "limits.jobs is 0", "at least 1"),
         ("[limits]\njobs = true", "limits.jobs is True", "at least 1"),
-        ("[limits]\nbuild_seconds = '9'", "limits.build_seconds is '9'", "above 0"),
-        ("[limits]\nbuild_memory_gb = inf", "limits.build_memory_gb is inf", "above 0"),
-        ("[limits]\nrun_seconds = nan", "limits.run_seconds is nan", "above 0"),
+        ("[limits]\nbuild_seconds = '9'", "limits.build_seconds is '9'", "a positive number"),
+        ("[limits]\nbuild_memory_gb = inf", "limits.build_memory_gb is inf", "a positive number"),
+        ("[limits]\nrun_seconds = nan", "limits.run_seconds is nan", "a positive number"),
     ],
 )
 def test_mistakes_name_file_key_and_what_is_allowed(project: Path, text: str, key: str, allowed: str) -> None:
@@ -156,7 +156,7 @@ def test_programs_of_somebody_elses_file_are_not_run(
     for words in (("doctor",), ("tune", "gemm", "MNK=64"), ("build", "gemm", "MNK=64", "-o", "built"), ("clean",)):
         said = deepgen(*words)
         assert said.code == 2 and said.out == ""
-        assert f"{path}: names programs to run and is not used: it belongs to user" in said.err
+        assert f"{path}: names programs to run and is ignored: it belongs to user" in said.err
         assert f"DEEPGEN_SETTINGS={path}" in said.err
     assert not (project / "it-ran").exists() and not (project / "built").exists()
 
@@ -220,14 +220,16 @@ def test_a_link_of_somebody_else_is_not_followed(project: Path, monkeypatch: pyt
         settings.load()
 
 
-@pytest.mark.parametrize(("file", "folder", "why"), [(0o666, 0o755, "write it"), (0o644, 0o777, "write its folder")])
+@pytest.mark.parametrize(
+    ("file", "folder", "why"), [(0o666, 0o755, "it is world-writable"), (0o644, 0o777, "its folder is world-writable")]
+)
 def test_a_file_that_anyone_may_write_is_not_used(project: Path, file: int, folder: int, why: str) -> None:
     path = project / "deepgen.toml"
     path.write_text('target = "sim"\n')
     assert settings.load().target == "sim"
     path.chmod(file)
     project.chmod(folder)
-    with pytest.raises(BadInput, match=f"not used: everyone may {why}"):
+    with pytest.raises(BadInput, match=f"ignored: {why}"):
         settings.load()
 
 
@@ -254,5 +256,5 @@ def test_the_users_own_file_is_looked_at_as_well(monkeypatch: pytest.MonkeyPatch
 )
 def test_a_file_that_would_break_its_parser_is_refused(project: Path, text: str) -> None:
     (project / "deepgen.toml").write_text(text)
-    with pytest.raises(BadInput, match=r"deepgen\.toml: (is not TOML|is nested|holds a number|is larger)"):
+    with pytest.raises(BadInput, match=r"deepgen\.toml: (is not TOML|is nested|holds a number|is too large)"):
         settings.load()

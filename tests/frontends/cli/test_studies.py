@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -43,7 +45,7 @@ def test_a_study_is_named_by_folder_by_its_parent_or_by_name(deepgen: Callable, 
 
 def test_a_family_without_an_estimate_has_no_cost_to_show(deepgen: Callable, study: Study) -> None:
     said = deepgen("show", str(study.folder), "--cost")
-    assert said.code == 2 and "has no estimate" in said.err
+    assert said.code == 2 and "has no cost model" in said.err
 
 
 def test_a_study_keeps_its_trials_under_another_name(deepgen: Callable, project: Path, study: Study) -> None:
@@ -74,11 +76,28 @@ def test_what_could_be_meant_is_listed(deepgen: Callable, study: Study) -> None:
         assert Path(other).name in said.err
 
 
+def test_a_study_is_meant_by_how_its_name_begins_or_as_the_last_one(deepgen: Callable, study: Study) -> None:
+    assert deepgen("top", study.folder.name[:-3], "--json").json()["study"].endswith(study.folder.name)
+    other = _other(deepgen)
+    assert deepgen("top", "last", "--json").json()["study"].endswith(Path(other).name)
+    both = deepgen("top", study.folder.name[:4])
+    assert both.code == 2 and "2 studies in deepgen-studies begin with" in both.err and study.folder.name in both.err
+
+
+def test_top_shows_of_other_configs_what_differs(deepgen: Callable, study: Study) -> None:
+    first, *others = [row["config"] for row in deepgen("top", study.folder.name, "-k", "3", "--json").json()["top"]]
+    words = deepgen("top", study.folder.name, "-k", "3").out.replace(",", " ").split()
+    wanted = Counter(f"{k}={v}" for k, v in first.items())
+    wanted += Counter(f"{k}={v}" for other in others for k, v in other.items() if v != first.get(k))
+    assert Counter(word for word in words if re.fullmatch(r"[A-Z_0-9]+=.*", word)) == wanted
+
+
 def test_top_tells_the_fastest_first(deepgen: Callable, study: Study) -> None:
     rows = deepgen("top", study.folder.name, "-k", "5", "--json").json()["top"]
     assert len(rows) == 5
     assert rows[0]["trial"] == study.best().trial.id
-    assert [row["seconds"] for row in rows[1:]] == sorted(row["seconds"] for row in rows[1:])
+    order = [(row["finals"] is None, (row["finals"] or row)["seconds"]) for row in rows[1:]]
+    assert order == sorted(order), "finalists by their time in the finals, then the others by theirs in the search"
     said = deepgen("top", study.folder.name)
     assert "GFLOP/s" in said.out
     assert max(map(len, said.out.splitlines())) <= 80

@@ -54,6 +54,6 @@ def test_a_study_leaves_as_t4_and_is_replayed(deepgen: Callable, project: Path) 
     assert any("t4.json" in note for _, note in Study.open(again).notes())
     assert deepgen(*fresh, "--out", "again").code == 0, "what it began with is kept"
     late = deepgen(*fresh[:-1], "other.json", "--out", "again")
-    assert late.code == 2 and "has begun without other.json" in late.err
+    assert late.code == 2 and "was started without other.json" in late.err
     learned = deepgen("replay", "t4.json", "--budget", "3", "--repeats", "1", "--learn-from", "t4.json", "--json")
     assert learned.json()["learned_from"] == ["t4"]

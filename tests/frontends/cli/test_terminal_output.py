@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deepgen.frontends.cli import checkup
+from deepgen.frontends.cli import doctor
 from deepgen.report.view.block import render
 from deepgen.report.view.live import line
 from deepgen.report.view.text import printable
@@ -60,7 +60,7 @@ def write_study(recording: dict[str, Any], folder: Path) -> Path:
 @pytest.fixture
 def study(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = json.loads((RECORDED / "doctor.json").read_text())
-    monkeypatch.setattr(checkup, "examine", lambda settings: found)
+    monkeypatch.setattr(doctor, "examine", lambda settings: found)
     return write_study(json.loads((RECORDED / "study.json").read_text()), project / "deepgen-studies")
 
 

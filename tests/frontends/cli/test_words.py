@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from deepgen.frontends.cli.words import Extras, parse
@@ -22,6 +24,8 @@ from deepgen.vocabulary import BadInput
         ("gemm MNK=64 t=500", (64, 64, 64), 1, Extras(trials=500)),
         ("gemm t=5 MNK=64 O=0", (64, 64, 64), 1, Extras(trials=5, detach=True)),
         ("gemm MNK=64 O=65536", (64, 64, 64), 1, Extras(detach=False)),
+        ("gemm m=1 n=2 K=3 b=4", (1, 2, 3), 4, Extras()),
+        ("matmul mn=8 k=9", (8, 8, 9), 1, Extras()),
     ],
 )
 def test_words_give_the_operator(words: str, sizes: tuple[int, int, int], batch: int, extras: Extras) -> None:
@@ -54,7 +58,7 @@ def test_dtype_and_layout_reach_the_operator() -> None:
         ("gemm MNK=1_000", "'1_000'"),
         ("gemm MNK=99999999999999999999", "99999999999999999999"),
         ("gemm MNKQ=8", "'Q'"),
-        ("gemm mnk=8", "'m'"),
+        ("gemm mnkq=8", "'q'"),
         ("gemm MNK=8 t=0", "trials"),
         ("gemm MNK=8 O=yes", "detaches"),
         ("gemm MNK=8 512", "'512'"),
@@ -72,3 +76,28 @@ def test_wrong_words_are_named_with_what_is_allowed(words: str, named: str) -> N
 def test_unknown_dtype_or_layout_is_bad_input(key: str, value: str) -> None:
     with pytest.raises(BadInput, match=value):
         parse(["gemm", "MNK=8"], **{key: value})
+
+
+def test_a_size_and_a_word_that_differ_in_case_alone_stay_apart() -> None:
+    operator, _ = parse(["conv1d", "N=1", "L=9", "CI=2", "CO=2", "k=3"])
+    assert parse(["conv1d", "n=1", "l=9", "ci=2", "co=2", "K=3"])[0] == operator
+
+
+EXPRESSIONS = """
+import deepgen as dg
+x = dg.tensor("x", (8, 16), "f32")
+half = dg.compute("half", (8, 16), lambda a, b: x[a, b] * 0.5)
+double = dg.compute("double", (8, 16), lambda a, b: half[a, b] * 4.0)
+"""
+
+
+def test_a_file_with_one_expression_that_no_other_reads_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "scaled.py"
+    file.write_text(EXPRESSIONS)
+    operator, _ = parse([str(file)])
+    assert operator == parse([f"{file}:double"])[0]
+    file = tmp_path / "two.py"
+    file.write_text(EXPRESSIONS + 'other = dg.compute("other", (8, 16), lambda a, b: half[a, b] + 1.0)\n')
+    with pytest.raises(BadInput, match="has no kernels") as caught:
+        parse([str(file)])
+    assert f"{file}:other" in caught.value.allowed

@@ -182,7 +182,7 @@ def test_torch_keeps_what_costs_the_processor_more_than_a_kernel_gains(
     torch.testing.assert_close(found, x @ weight)
     assert ("deepgen_mm" in code) == replayed
     assert used.met[0].ours and used.met[0].calls.served == 1 + replayed
-    why = "compiled: 3.0 us, torch 5.0 us, but a call takes the processor 9.0 us, torch's 5.0 us"
+    why = "compiled: 3.0 us, torch 5.0 us, but a call costs 9.0 us, torch's 5.0 us"
     assert (why in used.met[0].why) != replayed
 
 

@@ -68,6 +68,20 @@ def test_a_function_that_torch_takes_apart_is_one_operator() -> None:
     assert counts == {f"rms_norm f32 rows=20 cols=64 eps={eps}": 2, "aten::add": 1}
 
 
+def test_attention_is_one_operator() -> None:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    q, k = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 12, 16)
+    with torch.no_grad(), dt.record() as work:
+        attend(q, q, q, is_causal=True)
+        attend(q, k, k, enable_gqa=True, scale=0.5)
+        attend(q, q, q, attn_mask=torch.zeros(9, 9))
+        attend(q, q, q, attn_mask=torch.ones(9, 9, dtype=torch.bool))
+    met = {part.describe() for part in work.work.tunable()}
+    assert "attention f32 bhsd batch 2, 4 heads, 9, width 16 causal" in met
+    assert "attention f32 bhsd batch 2, 4/2 heads, 9x12, width 16 scale=0.5" in met
+    assert "attention f32 bhsd batch 2, 4 heads, 9, width 16 bias" in met
+
+
 def test_a_recording_is_read_after_its_end() -> None:
     with dt.record() as work, pytest.raises(DeepgenError, match="leave the `with` block"):
         work.save("work.json")
@@ -108,6 +122,7 @@ def test_calls_that_kernels_served_are_counted_for_each_way() -> None:
     assert result.to_json()["rows"][1]["served"] == with_library.served
 
 
+@pytest.mark.usefixtures("in_python")
 def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     """By given times: with softmax or with all of the library the model is slower."""
     for name in ("race", "race_for_cores"):
@@ -129,7 +144,7 @@ def test_what_a_library_makes_slower_is_said_with_the_operator(monkeypatch: pyte
     result = benching.bench(lambda: (model(), torch.randn(20, 64)), Listed(), rounds=6, compiled=False)
     assert sorted(map(len, timed)) == [1, 1, 1, 2]
     assert "eager + deepgen reaches 0.80 of eager" in result.warning
-    assert "Kernels that lose: softmax f32 rows=20 cols=64 (0.80 alone)." in result.warning
+    assert "Slower kernels: softmax f32 rows=20 cols=64 (0.80 alone)." in result.warning
     assert "gemm" not in result.warning and result.to_json()["warning"] == result.warning
 
 
@@ -137,7 +152,7 @@ def test_what_a_file_makes_is_run_however_it_is_given() -> None:
     x = torch.ones(2)
     for made in ((torch.neg, x), (torch.neg, (x,)), lambda: -x):
         assert benching.runnable(made)().tolist() == [-1.0, -1.0]
-    with pytest.raises(BadInput, match="it gave str"):
+    with pytest.raises(BadInput, match="it returned str"):
         benching.runnable("model")
 
 
@@ -150,7 +165,7 @@ def test_errors_of_a_users_model_are_told_as_such(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DeepgenError, match=r"^the model fails: ValueError: no weights$"):
         benching.bench(lambda: fails, Listed(), rounds=1)
     monkeypatch.setattr(torch, "compile", lambda run: fails)
-    with pytest.raises(DeepgenError, match=r"^torch.compile fails; --no-compile leaves it out: ValueError"):
+    with pytest.raises(DeepgenError, match=r"^torch.compile fails; skip it with --no-compile: ValueError"):
         benching.bench(lambda: (torch.neg, torch.ones(2)), Listed(), rounds=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeepgenError, match="a GPU that torch can use is missing"):

@@ -146,6 +146,7 @@ def test_normalisations_without_weight_or_bias_are_torchs() -> None:
                 assert torch.equal(call(), want)
 
 
+@pytest.mark.usefixtures("in_python")
 def test_a_result_that_overlaps_an_operand_is_torchs() -> None:
     a, b = random(8, 8), random(8, 8)
     want = torch.mm(a, b, out=torch.empty(16, 8)[4:12])
@@ -234,6 +235,7 @@ def test_torch_is_as_before_once_the_library_is_left() -> None:
         dt.use("deepgen-library")
 
 
+@pytest.mark.usefixtures("in_python")
 def test_functions_that_no_kernel_serves_stay_in_their_places() -> None:
     library = Everything()
     library.list = lambda: [SimpleNamespace(operator=softmax(8, 8))]  # type: ignore[attr-defined]
@@ -301,7 +303,7 @@ def test_on_a_gpu_calls_and_graphs_are_decided_apart(monkeypatch: pytest.MonkeyP
     assert raced.won and raced.called and str(raced) == "1000000.0 us, torch 2000000.0 us"
     calling[ours] = 3.1
     raced = race.race(ours, theirs, gpu)
-    assert raced.won and not raced.called and "takes the processor 3100000.0 us, torch's 3000000.0 us" in str(raced)
+    assert raced.won and not raced.called and "a call costs 3100000.0 us, torch's 3000000.0 us" in str(raced)
     on_gpu.update({ours: 20.0, theirs: 21.0})  # long kernels: the processor is ahead of the GPU
     assert race.race(ours, theirs, gpu).won and race.race(ours, theirs, gpu).called
     calling[ours] = 4.5
@@ -311,7 +313,7 @@ def test_on_a_gpu_calls_and_graphs_are_decided_apart(monkeypatch: pytest.MonkeyP
     on_gpu.update({ours: 11.7, theirs: 11.0})  # a short kernel that lost: the GPU waits for torch's calls even longer
     calling.update({ours: 10.0, theirs: 17.0})
     raced = race.race(ours, theirs, gpu)
-    assert not raced.won and raced.called and "takes the processor 10000000.0 us, torch's 17000000.0 us" in str(raced)
+    assert not raced.won and raced.called and "a call costs 10000000.0 us, torch's 17000000.0 us" in str(raced)
     calling[theirs] = 11.2  # more would be lost where the GPU limits a program than is gained where it waits
     assert not race.race(ours, theirs, gpu).called
     on_gpu.update({ours: 18.0, theirs: 17.5})  # longer kernels: the GPU does not wait
@@ -326,6 +328,7 @@ def test_what_the_processor_takes_for_a_call_is_timed_without_waiting_in_between
     assert order[0] == order[-1] == "wait" and {*order[1:-1]} == {"call"} and len(order) > 10
 
 
+@pytest.mark.usefixtures("in_python")
 @pytest.mark.parametrize(
     ("raced", "outside", "captured"),
     [
@@ -353,9 +356,10 @@ def test_a_kernel_may_serve_graphs_only_or_calls_only(
                 torch.testing.assert_close(call(), want)
                 served += captured if capturing else outside
                 assert met.ours and met.calls.served == served
-            assert "takes the processor" in met.why
+            assert "a call costs" in met.why
 
 
+@pytest.mark.usefixtures("in_python")
 def test_calls_are_counted_by_who_served_them() -> None:
     weight, x = torch.nn.Parameter(random(16, 24), requires_grad=False), random(10, 24)
     with torch.no_grad(), dt.use(Everything(), race=False) as used:

@@ -23,7 +23,7 @@ def described(**others: object) -> OwnKernel:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"arguments": [Y, N]}, r"k takes 3 parameters in k.c, and 2 arguments are given: y, n"),
+        ({"arguments": [Y, N]}, r"k takes 3 parameters in k.c, but 2 arguments are given: y, n"),
         ({"arguments": [Y, X, dg.scalar("n", "i64")]}, r"argument 2 of k, n, is i64, .* \(i32 or u32, for int\)"),
         ({"arguments": [Y, dg.input("x", "n", "f64"), N]}, r"x, is f64, and k.c has `const float \*x` there \(f32\)"),
         ({"arguments": [Y, N, X]}, r"argument 1 of k, n, is a number"),
@@ -37,7 +37,7 @@ def described(**others: object) -> OwnKernel:
         ({"sizes": {"m": 3}}, "the shape of y names 'n'"),
         ({"sizes": {"n": 0}}, "size n is 0"),
         ({"flops": "2 * m"}, "the count of f32 names 'm'"),
-        ({"reference": [np.zeros(8)]}, "the reference is made of arrays, and x is drawn by chance"),
+        ({"reference": [np.zeros(8)]}, "the reference consists of arrays, but x is filled at random"),
         ({"tolerance": 1e-3}, "tolerance is 0.001"),
         ({"tolerance": {"z": (0, 1e-3)}}, "tolerance names 'z'"),
     ],
@@ -52,7 +52,7 @@ def test_arguments_of_no_kind(tmp_path: Path) -> None:
         dg.texture("t")
     with pytest.raises(dg.BadInput, match="filled by 'gaussian'"):
         described(arguments=[Y, dg.input("x", "n", "f32", fill="gaussian"), N])
-    with pytest.raises(dg.BadInput, match="the source does not say its language"):
+    with pytest.raises(dg.BadInput, match="the source's language is unknown"):
         dg.kernel(SOURCE, entry="k", arguments=[Y, X, N], sizes={"n": 8})
     with pytest.raises(dg.BadInput, match="there is no file"):
         _ = dg.kernel(tmp_path / "none.c", entry="k", arguments=[Y, X, N], sizes={"n": 8}).family
@@ -65,14 +65,14 @@ def test_a_reference_that_takes_something_else() -> None:
     with pytest.raises(dg.BadInput, match="the reference takes 'z'"):
         operator.reference(operator.inputs(0))
     operator = described(reference=lambda x: x[:3]).operator()
-    with pytest.raises(dg.BadInput, match="the reference of k gave y the shape 3"):
+    with pytest.raises(dg.BadInput, match="the reference of k returned y with shape 3"):
         operator.reference(operator.inputs(0))
 
 
 def test_the_wrong_target_is_refused_by_language() -> None:
     kernel = described()
     reason = kernel.family.refuses(kernel.operator(), targets.resolve("cuda:sm_90a"))
-    assert reason == "k.c is in c, and cuda:sm_90a runs cuda or triton"
+    assert reason == "k.c is in c, but cuda:sm_90a runs cuda or triton"
 
 
 def test_what_a_study_keeps_makes_the_same_kernels() -> None:

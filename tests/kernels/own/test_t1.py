@@ -74,7 +74,7 @@ def test_a_file_that_contradicts_itself_is_told_by_its_keys() -> None:
     for part in (
         "gemm.T1.json",
         "Language is 'OpenCL'",
-        "BenchmarkName is 'hotspot', and General.BenchmarkName is 'gemm'",
+        "BenchmarkName is 'hotspot', but General.BenchmarkName is 'gemm'",
         "LocalSize.X names 'block_size_x', which is not a tuning parameter",
     ):
         assert part in str(error.value)
@@ -92,7 +92,7 @@ def argument(place: int, **fields: Any) -> Callable[[dict[str, Any]], object]:
     ("change", "sentence"),
     [
         (lambda data: data.pop("KernelSpecification"), "KernelSpecification is missing"),
-        (specification("KernelFile", "other.c"), "KernelFile is 'other.c', and there is no such file"),
+        (specification("KernelFile", "other.c"), "KernelFile is 'other.c', but there is no such file"),
         (specification("Arguments", None), "Arguments is missing"),
         (specification("CompilerOptions", "-O3"), "CompilerOptions is '-O3'"),
         *(
@@ -133,7 +133,7 @@ def test_what_is_wrong_in_a_file_is_named(change: Any, sentence: str, tmp_path: 
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        (SOURCE.replace("float factor, int n", "float factor"), "scale takes 3 parameters in scale.c, and 4 arguments"),
+        (SOURCE.replace("float factor, int n", "float factor"), "scale takes 3 parameters in scale.c, but 4 arguments"),
         (SOURCE.replace("float factor", "double factor"), "argument 2 of scale, factor, is f32"),
         (SOURCE.replace("UNROLL", "STEP"), "knob UNROLL is a macro that scale.c never uses"),
         (SOURCE.replace("scale(", "other("), "scale.c has no function scale"),

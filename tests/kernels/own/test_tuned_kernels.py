@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,19 @@ def test_a_file_is_tuned_resumed_and_called(tmp_path: Path) -> None:
         found[1:-1, 1:-1], (grid[1:-1, :-2] + grid[1:-1, 2:] + grid[:-2, 1:-1] + grid[2:, 1:-1]) / 4, atol=1e-6
     )
     assert (found[0] == grid[0]).all()
+
+
+def test_tiles_of_the_demo_are_right_at_edges_too(tmp_path: Path) -> None:
+    """Sizes that no tile divides, one below every tile."""
+    kernel = runpy.run_path(str(EXAMPLES / "distances.py"))["kernel"]
+    study = dg.tune(
+        kernel.operator(m=9, n=150, dims=7), target="cpu", trials=6, strategy="random", out=tmp_path, baselines=False
+    )
+    assert all(trial.ok for trial in study.trials())
+    assert study.trials()[0].config == {"ROWS": 1, "COLS": 32, "STEPS": 1}
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((3, 5)).astype(np.float32), generator.standard_normal((5, 33)).astype(np.float32)
+    assert np.allclose(study.best().load()(x, y), np.abs(x[:, :, None] - y).sum(1), atol=1e-5)
 
 
 def test_a_scalar_of_its_own_is_a_keyword_of_the_call(tmp_path: Path) -> None:

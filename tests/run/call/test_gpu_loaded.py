@@ -239,7 +239,7 @@ def test_a_tensor_may_lie_in_constant_memory(folder: Path) -> None:
         scale = scale if scale.ctypes.data % 16 == 0 else aligned(2, 8)[0]
         call(OnDevice(a), OnDevice(b), scale=OnDevice(scale), out=OnDevice(out))
         np.testing.assert_allclose(out, a @ b.T * scale, rtol=1e-4, atol=1e-5)
-    with pytest.raises(BadInput, match="scale takes 64 bytes, and scales has 32"):
+    with pytest.raises(BadInput, match="scale takes 64 bytes, but scales has 32"):
         call(OnDevice(a), OnDevice(aligned(16, 8)), scale=OnDevice(aligned(1, 16)[0]), out=OnDevice(aligned(8, 16)))
 
 
@@ -289,7 +289,7 @@ def test_strides_that_the_kernel_is_not_told_of_are_refused(folder: Path) -> Non
     plan = LaunchPlan((replace(made.plan.steps[0], args=dense),))
     call = load(replace(made, plan=plan), SQUARE, TARGET, Path(artifact.binary))
     wide, b, out = aligned(6, 32), aligned(4, 16), aligned(6, 4)
-    with pytest.raises(BadInput, match="A has a stride of 32 along dimension 0, which kernel dense is not told of"):
+    with pytest.raises(BadInput, match="A has a stride of 32 along dimension 0, which kernel dense does not take"):
         call(OnDevice(wide[:, :16]), OnDevice(b), out=OnDevice(out))
 
 

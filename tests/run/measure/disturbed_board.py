@@ -43,7 +43,7 @@ FAULTS = (
     Fault("connection dropped", lambda board: board.before(DROP, times=2)),
     Fault("connection lost", lambda board: board.before(DROP), "the connection was lost"),
     Fault("disk full", lambda board: board.fill(), "its disk is full"),
-    Fault("host key changed", lambda board: board.accept("user"), "host key is another one"),
+    Fault("host key changed", lambda board: board.accept("user"), "host key differs"),
     Fault("tuner killed", lambda board: None, kills_tuner=True),
 )
 

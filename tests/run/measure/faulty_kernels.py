@@ -69,7 +69,7 @@ _RIGHT = "multiply(A, B, C, M, N, K);"
 FAULTS = {
     "segfault": Fault("*(volatile int *)16 = 1;", Verdict.CRASHED, "null pointer", kills=True),
     "wild pointer": Fault("C[-(1L << 38)] = 1;", Verdict.CRASHED, "segmentation fault", kills=True),
-    "infinite loop": Fault('for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not end within", kills=True),
+    "infinite loop": Fault('for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not finish within", kills=True),
     "loops on a later call": Fault(
         _RIGHT + 'if (calls == 4) for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "call 4", kills=True
     ),
@@ -111,13 +111,13 @@ FAULTS = {
         "C[0, 7] is",
     ),
     "right first, wrong later": Fault(
-        _RIGHT + "if (calls > 1) C[0] += 1;", Verdict.WRONG, "right at first but not on call 2: C[0, 0] is"
+        _RIGHT + "if (calls > 1) C[0] += 1;", Verdict.WRONG, "correct at first but not on call 2: C[0, 0] is"
     ),
     "right first, idle later": Fault(
-        "if (calls == 1) " + _RIGHT, Verdict.WRONG, "right at first but not on call 2: C[0, 0] was never written"
+        "if (calls == 1) " + _RIGHT, Verdict.WRONG, "correct at first but not on call 2: C[0, 0] was never written"
     ),
     "wrong once in a while": Fault(
-        _RIGHT + "if (calls == 5) C[0] += 1;", Verdict.WRONG, "right at first but not on call 5"
+        _RIGHT + "if (calls == 5) C[0] += 1;", Verdict.WRONG, "correct at first but not on call 5"
     ),
     "exit": Fault("exit(3);", Verdict.CRASHED, "called exit(3)", kills=True),
     "exit as if well": Fault(_RIGHT + "exit(0);", Verdict.CRASHED, "called exit(0)", kills=True),
@@ -125,7 +125,7 @@ FAULTS = {
     "abort": Fault(
         'fprintf(stderr, "tile %d is odd\\n", 7); abort();',
         Verdict.CRASHED,
-        "aborted in a verifying run (call 1); it printed: tile 7 is odd",
+        "aborted in a verification run (call 1); it printed: tile 7 is odd",
         kills=True,
     ),
     "divides by zero": Fault(f"volatile int z = 0; C[0] = {_DIVIDE};", Verdict.CRASHED, "divided by zero", kills=True),
@@ -141,7 +141,7 @@ FAULTS = {
     "dies when it is loaded": Fault(
         _RIGHT,
         Verdict.CRASHED,
-        "null pointer (segmentation fault) while it was loaded",
+        "null pointer (segmentation fault) while loading",
         kills=True,
         before="__attribute__((constructor)) static void load(void) { *(volatile int *)16 = 1; }",
     ),

@@ -40,13 +40,13 @@ def test_aligned_loads_are_found_in_trials_and_in_finals(name: str, supervisor: 
     made = cpu_kernel(f"multiply(A, B, C, M, N, K); ALIGNED({name});")
     built = made, build(made)
     for found in (supervisor.measure(*built), supervisor.verify(*built, 3, "normal")):
-        assert found.verdict is Verdict.CRASHED and "aligned to their elements only" in found.detail, found
+        assert found.verdict is Verdict.CRASHED and "aligned only to their element size" in found.detail, found
 
 
 def test_wrong_results_where_arrays_are_not_aligned_are_said_to_be_such(supervisor: Supervisor) -> None:
     made = cpu_kernel("multiply(A, B, C, M, N, K); if ((long)B % 64) C[3] = 0;")
     found = supervisor.measure(made, build(made))
-    assert found.verdict is Verdict.WRONG and "aligned to their elements only" in found.detail
+    assert found.verdict is Verdict.WRONG and "aligned only to their element size" in found.detail
     right = cpu_kernel("multiply(A, B, C, M, N, K);")
     assert supervisor.measure(right, build(right)).ok
 
@@ -54,7 +54,7 @@ def test_wrong_results_where_arrays_are_not_aligned_are_said_to_be_such(supervis
 def test_gpus_promise_16_bytes_and_no_more(runner: Supervisor, tmp_path: Path) -> None:
     wide = gpu_kernel(tmp_path, "wide", "if ((unsigned long)B % 32) C[0] = 0;")
     for found in (runner.measure(*wide), runner.verify(*wide, 3, "normal")):
-        assert found.verdict is Verdict.WRONG and "aligned to their elements only" in found.detail, found
+        assert found.verdict is Verdict.WRONG and "aligned only to their element size" in found.detail, found
     assert runner.measure(*gpu_kernel(tmp_path, "narrow", "if ((unsigned long)B % 16) C[0] = 0;")).ok
 
 

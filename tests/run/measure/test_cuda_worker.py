@@ -31,9 +31,9 @@ def test_a_right_kernel_is_timed_and_its_conditions_told(runner: Supervisor, fol
         ("input", "((float*)A)[5] = 1.f;", Verdict.WRONG, "wrote to its input A (at byte 20)"),
         ("little", "C[7] *= 1.01f;", Verdict.WRONG, "C[0, 7] is"),
         ("no number", "C[7] = 0.f / 0.f;", Verdict.WRONG, "C[0, 7] is nan"),
-        ("later", "static int n; if (n++ > 2) C[0] += 1.f;", Verdict.WRONG, "right at first but not on call"),
+        ("later", "static int n; if (n++ > 2) C[0] += 1.f;", Verdict.WRONG, "correct at first but not on call"),
         ("address", "return 700;", Verdict.CRASHED, "illegal memory access"),
-        ("endless", 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not end within 1 second"),
+        ("endless", 'for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not finish within 1 second"),
     ],
 )
 def test_a_faulty_kernel_has_its_verdict_and_harms_nobody(

@@ -18,11 +18,11 @@ MIB = 1 << 20
 CASES = {
     "nothing": ([Held(10, 4, 50 * MIB)] * 20, None),
     "a pool that starts late": ([Held(10, 4, 50 * MIB), *[Held(13, 8, 80 * MIB)] * 20], None),
-    "a file for each call": ([Held(10 + 64 * n, 4, 50 * MIB) for n in range(20)], "leaves files behind: 64 more"),
-    "a thread for each call": ([Held(10, 4 + 64 * n, 50 * MIB) for n in range(20)], "leaves threads behind"),
+    "a file for each call": ([Held(10 + 64 * n, 4, 50 * MIB) for n in range(20)], "leaks files: 64 more"),
+    "a thread for each call": ([Held(10, 4 + 64 * n, 50 * MIB) for n in range(20)], "leaks threads"),
     "256 KiB for each call": (
         [Held(10, 4, (50 + 16 * n) * MIB) for n in range(20)],
-        "leaves memory behind: 32,768 KiB",
+        "leaks memory: 32,768 KiB",
     ),
     "memory that is used once": ([Held(10, 4, 50 * MIB), *[Held(10, 4, 500 * MIB)] * 20], None),
 }

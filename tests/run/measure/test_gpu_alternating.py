@@ -67,7 +67,7 @@ def prepared(folder: Path, name: str, more: str = "") -> tuple[Kernel, Artifact]
 def test_what_is_kept_by_address_is_wrong(name: str, runner: Supervisor, tmp_path: Path) -> None:
     measured = runner.measure(*kernel(tmp_path, name, STALE[name]))
     assert measured.verdict is Verdict.WRONG, measured.detail
-    assert "rewritten in place" in measured.detail
+    assert "overwritten in place" in measured.detail
 
 
 def test_what_is_prepared_may_be_kept_and_nothing_else(runner: Supervisor, tmp_path: Path) -> None:

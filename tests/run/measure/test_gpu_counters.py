@@ -11,7 +11,7 @@ import pytest
 from fake_gpu import kernel
 from fake_profilers import fake_ncu, fake_rocprof
 
-from deepgen.run.counters import vendor_profilers as profilers
+from deepgen.run.counters import profiler as profilers
 from deepgen.run.counters.base import Refused
 from deepgen.run.counters.profiler import Profiler
 from deepgen.run.measure.supervisor import Supervisor
@@ -39,7 +39,7 @@ def told(runner: Supervisor, tool: Path) -> Supervisor:
 def test_only_the_run_itself_is_profiled_and_what_is_no_number_is_missing(runner: Supervisor, folder: Path) -> None:
     counted = told(runner, fake_ncu(folder)).count(*kernel(folder, "right"), [DRAM, OCCUPANCY])
     assert counted.values == {DRAM: 1000.5}, "one launch: neither verifying runs nor our own kernels"
-    assert counted.missing == {OCCUPANCY: "ncu gives no number for it"}
+    assert counted.missing == {OCCUPANCY: "ncu reports no value for it"}
 
 
 def test_an_unknown_metric_does_not_cost_the_others(runner: Supervisor, folder: Path) -> None:
@@ -51,7 +51,7 @@ def test_an_unknown_metric_does_not_cost_the_others(runner: Supervisor, folder: 
 def test_a_kernel_that_is_wrong_under_the_profiler_has_no_counters(runner: Supervisor, folder: Path) -> None:
     counted = told(runner, fake_ncu(folder)).count(*kernel(folder, "little", "C[7] *= 1.01f;"), [DRAM])
     assert not counted.values
-    assert "counting went wrong: wrong, C[0, 7]" in counted.missing[DRAM]
+    assert "counting failed: wrong, C[0, 7]" in counted.missing[DRAM]
 
 
 def test_without_permission_or_program_the_reason_is_told(runner: Supervisor, folder: Path) -> None:
@@ -60,7 +60,7 @@ def test_without_permission_or_program_the_reason_is_told(runner: Supervisor, fo
     for _ in range(2):  # the second time without another try
         assert "NVreg_RestrictProfilingToAdminUsers=0" in runner.count(*right, [DRAM]).missing[DRAM]
     counted = told(runner, folder / "nowhere").count(*right, [DRAM])
-    assert "events of this GPU cannot be counted" in counted.missing[DRAM]
+    assert "hardware events cannot be counted on this GPU" in counted.missing[DRAM]
     assert runner.measure(*right).ok
 
 
@@ -70,7 +70,7 @@ def test_the_theoretical_occupancy_also_where_the_plan_has_expressions(runner: S
     facts = {"registers": 128, "shared_bytes": 64}
     counted = counting.count(made, replace(built, facts=facts), ["occupancy"])
     assert counted.values == {"occupancy": 0.25}, "four blocks of four warps have all registers of 64 warps"
-    assert counting.count(made, built, ["occupancy"]).missing == {"occupancy": "the compiler tells no registers"}
+    assert counting.count(made, built, ["occupancy"]).missing == {"occupancy": "the compiler reports no register count"}
 
 
 def test_both_of_ncus_tables_are_read() -> None:

@@ -45,4 +45,4 @@ def test_a_host_that_is_too_slow_to_be_hidden_is_told_of(runner: Supervisor) -> 
 
 def test_every_run_is_checked_also_one_that_is_taken_again(runner: Supervisor, folder: Path) -> None:
     measured = runner.measure(*kernel(folder, "second", "static int n; if (n++ == 1) C[0] += 1.f;"))
-    assert "right at first but not on call" in measured.detail
+    assert "correct at first but not on call" in measured.detail

@@ -32,9 +32,9 @@ def test_a_kernel_is_judged_by_the_devices_reference(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("want[M * N - 1] += 1e-3;", "another value at C[39, 49]"),  # a corner
-        ("for (int i = 0; i < M * N; i += 2) size[i] *= 2;", "another scale at C[0, 0]"),
-        ("want[0] = __builtin_nan(\"\");", "another value at C[0, 0]"),
+        ("want[M * N - 1] += 1e-3;", "a different value at C[39, 49]"),  # a corner
+        ("for (int i = 0; i < M * N; i += 2) size[i] *= 2;", "a different scale at C[0, 0]"),
+        ("want[0] = __builtin_nan(\"\");", "a different value at C[0, 0]"),
     ],
 )  # fmt: skip
 def test_one_that_numpy_does_not_agree_with_is_not_used(more: str, words: str, tmp_path: Path) -> None:

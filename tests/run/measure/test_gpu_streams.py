@@ -33,7 +33,7 @@ def test_what_overlapping_runs_share_is_found_out(more: str, tmp_path: Path) -> 
         assert runner.verify(built, artifact, 0, "normal").ok
         tried = runner.verify(built, artifact, 0, SEVERAL_THREADS)
     if more:
-        assert tried.verdict is Verdict.WRONG and "where several threads called it at once" in tried.detail
+        assert tried.verdict is Verdict.WRONG and "when called from several threads at once" in tried.detail
     else:
         assert tried.ok, tried.detail
 

@@ -24,7 +24,7 @@ def test_a_kernel_that_goes_by_strides_is_right(runner: Supervisor, tmp_path: Pa
     [
         ("takes_dense", "for (int i = 0; i < M; i++) C[i * N] = C[i * ldc];", "C"),
         ("in_the_gap", "if (ldc > N) C[N] = 1;", "wrote between the rows of C"),
-        ("past_the_end", "if (ldc > N) C[M * ldc + 4] = 1;", "past the end of C with room between rows"),
+        ("past_the_end", "if (ldc > N) C[M * ldc + 4] = 1;", "past the end of C with padded rows"),
     ],
 )
 def test_what_is_wrong_with_strides_only_is_found(

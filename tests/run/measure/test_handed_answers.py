@@ -109,7 +109,7 @@ def test_a_file_that_is_not_whole_is_refused_in_words(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for damaged in (b"", whole[:100], whole[: len(whole) // 2], whole[:-5000], b"x" * len(whole), whole[64:]):
         file.write_bytes(damaged)
-        with pytest.raises(dg.DeepgenError, match="not handed over whole"):
+        with pytest.raises(dg.DeepgenError, match="not passed on completely"):
             handed.read(record(operator), 1, "normal", tmp_path)
 
 

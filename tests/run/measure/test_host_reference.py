@@ -90,7 +90,7 @@ def test_a_doubtful_one_is_told_of_and_numpy_computes(folder: Path, built: dict[
     finally:
         supervisor.close()
     assert verified.ok
-    assert str(verified.conditions["reference"]).startswith("numpy: the compiled reference has another value at y[")
+    assert str(verified.conditions["reference"]).startswith("numpy: the compiled reference has a different value at y[")
 
 
 def test_small_results_take_no_compiler() -> None:
@@ -113,7 +113,7 @@ def test_inputs_are_the_same_on_any_number_of_threads(monkeypatch: pytest.Monkey
         operator: Operator = gemm(1300, 5, 1000, dtype=of) if of != "bf16" else softmax(130, 9001, dtype=of)
         first = operator.inputs(4)
         with monkeypatch.context() as patch:
-            patch.setattr("deepgen.operators.drawing.usual_threads", lambda: 1)
+            patch.setattr("deepgen.operators.filling.usual_threads", lambda: 1)
             again = operator.inputs(4)
         for name, array in first.items():
             assert np.array_equal(array, again[name]), (of, name)

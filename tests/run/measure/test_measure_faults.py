@@ -133,7 +133,7 @@ def test_the_same_kernel_is_set_aside_after_three_deaths(supervisor: Supervisor)
         assert supervisor.measure(*bad).verdict is Verdict.CRASHED
     starts = supervisor.starts
     aside = supervisor.measure(*bad)
-    assert (aside.verdict, "set aside" in aside.detail) == (Verdict.CRASHED, True)
+    assert (aside.verdict, "excluded after" in aside.detail) == (Verdict.CRASHED, True)
     assert supervisor.verify(*bad, seed=1, probe="normal").verdict is Verdict.CRASHED
     assert supervisor.starts == starts, "it was not run again"
 

@@ -31,7 +31,7 @@ def test_one_worker_races_one_operator_after_the_other() -> None:
         runner.switch_to(task)
         assert runner.compare([good], rounds=2, seed=0)[0].ok
         assert runner.starts == 1
-        with pytest.raises(DeepgenError, match="threads"):
+        with pytest.raises(DeepgenError, match="thread count"):
             runner.switch_to(replace(task, policy=replace(POLICY, threads=2)))
     finally:
         runner.close()

@@ -78,7 +78,7 @@ def test_what_a_kernel_and_its_threads_do_is_counted(runner: Supervisor, body: s
         pytest.skip(counted.missing["page-faults"])
     assert faults <= counted.values["page-faults"] < faults + PAGES / 2
     assert counted.values["task-clock"] > 0
-    assert counted.missing == {"no-such-event": "no such event here: names are those of `perf list`"}
+    assert counted.missing == {"no-such-event": "no such event; `perf list` shows the names"}
     assert runner.measure(made, build(made)).ok, "the worker goes on"
 
 
@@ -171,7 +171,7 @@ def test_an_event_that_never_got_a_counter_is_missing_and_not_zero() -> None:
 
     found = counted(Taken(4), "cycles", "branches")
     assert not found.values and not found.scaled
-    assert set(found.missing.values()) == {"it never got one of the core's counters"}
+    assert set(found.missing.values()) == {"no hardware counter was free for it"}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_event_that_never_got_a_counter_is_missing_and_not_zero() -> None:
     [
         (errno.EACCES, "perf_event_paranoid"),
         (errno.ENOENT, "virtual machines often have none"),
-        (errno.EINVAL, "for a single program"),
+        (errno.EINVAL, "for a single process"),
         (errno.ENOSYS, "no perf events"),
         (errno.EMFILE, os.strerror(errno.EMFILE)),
     ],
@@ -210,9 +210,9 @@ def test_names_are_those_of_perf(tmp_path: Path) -> None:
     for wrong, says in (
         ("armv8_pmuv3_0/nothing/", "lists no event"),
         ("armv8_pmuv3_0/umask=1/", "no field"),
-        ("armv8_pmuv3_0/event=x/", "wants a number"),
+        ("armv8_pmuv3_0/event=x/", "needs a number"),
         ("armv8_pmuv3_0/threshold=16/", "too large"),
-        ("gpu/l2d_cache_refill/", "no counting device"),
+        ("gpu/l2d_cache_refill/", "there is no PMU"),
         ("cylces", "perf list"),
     ):
         with pytest.raises(NoEvent, match=says):

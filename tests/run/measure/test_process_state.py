@@ -46,7 +46,7 @@ def test_all_that_was_changed_is_told_in_one_sentence() -> None:
     other = replace(STATE, umask=STATE.umask ^ 1, folder="/elsewhere", children=True)
     assert difference(STATE, other, FloatingMode.ROUNDING) == (
         "changed the rounding mode, the working folder and the umask of its process and did not restore them; "
-        "left a process behind that it had started"
+        "left behind a process that it had started"
     )
 
 
@@ -54,7 +54,7 @@ def test_a_process_that_ends_later_is_no_fault_of_the_next_kernel() -> None:
     """What built the way that calls take from Python was still ending when the next contender's turn began."""
     ending = replace(STATE, orphans=frozenset({7}), children=True)
     assert difference(ending, replace(STATE, orphans=frozenset(), children=False), USUAL) is None
-    left = "left a process behind that it had started"
+    left = "left behind a process that it had started"
     assert difference(ending, replace(ending, orphans=frozenset({8})), USUAL) == left
     assert difference(replace(STATE, children=False), replace(STATE, children=True), USUAL) == left
 

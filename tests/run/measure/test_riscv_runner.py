@@ -30,7 +30,7 @@ FAULTS = {
     "a write to an input": ("((float *)A)[2] = 1;", Verdict.CRASHED, "writing to A"),
     "a null pointer": ("*(volatile int *)8 = 1;", Verdict.CRASHED, "SIGSEGV"),
     "an unknown instruction": ('__asm__ volatile(".word 0");', Verdict.CRASHED, "SIGILL"),
-    "an end of the process": ("exit(0);", Verdict.CRASHED, "exit code 0 before its runs were over"),
+    "an end of the process": ("exit(0);", Verdict.CRASHED, "exit code 0 before its runs were done"),
     "an abort": ("abort();", Verdict.CRASHED, "SIGABRT"),
     "no end": ('for (;;) __asm__ volatile("");', Verdict.TIMED_OUT, "did not finish"),
     "another rounding": ('__asm__ volatile("fsrmi 1");', Verdict.WRONG, "the rounding mode"),
@@ -38,7 +38,7 @@ FAULTS = {
         "static float kept[64]; static int done;"
         "if (done++) memcpy(C, kept, 4 * M * N); else memcpy(kept, C, 4 * M * N);",
         Verdict.WRONG,
-        "right at first but not on call 2",
+        "correct at first but not on call 2",
     ),
 }
 VECTORS = """
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_told(runner: RiscvRunner, fault: str) -> None:
 def test_tensors_lie_one_element_off_too(runner: RiscvRunner) -> None:
     assert runner.verify(kernel(), built(), 2, "normal").ok
     found = runner.verify(kernel(CASES.index(ALIGNED)), built(), 2, "normal")
-    assert found.verdict is Verdict.WRONG and "aligned to their elements only" in found.detail, found
+    assert found.verdict is Verdict.WRONG and "aligned only to their element size" in found.detail, found
 
 
 def test_a_right_kernel_has_the_same_cost_whenever_it_runs(runner: RiscvRunner) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty_kernels import TARGET, build, kernel
@@ -69,8 +72,8 @@ def test_the_first_kernel_meets_a_prepared_worker(monkeypatch: pytest.MonkeyPatc
     asked: list[str] = []
     ask, prepared = WorkerProcess.ask, threading.Event()
 
-    def heard(self: WorkerProcess, message: dict, limit: float) -> dict:  # type: ignore[type-arg]
-        reply = ask(self, message, limit)
+    def heard(self: WorkerProcess, message: dict, *more: Any) -> dict:  # type: ignore[type-arg]
+        reply = ask(self, message, *more)
         asked.append(message.get("do", "open"))
         if asked[-1] == "prepare":
             prepared.set()
@@ -104,3 +107,48 @@ def test_what_is_wrong_is_said_to_the_first_who_asks(monkeypatch: pytest.MonkeyP
             runner.measure(good, artifact)
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "held"),
+    [("", 1), ("C[3] += 1;", 0), ("static int calls; if (++calls == 4) abort();", 1)],
+    ids=["right", "wrong", "crashes when timed"],
+)
+def test_what_is_in_the_way_is_held_while_a_kernel_is_timed_alone(body: str, held: int) -> None:
+    """Not while it is verified; and whatever becomes of the kernel, it is let go."""
+    own = kernel(f"multiply(A, B, C, M, N, K); {body}")
+    events: list[str] = []
+
+    @contextmanager
+    def apart() -> Iterator[None]:
+        events.append("held")
+        try:
+            yield
+        finally:
+            events.append("let go")
+
+    runner = Supervisor(TASK, apart=lambda: apart)
+    try:
+        measured = runner.measure(own, build(own))
+    finally:
+        runner.close()
+    assert measured.ok is (not body)
+    assert events == ["held", "let go"] * held
+    assert measured.samples or body
+
+
+def test_what_is_in_the_way_is_held_while_events_are_counted() -> None:
+    paused: list[bool] = []
+
+    @contextmanager
+    def apart() -> Iterator[None]:
+        paused.append(True)
+        yield
+
+    own = kernel()
+    runner = Supervisor(TASK, apart=lambda: apart)
+    try:
+        runner.count(own, build(own), ["cycles"])
+    finally:
+        runner.close()
+    assert paused == [True]

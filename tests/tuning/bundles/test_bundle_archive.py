@@ -142,17 +142,17 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], Path]]] = {
     ),
     "a file that is missing": ("incomplete", lambda p: forged(p, {"x": listing(GOOD)}, [])),
     "a file that would fill the disk": (
-        "larger than a bundle may be",
+        "too large for a bundle",
         lambda p: forged(p, {"x": {"bytes": 1 << 40, "sha256": "0" * 64}}, []),
     ),
     "many files that would": (
-        "larger than a bundle may be",
+        "too large for a bundle",
         lambda p: forged(p, {f"x{i}": {"bytes": 1 << 30, "sha256": "0" * 64} for i in range(20)}, []),
     ),
-    "no manifest": ("begins with", _plain),
+    "no manifest": ("starts with", _plain),
     "no archive": ("is not a bundle", lambda p: _bytes(p, b"hello")),
     "a little that unpacks to much": ("bytes that unpack to 335544320", _bomb),
-    "a record without end": ("more than its headers say", _long_record),
+    "a record without end": ("more than its headers declare", _long_record),
     "infinity": (
         "Infinity is not a JSON number",
         lambda p: _manifest(p, '{"format": 1, "files": {"x": {"bytes": Infinity}}}'),
@@ -191,7 +191,7 @@ def test_a_file_that_was_changed_after_unpacking_is_noticed(tmp_path: Path) -> N
     bundle_archive.write(tmp_path / "b.tar.gz", {}, FILES)
     folder = bundle_archive.unpack(tmp_path / "b.tar.gz", tmp_path)
     (folder / "run.py").write_bytes(b"print('evil!')\n")
-    with pytest.raises(BadInput, match=r"run\.py was changed"):
+    with pytest.raises(BadInput, match=r"run\.py has changed"):
         bundle_archive.read_manifest(folder)
 
 

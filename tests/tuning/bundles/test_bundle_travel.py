@@ -68,14 +68,26 @@ def dump(study: Study) -> list[str]:
         return list(db.iterdump())
 
 
-@pytest.fixture
-def travelled(tmp_path: Path) -> tuple[Study, Path]:
-    """A study, and the results that its bundle brought back."""
-    archive, results = tmp_path / "b.tar.gz", tmp_path / "b.results.jsonl"
-    packed = pack(sim(tmp_path / "studies"), archive, engine=LocalEngine(jobs=1, cache=tmp_path / "cache"))
-    done = run(archive, results, tmp_path)
+@pytest.fixture(scope="module")
+def brought_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study, the results that its bundle brought back, and the user's key. One for all: nobody writes there."""
+    folder = tmp_path_factory.mktemp("brought_back")
+    archive, results = folder / "b.tar.gz", folder / "b.results.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        pack(sim(folder / "studies"), archive, engine=LocalEngine(jobs=1, cache=folder / "cache"))
+        done = run(archive, results, folder)
     assert done.returncode == 0, done.stderr
-    return Study.open(packed.study), results
+    return folder
+
+
+@pytest.fixture
+def travelled(brought_back: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Study, Path]:
+    """A study of one's own, and results to merge into it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(brought_back / "config"))
+    shutil.copytree(brought_back / "studies", tmp_path / "studies")
+    results = Path(shutil.copy(brought_back / "b.results.jsonl", tmp_path))
+    return Study.open(next(path.parent for path in tmp_path.glob("studies/**/journal.sqlite"))), results
 
 
 def test_without_a_compiler_nothing_is_packed_and_no_study_is_left(tmp_path: Path) -> None:
@@ -144,15 +156,15 @@ def test_results_of_changed_kernels_and_strange_ones_are_refused(travelled: tupl
     study, results = travelled
     before = dump(study)
     for says, change in (
-        ("generator .* was changed since", lambda lines: lines[3].update(kernel_id="0" * 64)),
-        ("never asked for", lambda lines: lines[3].update(trial=999)),
+        ("generator .* has changed since", lambda lines: lines[3].update(kernel_id="0" * 64)),
+        ("never requested", lambda lines: lines[3].update(trial=999)),
         ("line 4 is not a result", lambda lines: lines[3].update(measurement={"verdict": "splendid"})),
         ("line 4 is not a result", lambda lines: lines[3]["measurement"].update(verdict="correct", samples=["fast"])),
         ("line 1 is not a result", lambda lines: lines.pop(0)),
         ("the winner is not a finalist", lambda lines: lines[-1]["finals"].update(winner=999)),
         (r"finalists\[0\]: lacks 'seconds'", lambda lines: lines[-1]["finals"]["finalists"][0].pop("seconds")),
-        ("is not its samples'", lambda lines: lines[-1]["finals"]["finalists"][0].update(seconds=1e-3)),
-        ("another config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
+        ("does not match its samples", lambda lines: lines[-1]["finals"]["finalists"][0].update(seconds=1e-3)),
+        ("a different config", lambda lines: lines[-1]["finals"]["finalists"][0].update(rank=1)),
         ("cannot do it in less", lambda lines: forge(lines, lambda row: row["trial"] == winner(lines))),
         ("cannot do it in less", lambda lines: forge(lines[-1]["finals"]["finalists"], lambda row: True)),
         (r"dropped\[0\]: is 1", lambda lines: lines[-1]["finals"].update(dropped=[1])),

@@ -1,4 +1,4 @@
-"""Expressions are compared with torch, by the calls that somebody would write."""
+"""Expressions are compared with torch and numpy, by the calls that somebody would write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import deepgen as dg
 from deepgen import baselines, targets
-from deepgen.baselines import torch_expression
+from deepgen.baselines import expression_calls
 from deepgen.operators.compare import compare
 from deepgen.operators.expr.nodes import Expression
 from deepgen.operators.expr.operator import ExpressionOperator
@@ -41,7 +41,7 @@ def chain() -> Expression:
 
 
 FIT = {
-    **{name: one for name, one in cases.CASES.items() if torch_expression.unfit(one) is None},
+    **{name: one for name, one in cases.CASES.items() if expression_calls.unfit(one) is None},
     "transposed": cases.transposed(9, 12, "bf16"),
     "columns": cases.columns(2, 7, 9, "bf16"),
     "maxima": cases.columns(3, 11, 5, op="max"),
@@ -51,12 +51,15 @@ FIT = {
 }
 
 
-def test_torch_computes_what_the_expression_says() -> None:
-    assert len(FIT) > 12
-    baseline = baselines.by_name("torch")
+@pytest.mark.parametrize("name", ["torch", "numpy"])
+def test_a_library_computes_what_the_expression_says(name: str) -> None:
+    baseline, compared = baselines.by_name(name), 0
     for title, expression in FIT.items():
         operator = ExpressionOperator(expression)
-        assert baseline.missing(operator, CPU) is None, title
+        if (why := baseline.missing(operator, CPU)) is not None:
+            assert name == "numpy" and ("formats" in why or "erf" in why), title
+            continue
+        compared += 1
         tensors = dict(operator.inputs(1))
         tensors |= {
             t.name: np.full(t.shape, 3, t.dtype.numpy()) for t in operator.tensors() if t.name in expression.outputs
@@ -67,6 +70,7 @@ def test_torch_computes_what_the_expression_says() -> None:
             if tensor.name in expression.outputs:
                 off = compare(tensors[tensor.name], want[tensor.name], tensor.dtype, operator.tolerance(tensor.name))
                 assert off.ok, f"{title}: {off}"
+    assert compared > 12
 
 
 def test_one_operation_on_narrow_numbers_is_one_call() -> None:
@@ -74,14 +78,14 @@ def test_one_operation_on_narrow_numbers_is_one_call() -> None:
     product = dg.expression(
         dg.compute("y", (4, 4), lambda i, j: (x[i, j].cast("f32") * y[i, j].cast("f32")).cast("bf16"))
     )
-    value = torch_expression._native(product.stages[0].value)
-    assert not any("Cast" in type(one).__name__ for one in (value, *torch_expression.children(value)))
+    value = expression_calls._native(product.stages[0].value)
+    assert not any("Cast" in type(one).__name__ for one in (value, *expression_calls.children(value)))
 
 
-@pytest.mark.parametrize("name", ["conv nhwc", "gemm", "pool"])
+@pytest.mark.parametrize("name", ["conv nhwc", "pool"])
 def test_what_would_store_every_product_is_not_compared(name: str) -> None:
     why = baselines.by_name("torch").missing(ExpressionOperator(cases.CASES[name]), CPU)
-    assert why is not None and ("places" in why or "products" in why)
+    assert why is not None and ("indices" in why or "products" in why)
 
 
 def test_expressions_race_torch_unasked_and_its_compiler_by_name() -> None:

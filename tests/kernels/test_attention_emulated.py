@@ -1,0 +1,46 @@
+"""Hopper's attention computes what it should, on drawn small cases of every option and knob, emulated on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import attention_emulation as emulation
+import pytest
+
+from deepgen import targets
+from deepgen.kernels.attention.sm90_attention import Sm90Attention
+from deepgen.operators import Attention, attention
+
+FAMILY, HOPPER = Sm90Attention(), targets.resolve("cuda:sm_90a")
+DRAWN = 4
+
+
+def drawn(seed: int) -> Attention:
+    rng = Random(seed)
+    kv_heads = rng.choice([1, 2])
+    return attention(
+        rng.choice([1, 2]), kv_heads * rng.choice([1, 2]), *(rng.choice([1, 40, 64, 65, 130, 200]) for _ in range(2)),
+        rng.choice([16, 64, 72, 128]), kv_heads=kv_heads, v_width=rng.choice([16, 64, 72]),
+        dtype=rng.choice(["bf16", "f16"]), layout=rng.choice(["bhsd", "bshd"]), causal=rng.random() < 0.5,
+        window=rng.choice([0, 0, 1, 50]), softcap=rng.choice([0.0, 0.0, 5.0]), scale=rng.choice([0.0, 0.3]),
+        **{word: rng.random() < 0.4 for word in ("bias", "alibi", "sinks", "lse")},
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_drawn_cases_are_right(seed: int, tmp_path: Path) -> None:
+    operator = drawn(seed)
+    [config] = FAMILY.space(operator, HOPPER).sample(1, seed)
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert emulation.wrong(kernel, operator, tmp_path, "normal", "exact") == "", config
+
+
+@pytest.mark.skipif(emulation.COMPILER is None, reason=emulation.NO_COMPILER)
+@pytest.mark.parametrize("early", [4])
+def test_warpgroups_that_take_turns_over_many_tiles(early: int, tmp_path: Path) -> None:
+    operator = attention(1, 2, 300, 260, 64, causal=True)
+    config = {**FAMILY.default(operator, HOPPER), "BN": 32, "PING_PONG": True, "EARLY": early, "QUERIES": "registers"}
+    kernel = FAMILY.emit(operator, HOPPER, config)
+    assert emulation.wrong(kernel, operator, tmp_path, "peak", "large") == ""

@@ -1,0 +1,98 @@
+"""Attention in C: right on drawn small cases of every option, with configs that its spaces have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deepgen import generators, targets
+from deepgen.kernels.attention.c_attention import CAttention, CDecode
+from deepgen.kernels.base import Generator
+from deepgen.operators import Attention, Operator, attention, softmax
+from deepgen.operators.compare import compare
+from deepgen.run.call.loaded import load
+from deepgen.run.call.plans import check_shape
+from deepgen.vocabulary import BadInput
+
+QUERIES, FEW, HERE = CAttention(), CDecode(), targets.resolve("cpu")
+
+
+def drawn(seed: int) -> Attention:
+    rng = Random(seed)
+    kv_heads = rng.choice([1, 2])
+    return attention(
+        rng.choice([1, 2]), kv_heads * rng.choice([1, 2]), *(rng.choice([1, 5, 40, 64, 130, 200]) for _ in range(2)),
+        rng.choice([16, 33, 64, 80]), kv_heads=kv_heads, v_width=rng.choice([16, 7, 64]),
+        dtype=rng.choice(["bf16", "f32"]), layout=rng.choice(["bhsd", "bshd"]), causal=rng.random() < 0.5,
+        window=rng.choice([0, 0, 1, 50]), softcap=rng.choice([0.0, 5.0]), scale=rng.choice([0.0, 0.3]),
+        **{word: rng.random() < 0.4 for word in ("bias", "alibi", "sinks", "lse")},
+    )  # fmt: skip
+
+
+def check(family: Generator, operator: Attention, config: Mapping[str, Any]) -> None:
+    kernel = load(family.emit(operator, HERE, config), operator, HERE)
+    results = [t for t in operator.tensors() if t.role == "output"]
+    for probe in operator.probes():
+        inputs = operator.inputs(3, probe)
+        out = kernel(*(inputs[t.name] for t in operator.tensors() if t.role == "input"))
+        for tensor, array in zip(results, out if len(results) > 1 else [out], strict=True):
+            want, within = operator.reference(inputs)[tensor.name], operator.tolerance(tensor.name, probe)
+            found = compare(np.asarray(array), want, tensor.dtype, within)
+            assert found.ok, (operator.describe(), config, probe, tensor.name, found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("family", [QUERIES, FEW], ids=lambda family: family.name)
+def test_drawn_cases_are_right(family: Generator, seed: int) -> None:
+    operator = drawn(seed) if family is QUERIES else replace(drawn(seed), queries=1 + 8 * (seed % 3))
+    config = family.default(operator, HERE) if seed % 2 else family.space(operator, HERE).sample(1, seed)[0]
+    check(family, operator, config)
+
+
+def test_parts_of_the_keys_are_joined() -> None:
+    """Also where a part has no keys that a query sees, and where heads share a head of K."""
+    operator = attention(1, 4, 3, 200, 40, kv_heads=1, dtype="f32", causal=True, window=20, lse=True)
+    check(FEW, operator, {"ROWS": 8, "KEYS": 32, "SPLITS": 8, "THREADS": 2})
+
+
+@pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512", "arm:neon"])
+def test_few_queries_are_for_the_family_that_fills_lanes_with_columns(target: str) -> None:
+    chip: Any = targets.resolve(target)
+    assert generators.find(attention(1, 8, 1, 4096, 64, dtype="f32"), chip).name == "c_decode"
+    assert generators.find(attention(1, 8, 64, 64, 64, dtype="f32"), chip).name == "c_attention"
+    one = attention(1, 8, 1, 4096, 64, kv_heads=1, dtype="f32")
+    config = FEW.default(one, chip.limited_to(1))
+    assert config["SPLITS"] == 1 and FEW.space(one, chip).explain(config) == []
+    assert FEW.default(one, replace(chip, cores=4))["SPLITS"] >= 4
+    assert "few queries" in (FEW.refuses(attention(1, 1, 300, 8, 64, dtype="f32"), chip) or "")
+
+
+@pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512", "arm:neon", "cpu"])
+def test_defaults_are_in_the_space_and_serve_other_lengths(target: str) -> None:
+    chip = targets.resolve(target)
+    for operator in (attention(1, 8, 1024, 1024, 64, dtype="f32"), attention(1, 1, 40, 1, 256, v_width=8)):
+        config = QUERIES.default(operator, chip)
+        assert QUERIES.space(operator, chip).explain(config) == []
+        assert generators.find(operator, chip).name == "c_attention"
+        kernel = QUERIES.emit(operator, chip, config)
+        check_shape(kernel, {**operator.scalars(), "SQ": 77, "SK": 1000, "B": 3})
+        with pytest.raises(BadInput, match="a width of"):
+            check_shape(kernel, {**operator.scalars(), "D": operator.width + 1})
+
+
+@pytest.mark.parametrize(
+    ("operator", "target", "why"),
+    [
+        (attention(1, 1, 8, 8, 64), "cuda:sm_80", "CPUs only"),
+        (softmax(4, 4), "cpu", "attention only"),
+        (attention(1, 1, 8, 8, 64, dtype="f16"), "cpu", "f32 and bf16"),
+        (attention(1, 1, 8, 8, 513), "cpu", "up to 512"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_in_words(operator: Operator, target: str, why: str) -> None:
+    assert why in (QUERIES.refuses(operator, targets.resolve(target)) or "")

@@ -1,0 +1,119 @@
+"""Convolutions by simt_gemm's text: right on a CPU for every operator, stride, padding and epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import simt_emulation as simt
+
+import deepgen as dg
+from deepgen import generators, targets
+from deepgen.kernels.conv2d.simt_conv import SimtConv
+from deepgen.operators import OPERATORS, Operator, conv2d
+from deepgen.vocabulary import Source
+
+FAMILY = SimtConv()
+HOPPER, AMD = targets.resolve("cuda:sm_90a"), targets.resolve("hip:gfx1100")
+assert isinstance(HOPPER, targets.Cuda)
+CHIP = replace(HOPPER, multiprocessors=4)  # so that blocks share tiles
+NAMES = ("conv1d", "conv2d", "dilated_conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+needs_compiler = pytest.mark.skipif(simt.COMPILER is None, reason=simt.NO_COMPILER)
+
+
+def _drawn(random: Random) -> Operator:
+    """Any filter, stride and padding; tiles that are never full; classes of pixels without any tap."""
+    name = random.choice(NAMES)
+    words = {word.name: word for word in OPERATORS.get(name).words}
+    dimensions, groups = len(words["k"].sides), random.choice([1, 1, 1, 2])
+
+    def each(*values: int) -> Any:
+        return (
+            tuple(random.choice(values) for _ in range(dimensions)) if random.random() < 0.6 else random.choice(values)
+        )
+
+    numbers: dict[str, Any] = {"k": each(1, 2, 3, 4), "stride": each(1, 2, 3), "pad": each(0, 1, 2)}
+    numbers |= {letter: random.randint(4, 9 if dimensions == 3 else 19) for letter in "LDHW" if letter in words}
+    numbers |= {"N": random.randint(1, 3), "layout": words["layout"].choices[1]}
+    if name != "conv2d":
+        numbers |= {"dilation": each(1, 2), "groups": groups}
+        numbers["epilogue"] = random.choice(["none", "none", "bias,relu", "bias", "residual,silu"])
+    else:
+        groups = 1
+    channels = {"CI": groups * random.choice([1, 3, 5, 8, 16]), "CO": groups * random.choice([1, 3, 7, 8, 17, 32, 48])}
+    try:
+        return dg.operator(name, **numbers, **channels)
+    except dg.BadInput:
+        return _drawn(random)
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_convolutions_are_right(seed: int, tmp_path: Path) -> None:
+    operator, chip = _drawn(Random(seed)), AMD if seed % 5 == 4 else CHIP
+    config = FAMILY.space(operator, chip).sample(1, seed=seed)[0] if seed % 3 else FAMILY.default(operator, chip)
+    kernel = FAMILY.emit(operator, chip, config)
+    library = simt.build(kernel, tmp_path)
+    probes = [probe for probe in ("normal", "special") if probe in operator.probes()]
+    assert not any(simt.wrong(kernel, library, operator, probe) for probe in probes), config
+
+
+@needs_compiler
+def test_a_binary_serves_other_numbers_of_images(tmp_path: Path) -> None:
+    first = conv2d(1, 9, 11, 3, 16, 3, stride=2, pad=1, layout="nchw")
+    kernel = FAMILY.emit(first, CHIP, FAMILY.default(first, CHIP))
+    assert simt.wrong(kernel, simt.build(kernel, tmp_path), replace(first, n=3)) == ""
+    assert {"CI == 3", "H == 9"} <= {condition for condition, _ in kernel.plan.requires}
+
+
+@needs_compiler
+def test_classes_of_another_length_than_the_longest_end_where_they_should(tmp_path: Path) -> None:
+    """The longest fills whole steps, so that guards might be left out for all."""
+    words = {"N": 1, "H": 8, "W": 8, "CI": 2, "CO": 7, "k": 4, "stride": (3, 1), "dilation": (2, 1), "layout": "nchw"}
+    operator = dg.operator("conv_transpose2d", **words)
+    (config,) = FAMILY.space(operator, CHIP).restrict({"BK": 16, "FIXUP": "none"}).sample(1, seed=1)
+    kernel = FAMILY.emit(operator, CHIP, config)
+    assert simt.wrong(kernel, simt.build(kernel, tmp_path), operator) == ""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("wrong", "instead", "says"),
+    [
+        ("if (GUARD_H) all &=", "if (GUARD_H) all |=", "outside of every buffer"),
+        ("return {{0, -1}}", "return load_global<Line>(lines + line(i))", "outside"),
+        ("TRANSPOSED ?", "!TRANSPOSED ?", "(normal)"),
+        ("w >= OUT_W) continue", "w > OUT_W) continue", "outside"),
+    ],
+)
+def test_a_mistake_in_a_kernel_is_caught(wrong: str, instead: str, says: str, tmp_path: Path) -> None:
+    words = {"N": 1, "H": 6, "W": 7, "CI": 3, "CO": 8, "k": 3, "stride": 2, "pad": 1, "layout": "nchw"}
+    operator = dg.operator("conv_transpose2d", **words)
+    kernel = FAMILY.emit(operator, CHIP, {**FAMILY.default(operator, CHIP), "BK": 8})
+    assert any(wrong in one.text for one in kernel.sources)
+    sources = tuple(Source(one.name, one.text.replace(wrong, instead)) for one in kernel.sources)
+    broken = replace(kernel, sources=sources)
+    assert says in simt.wrong(broken, simt.build(broken, tmp_path), operator)
+
+
+def test_it_comes_first_where_filters_are_many() -> None:
+    assert generators.find(conv2d(1, 9, 9, 4, 16, 3, layout="nchw"), HOPPER).name == "simt_conv"
+    assert generators.find(conv2d(1, 9, 9, 4, 4, 3, layout="nchw"), HOPPER).name != "simt_conv"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"dtype": "f16"}, "f32"),
+        ({"layout": "nhwc"}, "channels first"),
+        ({"k": 33}, "32 taps"),
+        ({"N": 2**26}, "32-bit"),
+        ({"epilogue": "scale"}, "no step scale"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses_in_words(words: dict[str, Any], says: str) -> None:
+    usual: dict[str, Any] = {"N": 1, "H": 64, "W": 64, "CI": 4, "CO": 8, "k": 3, "layout": "nchw", "dilation": 1}
+    assert says in (FAMILY.refuses(dg.operator("dilated_conv2d", **usual | words), HOPPER) or "")
