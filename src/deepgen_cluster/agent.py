@@ -35,10 +35,15 @@ PACKAGES = ("ray", "numpy", "typer", "rich")
 _LEADERS = ("raylet", "gcs_server")
 _SOON = 0.05
 _GRACE = 1.0  # seconds: no process of a node has state to save
+_TRIES = 3  # to start a node: Ray gives each half a minute, which a busy host can exceed
 
 
 class Refused(Exception):
     """The request cannot be fulfilled; the message is a clause that follows the host's name."""
+
+
+class _TooSlow(Refused):
+    """Ray gave up waiting for its own node."""
 
 
 def answer(request: dict[str, Any]) -> None:
@@ -101,14 +106,9 @@ def _python(code: str, module: str, *words: str) -> str:
     try:
         done = subprocess.run(
             [sys.executable, "-m", module, *words],
-            env=environment,
-            cwd=code,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            env=environment, cwd=code, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Refused("deepgen did not answer within two minutes") from None
     if done.returncode:
@@ -176,24 +176,27 @@ def start(
             return False
         if record:
             _end(record)
-        # Ray's sockets go there. Their paths must be short, and that of this folder may be long.
-        short = "/tmp" if os.access("/tmp", os.W_OK) else None
-        scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
-        record = {
-            "name": name,
-            "cluster": cluster,
-            "owner": owner,
-            "label": label,
-            "code": code,
-            "mark": secrets.token_hex(16),
-            "scratch": scratch,
-            "since": time.time(),
-        }
-        # Recorded before the start, so that an interrupted one can be found and ended.
-        _write_private(_file(name, ".json"), json.dumps(record))
-        _write_private(Path(scratch, "token"), token)
-        _run_ray([*words, "--node-ip-address", ip] if _is_own(ip) else words, variables, record, code)
+        known = {"name": name, "cluster": cluster, "owner": owner, "label": label, "code": code}
+        words = [*words, "--node-ip-address", ip] if _is_own(ip) else words
+        for tries in range(1, _TRIES + 1):
+            try:
+                _run_ray(words, variables, _recorded(known, token), code)
+                break
+            except _TooSlow:
+                if tries == _TRIES:
+                    raise
         return True
+
+
+def _recorded(known: dict[str, Any], token: str) -> dict[str, Any]:
+    """A record with a scratch folder, written before the node starts: an interrupted start can be found and ended."""
+    # Ray's sockets go there. Their paths must be short, and that of this folder may be long.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
+    record = {**known, "mark": secrets.token_hex(16), "scratch": scratch, "since": time.time()}
+    _write_private(_file(known["name"], ".json"), json.dumps(record))
+    _write_private(Path(scratch, "token"), token)
+    return record
 
 
 def status() -> dict[str, Any]:
@@ -245,7 +248,8 @@ def _run_ray(words: list[str], variables: dict[str, str], record: dict[str, Any]
     why = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
     _end(record)
     shown = "; ".join(re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in why[-3:])
-    raise Refused(f"ray start {'took over two minutes' if code_ is None else 'failed'}: {shown or 'no output'}")
+    kind = _TooSlow if code_ is not None and "timed out during startup" in shown else Refused
+    raise kind(f"ray start {'took over two minutes' if code_ is None else 'failed'}: {shown or 'no output'}")
 
 
 def _is_own(ip: str) -> bool:
@@ -260,14 +264,8 @@ def _is_own(ip: str) -> bool:
 
 def _shown(record: dict[str, Any]) -> dict[str, Any]:
     members = _marked(record["mark"])
-    return {
-        "cluster": record["cluster"],
-        "owner": record["owner"],
-        "label": record["label"],
-        "since": record["since"],
-        "up": bool(_leaders(record)),
-        "processes": len(members),
-    }
+    kept = {key: record[key] for key in ("cluster", "owner", "label", "since")}
+    return {**kept, "up": bool(_leaders(record)), "processes": len(members)}
 
 
 def _leaders(record: dict[str, Any]) -> list[int]:

@@ -174,3 +174,27 @@ def test_a_password_is_told_to_its_host_alone(
         holding = [p for p in written if ".venv" not in p.parts and WORD.encode() in p.read_bytes()]
         assert holding == []
         assert (tmp_path / "deepgen-studies/tasks/cluster.json").exists()
+
+
+def test_a_node_that_a_busy_host_starts_too_slowly_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray waits half a minute for its own node, whatever the host is doing."""
+    monkeypatch.chdir(tmp_path)
+    scratches: list[str] = []
+
+    def slow(words: list[str], variables: dict[str, str], record: dict[str, str], code: str | None) -> None:
+        scratches.append(record["scratch"])
+        if len(scratches) < 3:
+            agent._end(record)
+            raise agent._TooSlow("ray start failed: the current node timed out during startup")
+
+    words = {"cluster": "c", "owner": "o", "label": "l", "words": [], "variables": {}, "ip": "127.0.0.1"}
+    monkeypatch.setattr(agent, "_run_ray", slow)
+    assert agent.start("one", token="secret", code=None, **words)  # type: ignore[arg-type]
+    assert [Path(scratch).exists() for scratch in scratches] == [False, False, True]
+    monkeypatch.setattr(agent, "_TRIES", 1)
+    scratches.clear()
+    with pytest.raises(agent.Refused, match="timed out during startup"):
+        agent.start("two", token="secret", code=None, **words)  # type: ignore[arg-type]
+    assert agent.stop("o", force=False)["ended"] == 0 and not agent.status()
