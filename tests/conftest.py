@@ -36,7 +36,7 @@ TESTS = Path(__file__).parent
 FORKS, GUARDS = Forks(), Guards()
 GOLDEN = TESTS / "golden"
 # These start Ray and find its processes by their names: one after the other, beside the others.
-ON_RAY = ("deepgen_cluster", "conformance/test_engines.py")
+ON_RAY = ("deepgen_cluster", "conformance/test_engines.py", "chaos/test_disturbed_studies.py")
 # These import torch's compiler, which takes seconds: one process is enough.
 ON_TORCH = ("frontends/deepgen_torch",)
 # Their studies race numpy alone, whatever is installed: torch as a baseline has tests of its own.
