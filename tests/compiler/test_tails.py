@@ -63,6 +63,7 @@ CHANNELS_FIRST = (
     {"N": 57, "H": 12, "W": 12, "CI": 4, "CO": 35, "k": (7, 1), "pad": (3, 0), "stride": 2},
     {"N": 29, "H": 17, "W": 17, "CI": 8, "CO": 16, "k": (7, 1), "pad": (3, 0)},
     {"N": 1, "H": 149, "W": 149, "CI": 4, "CO": 32, "k": 3},  # whole vectors and three pixels, of x as it lies
+    {"N": 20, "H": 7, "W": 7, "CI": 16, "CO": 2048, "k": 1},  # tiles wider than an image
 )
 
 

@@ -111,7 +111,8 @@ class _Pads(Inside):
         kept = list(guard.conditions)
         for condition in guard.conditions:
             left = [c for c in kept if c != condition]
-            if self._chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(left)):
+            facts = map(self.bounds.simple, left)  # indices are compared with them in their simplest form
+            if self._chooses_elements(condition, store) and self._safe(store, self.bounds.assuming(facts)):
                 kept = left
                 self._make_room(store.value)
         if len(kept) == len(guard.conditions):
