@@ -176,11 +176,11 @@ def start(
             return False
         if record:
             _end(record)
-        known = {"name": name, "cluster": cluster, "owner": owner, "label": label, "code": code}
+        identity = {"name": name, "cluster": cluster, "owner": owner, "label": label, "code": code}
         words = [*words, "--node-ip-address", ip] if _is_own(ip) else words
         for tries in range(1, _TRIES + 1):
             try:
-                _run_ray(words, variables, _recorded(known, token), code)
+                _run_ray(words, variables, _recorded(identity, token), code)
                 break
             except _TooSlow:
                 if tries == _TRIES:
@@ -188,13 +188,13 @@ def start(
         return True
 
 
-def _recorded(known: dict[str, Any], token: str) -> dict[str, Any]:
+def _recorded(identity: dict[str, Any], token: str) -> dict[str, Any]:
     """A record with a scratch folder, written before the node starts: an interrupted start can be found and ended."""
     # Ray's sockets go there. Their paths must be short, and that of this folder may be long.
     short = "/tmp" if os.access("/tmp", os.W_OK) else None
     scratch = tempfile.mkdtemp(prefix="deepgen-", dir=short)
-    record = {**known, "mark": secrets.token_hex(16), "scratch": scratch, "since": time.time()}
-    _write_private(_file(known["name"], ".json"), json.dumps(record))
+    record = {**identity, "mark": secrets.token_hex(16), "scratch": scratch, "since": time.time()}
+    _write_private(_file(identity["name"], ".json"), json.dumps(record))
     _write_private(Path(scratch, "token"), token)
     return record
 

@@ -65,6 +65,14 @@ WHOLE = {
     "conv of one pixel": conv("i8", "nhwc", k=1, pad=0, epilogue="residual"),
     "transposed conv": dg.operator("conv_transpose2d", N=1, H=4, W=7, CI=64, CO=20, k=4, stride=2, pad=1, dtype="i8"),
 }
+FEW = {  # channels of the result: no axis fills a vector
+    "conv to few": conv("i8", "nhwc", N=1, H=5, W=7, CI=8, CO=9),
+    "conv to few, channels first": conv("i8", "nchw", N=1, H=5, W=7, CI=9, CO=10),
+}
+ROWS = {  # a filter's height is one place; channels are no whole group, so that it is read as padded
+    "conv by rows": conv("i8", "nhwc", CI=33, CO=9, k=(1, 3), pad=(0, 1)),
+    "conv by columns": conv("i8", "nhwc", CI=35, CO=18, k=(3, 1), pad=(1, 0)),
+}
 FLOATS = {
     "gemm in bf16": gemm("bf16", 24, 40, 64),
     "gemm in bf16 with edges everywhere": gemm("bf16", 20, 37, 61, "nt"),
@@ -120,6 +128,7 @@ def check(found: list[Case], folder: Path, *flags: str) -> None:
         (AMX, "amx_i8", WHOLE),
         (AMX, "amx_bf16", FLOATS),
         (VNNI, "x86_dpbssd_512", some("gemm of few", "conv with a stride")),
+        (VNNI, "x86_dpbssd_512", {**FEW, **ROWS}),
         (OLDER, "x86_dpbssd_256", some("gemm with both turned")),
         (BF16, "x86_dpbf16_512", FLOATS),
         (ARM, "arm_sdot", some("bmm", "conv, channels first")),
@@ -199,6 +208,13 @@ def test_whole_numbers_are_left_to_instructions_and_floats_are_tried_both_ways()
     assert [s.name for s in sketches(expressed(gemm("i8", 64, 64, 64)), AMX)] == ["amx_i8", "x86_dpbssd_512"]
     names = [s.name for s in sketches(expressed(gemm("bf16", 64, 64, 64)), AMX)]
     assert names[:2] == ["amx_bf16", "x86_dpbf16_512"] and any(name.startswith("vectors") for name in names)
+
+
+def test_few_channels_and_filters_of_one_row_are_left_to_instructions_too() -> None:
+    for operator in (*FEW.values(), *ROWS.values()):
+        assert [s.name for s in sketches(expressed(operator), VNNI)] == ["x86_dpbssd_512"]
+    few = dg.operator("conv2d", N=1, H=5, W=7, CI=8, CO=7, k=3, pad=1, dtype="i8")
+    assert not any("dpb" in s.name for s in sketches(expressed(few), VNNI))  # less than half a vector
 
 
 def test_products_that_no_instruction_does_are_left_to_vectors() -> None:

@@ -87,12 +87,14 @@ def _padding(stage: Stage, guarded: Value, taken: set[str]) -> _Padding | None:
     for index in read.indices:
         core = _core(index)
         if not core.terms:
-            return None
+            continue  # one place, as in the dimension of height of a filter for rows
         low, high = core.bounds(ranges)
         name = f"p{len(axes)}"
         axes.append(Axis(name, high - low + 1))
         places.append(core - low)
         along.setdefault(core.terms, iterator(name) + low)
+    if not axes:
+        return None
     try:
         condition = _moved(select.condition, along)
         moved = Read(read.tensor, tuple(_index(index, along) for index in read.indices), read.dtype)

@@ -113,16 +113,20 @@ def products_of_vectors(expression: Expression, sums: Stage, dot: Dot) -> bool:
 
 
 def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
-    """How an instruction does sums, the lanes along the last axis that serves; None where it does not."""
+    """How an instruction does sums, the lanes along the last axis that serves; None where it does not.
+
+    An axis that fills at least half a vector serves where no other fills one.
+    """
     axis = None if isinstance(dot, Dot) and dot.each else _group_axis(sums, dot)
     if axis is None or axis.extent % dot.whole:
         return None
     extents = {one.name: one.extent for one in sums.axes}
-    for lanes in reversed(sums.axes):
+    narrow = not isinstance(dot, TileProduct)
+    for lanes in sorted(reversed(sums.axes), key=lambda one: one.extent < dot.lanes):
         for left, right in _factors(sums, dot):
             if not isinstance(left, Read) or not isinstance(right, Read):
                 continue
-            fits = lanes.extent >= dot.lanes and not facts.depends(left, lanes.name)
+            fits = lanes.extent * (2 if narrow else 1) >= dot.lanes and not facts.depends(left, lanes.name)
             if fits and packable(sums, right, lanes.name):
                 rows = reused_along(sums, lanes.name, [right], nearest=isinstance(dot, TileProduct))
                 if isinstance(dot, TileProduct) and not row_counts(extents.get(rows or "", 1)):
