@@ -100,3 +100,12 @@ def test_vectors_of_every_second_element_are_not_shuffled_for_every_tap_apart() 
     assert isinstance(operator, HasExpression)
     [(_, config)] = configs(operator.expression(), X86, 0)
     assert config["r1_1"] == 1
+
+
+@pytest.mark.parametrize(("channels", "lanes"), [(9, 16), (12, 16), (8, 8), (7, 4)])
+def test_few_channels_fill_a_vector_up_where_they_are_more_than_half_of_it(channels: int, lanes: int) -> None:
+    operator = dg.operator("conv2d", N=2, H=9, W=9, CI=8, CO=channels, k=3, pad=1)
+    assert isinstance(operator, HasExpression)
+    sketch, config = configs(operator.expression(), X86, 0)[0]
+    sums = [s.buffer for s in walk(lowered(sketch, config, X86).body) if isinstance(s, Alloc) and s.buffer.lanes]
+    assert sums and {buffer.lanes for buffer in sums} == {lanes}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deepgen.compiler.intrinsics.tiles import Instruction
 from deepgen.compiler.rules import facts
@@ -39,7 +39,8 @@ class Vectors:
 def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vectors]:
     """The axes of a reduction's results along which vectors may lie, the better ones first.
 
-    Where all of them are shorter than a vector, those that have nothing to pack get vectors of fewer lanes.
+    Where all of them are shorter than a vector, one that fills more than half of it gets whole vectors of what is
+    packed for that; others that have nothing to pack get vectors of fewer lanes.
     """
     matches = []
     for axis in stage.axes:
@@ -54,7 +55,18 @@ def along_results(expression: Expression, stage: Stage, lanes: int) -> list[Vect
     tensors = {tensor.name for tensor in expression.tensors}
     ordered = [one for one in ordered if tensors.issuperset(one.packed)] or ordered
     whole = [one for one in ordered if one.lanes == lanes]
-    return (whole or [one for one in ordered if not one.packed])[:_MOST]
+    return (whole or _filled_up(stage, ordered, lanes) or [one for one in ordered if not one.packed])[:_MOST]
+
+
+def _filled_up(stage: Stage, narrow: list[Vectors], lanes: int) -> list[Vectors]:
+    """Those of whole vectors, of which the last lanes have no results: copies of all that is loaded have room there."""
+    extents = {axis.name: axis.extent for axis in stage.axes}
+    return [
+        replace(one, loaded=(), packed=(*one.loaded, *one.packed), lanes=lanes)
+        for one in narrow
+        if lanes < 2 * extents[one.axis] and one.lanes < extents[one.axis]
+        if all(packable(stage, read, one.axis) for read in reads(stage.value) if read.tensor in one.loaded)
+    ]
 
 
 def along_reduction(expression: Expression, stage: Stage, lanes: int) -> bool:
