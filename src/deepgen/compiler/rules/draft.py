@@ -72,7 +72,7 @@ class Draft:
         self.requirements: tuple[Requirement, ...] = ()
         self.loops: dict[str, tuple[DraftLoop, ...]] = {}
         self.scopes: Mapping[str, str] = {}
-        self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages stored in panels along an axis, and the panels' width
+        self.panels: Mapping[str, tuple[str, Extent]] = {}  # stages stored in panels along an axis, and their width
         self.buffers: dict[str, Extent] = {}  # bytes of each stage that is kept in scratch memory
         self.extents: dict[str, dict[str, Extent]] = {}  # of each stage's axes, in the region computed at a time
         self.tasks: Extent | None = None  # that threads divide, in the last stage, which has the most work
