@@ -71,12 +71,12 @@ class Counts:
     iterations: Extent  # of the loop that copies operands
     copied: Extent  # bytes per iteration
     depth: Extent
-    late: Extent  # 1 where products of one iteration may run into the next one
+    late: Extent  # 1 if products of one iteration may overlap with the next one
     stored: Extent  # bytes, including those written beside them because sectors are larger
     packed: Extent  # bytes that a launch before this one reorders
     transposed: Extent  # elements per iteration that are transposed on their way to shared memory
     rate: float  # operations per second that the matrix units of the whole GPU reach with these instructions
-    rate_late: float  # the same where products of one iteration run into the next one
+    rate_late: float  # the same if products of one iteration overlap with the next one
 
     def at(self, config: Mapping[str, Value]) -> dict[str, int]:
         return dict(zip(self._numbers, self._computed(config), strict=True))
@@ -162,7 +162,7 @@ _MATRIX_UNITS = 16  # times as fast as plain arithmetic
 _NEAR = 64 << 10  # bytes of a multiprocessor's L1 cache, in which a block finds again what it has read
 _REGISTERS = 32  # of a thread, assumed
 _BLOCK = 0.6e-9  # until the next block starts, over the whole GPU
-_AHEAD = 4  # reads of a loop that are in progress at a time
+_AHEAD = 4  # reads of a loop that are in flight at a time
 _IN_MEMORY = ("parameter", "global")
 _WRITTEN_OUT = (UNROLL, VECTOR)
 

@@ -111,7 +111,7 @@ class Lanes:
         return total
 
     def holding(self, conditions: Sequence[Index]) -> Lanes:
-        """Those for which no condition is negative."""
+        """The lanes for which no condition is negative."""
         lanes = self
         for condition in conditions:
             value = lanes.at(condition)

@@ -233,7 +233,7 @@ class Operator(ABC):
 
     def float_probes(self) -> tuple[str, ...]:
         """Probes that show how a kernel handles NaN, infinities and denormals. It need not preserve them, unless
-        requested. None if inputs are the operator's own."""
+        requested. Empty if the operator defines its own inputs."""
         usual = type(self).inputs is Operator.inputs
         return filling.float_probes(self.signature(), self.tensors()) if usual else ()
 

@@ -280,7 +280,7 @@ class WideProduct:
         return row // 8 * (self.apart // self._bytes) + row % 8 * self.intrinsic.line + k
 
     def column_place(self, column: int, k: int) -> int:
-        """The same of the second operand."""
+        """The same for the second operand."""
         if not self.leading:
             return column * self.intrinsic.line + k
         block, inside = divmod(column, self.intrinsic.line)

@@ -49,7 +49,7 @@ _OWN_TASKS = 2  # the same for threads with their own panels: other panels come 
 _ONE_BY_ONE = 2  # cycles of a product outside vectors
 _IN_MEMORY = 3  # times slower than in registers: a sum is loaded and stored for each product
 _LOADED = 24  # bytes per cycle from L2, where the panels are that vectors are loaded from
-_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing some of these
+_WORTH_A_THREAD = 1 << 16  # operations; waking another thread takes as long as computing about this many
 
 
 def register_tile(

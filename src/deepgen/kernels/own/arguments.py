@@ -18,7 +18,7 @@ from deepgen.vocabulary import dtype as dtype_of
 from deepgen.vocabulary.dtypes import narrow
 
 Array: TypeAlias = npt.NDArray[Any]
-# How an input is filled: see `fills.py`.
+# How an input is filled: see `input`.
 Fill: TypeAlias = "str | tuple[Any, ...] | Array | Callable[..., Any]"
 _MOST_ALIGN = 256  # the alignment that allocators of device memory provide
 CTYPES = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f32", "f64")

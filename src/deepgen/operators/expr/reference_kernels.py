@@ -293,7 +293,7 @@ class _ReferenceWriter:
         return Term(sums[0], function.let(f"{sized} * {share} + size({sums[0]}) * {of_itself}{others}")), size
 
     def _result(self, function: StageFunction, stage: Stage, sums: Sequence[str], most: int, count: str) -> Term:
-        """The same as in `reductions.py`. `most`: the largest number of terms; `count`: the actual number."""
+        """The same as in `rounding.py`. `most`: the largest number of terms; `count`: the actual number."""
         of, op, total = dtype(stage.dtype), str(stage.reduce), sums[0]
         if of.integer or not function.errors:
             return Term(total)

@@ -152,8 +152,7 @@ def softmax_expression(rows: int, cols: int, dtype: str, wide: str) -> Expressio
 
 
 def softmax_reference(rows: int, cols: int, dtype: str, least: float) -> Expression:
-    """The reference of operators/softmax.py: y in f64, with a scale that is the difference from the maximum, or `least`
-    if that is larger."""
+    """The reference of operators/softmax.py: y in f64, and y * (max - x) as its scale, but at least `least`."""
     x, over = tensor("x", (rows, cols), dtype), reduce_axis("c", cols)
     largest = compute("largest", (rows,), lambda row: max(x[row, over].cast("f64"), over))
     total = compute("total", (rows,), lambda row: sum(exp(x[row, over].cast("f64") - largest[row]), over))

@@ -127,7 +127,7 @@ def by_columns(plan: Plan) -> None:
 def with_columns(expression: Expression) -> Expression:
     """The expression with a reduction over many short rows split in two: columns first, then rows.
 
-    These rows together are the last two dimensions of tensors that no other stage reads.
+    The last two dimensions of the tensors, which no other stage may read, are merged.
     """
     for stage in expression.stages:
         over, streams = {axis.name: axis for axis in stage.reduced}, reads(stage.value)

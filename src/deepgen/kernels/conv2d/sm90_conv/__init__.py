@@ -45,7 +45,7 @@ class Sm90Conv:
     def space(self, operator: Operator, target: Target) -> Space:
         own, gpu = _served(operator, target)
         space = sm90_space(self.name, as_gemm(own), gpu)
-        if "residual" in own.epilogue:  # it is read where directly stored results would be
+        if "residual" in own.epilogue:  # its pointer replaces C's, to which other modes store
             store, fixup = (Expr("knob", (), name) for name in ("STORE", "FIXUP"))
             own_way = ~store.isin(["straight", *BY_LINES]) & (fixup == "none")
             space.require(own_way, "the added tensor is not the output")

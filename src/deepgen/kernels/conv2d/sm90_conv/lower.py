@@ -190,7 +190,7 @@ class _Renamed:
 def _argument(own: ConvWindows, arg: Arg, rename: _Renamed) -> Arg:
     if isinstance(arg, DescriptorArg):
         return _MAPS[arg.tensor](own, arg.spec, rename)
-    if isinstance(arg, TensorArg):  # added tensors are read with C's layout, which the copy engine writes
+    if isinstance(arg, TensorArg):  # the added tensor replaces C, which the copy engine writes
         return arg if arg.tensor == "bias" else TensorArg("residual" if "residual" in own.epilogue else "y")
     if isinstance(arg, WorkspaceArg):
         return replace(arg, bytes=rename(arg.bytes))

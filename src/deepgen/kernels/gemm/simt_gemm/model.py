@@ -41,7 +41,7 @@ _SHARP, _SOFT = 14.0, 3.6  # exponents for overlapping times: the higher, the le
 
 
 def registers(gemm: Gemm, c: Config) -> float:
-    """Of a thread, as the compiler allocates them without a limit."""
+    """Registers of a thread, as the compiler allocates them without a limit."""
     size, wide = bytes_of(gemm)[0], bytes_of(gemm)[2] // 4
     tm, tn, each = c["TM"], c["TN"], sum(_loads(c))
     if c["COPY"] == "registers":

@@ -51,7 +51,7 @@ class _Tile:
     part: bool = False  # the last vector is partial
     copying: bool = False  # B is packed at the same time
 
-    # --- where things are ---------------------------------------------------------------------------------------------
+    # --- register allocation ------------------------------------------------------------------------------------------
 
     def _is(self, name: str) -> bool:
         return bool(self.macros[name])
@@ -206,7 +206,7 @@ class _Tile:
         yield from (f"pushq {register}" for register in saved)
         yield from self._begin(places)
         yield from (f"movq {_field('turns')}, {_NOW}", f"testq {_NOW}, {_NOW}", f"jle {label}rest")
-        if not self._is("SWAP"):  # C is prefetched a row at a time, with an iteration after each
+        if not self._is("SWAP"):  # C is prefetched a row at a time: one iteration after each, then the rest
             yield from (f"{label}row:", f"movq {_field('c')}, {_FREE}")
             yield from (f"prefetcht0 {j * self._vector}({_FREE})" for j in range(self.width))
             yield from (f"addq {_field('ldc')}, {_FREE}", f"movq {_FREE}, {_field('c')}")
@@ -244,7 +244,7 @@ class _Tile:
         """The lower part of a register, used to zero all of it, if it has a short encoding."""
         return register if int(register[4:]) > 15 else f"%x{register[2:]}"
 
-    # --- what becomes of the sums -------------------------------------------------------------------------------------
+    # --- storing the sums ---------------------------------------------------------------------------------------------
 
     def _put(self, label: str) -> Iterator[str]:
         ways = [] if self._is("SWAP") else [_PLAIN, *([] if self.part and self.lanes == 8 else [_ADDED])]
