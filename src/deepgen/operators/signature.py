@@ -171,9 +171,7 @@ class Signature(Serializable):
         sizes: dict[str, int] = {}
         origin: dict[str, str] = {}
         dtypes: dict[str, str] = {}
-        stretched: dict[
-            str, int
-        ] = {}  # symbols of broadcast dimensions: 1 unless another tensor determines them
+        stretched: dict[str, int] = {}  # symbols of broadcast dimensions: 1 unless another tensor determines them
         present = [(p, arrays[p.name]) for p in self.tensors if p.name in arrays]
         for param, facts in present:
             self._solve_dtype(param, facts, dtypes)

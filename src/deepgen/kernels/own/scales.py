@@ -16,9 +16,7 @@ from deepgen.vocabulary.parallel import in_chunks, in_parts, usual_threads
 
 # A function of the arrays by name, which returns results by output.
 Called = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-_ROOM = (
-    4.0  # factor on propagated errors: functions written by hand, and operations that a reference does not have
-)
+_ROOM = 4.0  # factor on propagated errors: functions written by hand, and operations that a reference does not have
 _STEPS = 14.0  # for the result itself: fast exponentials of GPUs
 _NOTICED, _FEWEST = 2.0**-12, 2.0**-6  # a change visible in any result; the share of results that may not change
 _DRAWS, _SPREAD = 3, 4.0  # of changed inputs, if errors cannot be propagated
