@@ -123,7 +123,8 @@ def grouped(sums: Stage, dot: Instruction) -> Vectors | None:
         return None
     extents = {one.name: one.extent for one in sums.axes}
     narrow = not isinstance(dot, TileProduct)
-    for lanes in sorted(sums.axes[::-1], key=lambda one: one.extent < dot.lanes):
+    last_first = sums.axes[::-1]
+    for lanes in sorted(last_first, key=lambda one: one.extent < dot.lanes):
         for left, right in _factors(sums, dot):
             if not isinstance(left, Read) or not isinstance(right, Read):
                 continue
