@@ -146,7 +146,7 @@ class LaunchPlan(Serializable):
     # Requirements on a shape: a condition over the operator's scalars, and the same in words.
     requires: tuple[tuple[str, str], ...] = field(default=(), metadata=_OMITTED)
     constants: tuple[ConstantCopy, ...] = field(default=(), metadata=_OMITTED)
-    exclusive: bool = field(default=False, metadata=_OMITTED)  # one call at a time, as concurrent ones are wrong or untested
+    exclusive: bool = field(default=False, metadata=_OMITTED)  # one call at a time, others are wrong or untested
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,7 @@ _PARAMETER, _CONSTANT, _OPTION = "--parameter=", "--constant=", "--option="
 
 @dataclass(frozen=True)
 class TritonUnit:
-    """A Triton function to compile. `version` is the compiler's, `key` Triton's digest of the function and its
-    calls."""
+    """A Triton function to compile. `version` is the compiler's, `key` Triton's digest of the function and calls."""
 
     version: str
     key: str
