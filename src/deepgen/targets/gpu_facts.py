@@ -2,15 +2,15 @@
 
 Limits of CUDA architectures are from the table of technical specifications per compute capability in NVIDIA's CUDA C++
 Programming Guide; granules are from the CUDA occupancy calculator. Limits of AMD architectures are from LLVM's user
-guide for the AMDGPU backend, AMD's ISA documents and ROCm's table of accelerator and GPU hardware specifications. Cards
-are as the vendors' datasheets and whitepapers give them: dense rates, boost clocks. For the Hygon DCU Z100 the vendor
-publishes little: 64 compute units, 32 GB at 1024 GB/s and clocks of up to 1.7 GHz (f32) and 1.5 GHz (f64), from its
-prospectus; its rates follow from these and the instruction set, which is that of gfx906.
+guide for the AMDGPU backend, AMD's ISA documents and ROCm's table of accelerator and GPU hardware specifications. Facts
+of cards are from the vendors' datasheets and whitepapers: dense rates, boost clocks. The vendor publishes little about
+the Hygon DCU Z100: 64 compute units, 32 GB at 1024 GB/s and clocks of up to 1.7 GHz (f32) and 1.5 GHz (f64), from its
+prospectus; its rates are derived from these and the instruction set, which is that of gfx906.
 
-Compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared memory,
-registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
+These facts were compared with: https://nvidia.github.io/cccl (arch_traits: sm_70 to sm_90); an H200 itself (L2, shared
+memory, registers, multiprocessors); https://rocm.docs.amd.com/en/latest/reference/gpu-arch-specs.html (compute units,
 LDS, L2 and register files of all Instincts here); https://hmc-tech.com (V100, A100, H100, H200, B200: multiprocessors,
-clocks, rates, bandwidth). For the rates of the others no second source was found.
+clocks, rates, bandwidth). No second source was found for the rates of the other cards.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class _Run:
             raise DeepgenError(no_time(self.clock)) from None
 
     def complete(self) -> bool:
-        """Whether nothing is left to do: enough trials, and finals held after the last of them."""
+        """Whether nothing is left to do: there are enough trials, and finals were run after the last of them."""
         finals = self.journal.finals()
         enough = (
             self.state.ended >= self.request.trials

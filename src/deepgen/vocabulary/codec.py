@@ -8,10 +8,10 @@
     Point(1).to_json()  # {"x": 1}; Point.from_json({"x": "a"}, where="file.json") says where it fails
 
 Fields may be bool, int, float, str, Path, Any, Json, enums, dataclasses, `tuple[X, ...]`, `tuple[X, Y]`,
-`Mapping[str, X]`, unions of these, and aliases of them that are strings. In a union, a class with a `json_kind` is told
-by the key `kind`, which is written first. A class with its own `to_json` and `from_json` is coded by these. Annotations
-are read as text: bundles run on Python 3.8, which cannot evaluate newer ones. A field with a default may be missing
-from a file; a key that no field has is refused. Writers check nothing.
+`Mapping[str, X]`, unions of these, and string aliases of them. In a union, a class with a `json_kind` is recognised by
+the key `kind`, which is written first. A class with its own `to_json` and `from_json` is converted by these.
+Annotations are read as text: bundles run on Python 3.8, which cannot evaluate newer ones. A field with a default may be
+missing from a file; an unknown key is refused. Writers check nothing.
 """
 
 from __future__ import annotations

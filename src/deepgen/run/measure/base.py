@@ -83,7 +83,7 @@ class Task:
     neighbours: tuple[Operator, ...] = ()  # shapes at which the winner is verified, but not timed
     own_baselines: Mapping[str, CodeSource] = field(default_factory=dict)  # the user's own, on this machine only
     counters: tuple[str, ...] = ()  # counted for correct kernels, besides their time
-    multiples: tuple[Operator, ...] = ()  # shapes to verify kernels at that refuse neighbours
+    multiples: tuple[Operator, ...] = ()  # shapes at which kernels that refuse neighbours are verified
     variants: tuple[Operator, ...] = ()  # the same shape with other run-time scalars, to verify the winner at
 
     @property

@@ -1,13 +1,13 @@
 """A GPU as the worker uses it: memory between canaries, our kernels that check results, the queue and its clock.
 
-The state when the timing of a run begins is the same for kernels and baselines:
+At the start of a timed run the state is the same for kernels and baselines:
 
 - Caches are cold and clean: a buffer larger than the last-level cache was read. Filling it instead would leave lines
   that are written back while the run is timed, which costs a short run up to 20%.
-- The queue is full: all of a run is enqueued while the device is still held up by a kernel of ours, so the device never
-  waits for the host, and what a launch sends along, such as large arguments, has arrived. This is what a run finds in a
-  CUDA graph or behind other work. The start event tells whether the host was quick enough: if the device has come to
-  it before the last launch was enqueued, the device is held up for longer and the sample taken again.
+- The queue is full: the whole run is enqueued while a kernel of ours still holds the device, so the device never
+  waits for the host, and data sent with a launch, such as large arguments, has arrived. A run finds the same state in a
+  CUDA graph or behind other work. The start event shows whether the host was fast enough: if the device has reached
+  it before the last launch was enqueued, the device is held for longer and the sample is taken again.
 """
 
 from __future__ import annotations

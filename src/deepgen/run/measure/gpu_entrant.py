@@ -28,7 +28,7 @@ from deepgen.targets.gpu_driver import Driver, DriverError, Stream
 from deepgen.vocabulary import DeepgenError, Kernel, LaunchPlan, Verdict, WorkspaceArg
 
 _RUNS, _HELD = 4, 1 << 18  # runs per stream between checks; cycles for which the device is held while all are enqueued
-_RETAKES, _PATIENCE = 6, 2  # of a sample whose queue ran empty; samples that may stay so
+_RETAKES, _PATIENCE = 6, 2  # retakes of a sample whose queue was not full; such samples after which none is retaken
 
 
 @dataclass(frozen=True)

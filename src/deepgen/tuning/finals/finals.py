@@ -47,7 +47,7 @@ _HEATING = 0.1  # share of the remaining time, for timing slower trials again
 _NEAR = 1.3  # times the best trial's time: with a time budget, slower trials do not race
 _PATIENCE = 0.3  # share of the time not needed by the race that may be spent waiting for baselines before it
 _MORE_PATIENCE = 0.6  # the same after the race, when only the winner's last checks remain
-_BURSTS = 0.3  # the same share, for bursts
+_BURSTS = 0.3  # share of the time left, for bursts
 
 
 def run_finals(

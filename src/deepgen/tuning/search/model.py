@@ -105,13 +105,13 @@ class Model:
         self._pool: Pool | None = None
         self._corners: Design | None = None
         self._favourites: Design | None = None
-        self._drawn = 0  # trials told when the pool was drawn
+        self._drawn = 0  # number of trials told when the pool was drawn
         self._renewed_with: list[int] = []  # ranks in progress when the guide was renewed
         self._heard: list[int] = []  # number of trials told when the guide was renewed, and at each update since
         self._next_renewal = 0
         self._next_fit = 0
         self._planned: list[int] = []
-        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # in progress
+        self._renewal: tuple[Renewal, Future[tuple[Pool, Guide]]] | None = None  # the renewal in progress
 
     @cached_property
     def _encoding(self) -> Encoding:
@@ -181,7 +181,7 @@ class Model:
             self._trusts = False
             self._begin()
 
-    # The guided ones ---------------------------------------------------------------------------------------------
+    # Guided configs ----------------------------------------------------------------------------------------------
 
     def _take_best(self, n: int, ranks: list[int]) -> None:
         """Take the configs with the largest expected improvement."""
@@ -275,7 +275,7 @@ class Model:
         limit, seed = self._limit(drawn), self._seed + drawn
         return partial(draw_pool, self._encoding, set(self._fresh.taken), needed, [t.rank for t in best], limit, seed)
 
-    # Going on from a state -----------------------------------------------------------------------------------------
+    # Saving and restoring the state --------------------------------------------------------------------------------
 
     def state(self) -> JsonObject | None:
         """The state; None until the guide has learned, because repeating the asks is quick then."""
@@ -351,13 +351,13 @@ class Checkpoint(Serializable):
     judged: int
     trusts: bool
     general: tuple[float, ...]  # the guide's hyperparameters
-    drawn: int  # trials told when the pool was drawn
+    drawn: int  # number of trials told when the pool was drawn
     pending: tuple[int, ...]  # ranks in progress when the guide was renewed
     heard: tuple[int, ...]  # number of trials told when the guide was renewed, and at each update since
     next_renewal: int
     next_fit: int
     planned: tuple[int, ...]
-    renewal: Renewal | None  # in progress
+    renewal: Renewal | None  # the renewal in progress
 
     def fits(self, count: int, ranks: frozenset[int], learned: int) -> bool:
         """Whether this may belong to a search with these proposals and lessons, in a space of `count` configs."""

@@ -31,7 +31,7 @@ class Reading:
 
     study: Study
     tally: Tally
-    trials: tuple[Trial, ...]  # the ended ones, by id
+    trials: tuple[Trial, ...]  # the ended trials, by id
     began_at: float | None  # Unix time at which the first of them was asked for
     ended_at: Mapping[int, float]
     finals: Finals | None
