@@ -1,4 +1,4 @@
-"""Tests side by side are told of as those one after the other are, and a worker that dies takes one test with it."""
+"""Parallel tests are reported like sequential ones, and a worker that dies fails only the test it was running."""
 
 from __future__ import annotations
 
