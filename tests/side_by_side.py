@@ -27,6 +27,8 @@ from typing import Any, cast
 
 import pytest
 
+_LOWER = 10  # nice value of most tests: they get an eighth of a core's time beside an urgent one
+
 
 @dataclass
 class Worker:
@@ -40,10 +42,13 @@ class Worker:
 
 
 class SideBySide:
-    """The loop over all tests. `place`: tests whose node ids map to the same place run in sequence, in one worker."""
+    """The loop over all tests. `place`: tests whose node ids map to the same place run in sequence, in one worker.
 
-    def __init__(self, workers: int, place: Callable[[str], str]) -> None:
-        self.count, self.place = workers, place
+    Tests of the place `urgent` keep the priority of this process; all others run at a lower one.
+    """
+
+    def __init__(self, workers: int, place: Callable[[str], str], urgent: str = "") -> None:
+        self.count, self.place, self.urgent = workers, place, urgent
         self.workers: list[Worker] = []
         self.number = 0
 
@@ -75,7 +80,7 @@ class SideBySide:
         if pid == 0:
             for line in (ours, *(worker.line for worker in self.workers)):
                 line.close()
-            _work(self.session, theirs, base / f"worker-{self.number}")
+            _work(self.session, theirs, base / f"worker-{self.number}", lambda test: self.place(test) == self.urgent)
         theirs.close()
         worker = Worker(pid, os.pidfd_open(pid), ours)
         self.workers.append(worker)
@@ -170,8 +175,9 @@ class Sender:
         self.send("warning", (*shown, *place, when, nodeid, location and tuple(location)))
 
 
-def _work(session: pytest.Session, line: Connection, base: Path) -> None:
+def _work(session: pytest.Session, line: Connection, base: Path, urgent: Callable[[str], bool]) -> None:
     """Run a worker from its first test to its end."""
+    lowered = 0
     config = session.config
     capture = config.pluginmanager.get_plugin("capturemanager")
     capture.stop_global_capturing()  # its files, and the positions in them, are shared by all
@@ -186,6 +192,8 @@ def _work(session: pytest.Session, line: Connection, base: Path) -> None:
     item, nothing_else = None, cast(pytest.Item, session)
     try:
         while tests := marshal.loads(line.recv_bytes()):
+            if not lowered and not urgent(session.items[tests[0]].nodeid):
+                lowered = os.nice(_LOWER)
             for number, then in zip(tests, (*tests[1:], None), strict=True):
                 item = session.items[number]
                 sender.send("begun", number)

@@ -172,6 +172,29 @@ def full(*_: object, **__: object) -> Any:
     raise OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen")
 
 
+def test_a_node_of_a_busy_host_may_take_longer_than_ray_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray asks for the node until it is registered, or half a minute has passed."""
+    answers = iter(
+        [RuntimeError("GCS cannot find the node"), RuntimeError("GCS cannot find the node"), {"NodeID": "1"}]
+    )
+
+    def get_node(*_: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    services = SimpleNamespace(get_node=get_node)
+    ray = SimpleNamespace(_private=SimpleNamespace(services=services))
+    with connection._patience(ray):
+        assert services.get_node("127.0.0.1:1", "1") == {"NodeID": "1"}
+    assert services.get_node is get_node
+    answers = iter([RuntimeError("GCS cannot find the node")])
+    monkeypatch.setattr(connection, "_REGISTERS", 0.0)
+    with connection._patience(ray), pytest.raises(RuntimeError, match="cannot find"):
+        services.get_node("127.0.0.1:1", "1")
+
+
 def test_a_node_whose_disk_is_full_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a sentence, not as an exception that Ray would show with its traceback."""
     said = lease.refusal(OSError(errno.ENOSPC, "No space left on device", "/tmp/deepgen"))

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from deepgen_cluster.ray.lease import Renewals
 
 NAMESPACE = "deepgen"
 STORE_BYTES = 256 << 20  # binaries are small, and few are in flight at a time
+_REGISTERS = 180.0  # seconds for a node of our own to start: Ray's own half a minute is too short on a busy host
 _LONGEST = 20  # of a temporary folder's name: Ray's sockets add 87 to it, and the system's limit is 107
 
 # Ray reads these only from the environment of its process, some of them only at import.
@@ -146,7 +148,7 @@ def _connect(to: str | Local, token: Path | None) -> None:
         apply_environment(ray)
     _silence_ray_logs(ray)
     try:
-        with _own_signals():
+        with _own_signals(), _patience(ray):
             ray.init(**options)
     except ray.exceptions.AuthenticationError as error:
         raise DeepgenError(f"the Ray cluster at {_name(to)} does not accept this token; {_HOW_TOKENS}") from error
@@ -206,6 +208,29 @@ def apply_environment(ray: Any) -> None:
 def _silence_ray_logs(ray: Any) -> None:
     """Suppress messages of raylets, which Ray prints to all drivers. What matters reaches us as an exception."""
     ray._private.worker.print_to_stdstream = lambda data, ignore_prefix: None
+
+
+@contextmanager
+def _patience(ray: Any) -> Iterator[None]:
+    """Wait longer than Ray does for a node that it has started to register."""
+    services = ray._private.services
+    get_node = services.get_node
+
+    def registered(*args: Any) -> Any:
+        latest = time.monotonic() + _REGISTERS
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > latest:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = registered
+    try:
+        yield
+    finally:
+        services.get_node = get_node
 
 
 @contextmanager
