@@ -173,11 +173,16 @@ class Operator(ABC):
         return "_".join(dict.fromkeys(t.dtype.name for t in self.tensors()))
 
     def flops(self) -> int:
-        return self.work().flops
+        return self._work.flops
 
     def least_bytes(self) -> int:
         """The bytes that must cross the memory bus at least once."""
-        return self.work().bytes
+        return self._work.bytes
+
+    @cached_property
+    def _work(self) -> Work:
+        # Cached: limits of time are asked for with every request to a worker, over all shapes of a study.
+        return self.work()
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors with their sizes."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sysconfig
 from pathlib import Path
 
 import pytest
+
+# Inductor tries what vectors a processor has by compiling programs, and its vectorised code takes twice as long to
+# compile. Kernels of a library are called in the same way from scalar code.
+os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
 
 IN_C, IN_PYTHON = "C++", "Python"
 BOTH = ("test_use", "test_states", "test_torch_threads", "test_torch_convolutions")
