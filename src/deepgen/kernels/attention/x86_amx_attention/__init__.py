@@ -12,7 +12,7 @@ from deepgen.kernels.attention.c_attention import few, kernel, refused
 from deepgen.kernels.base import Rank
 from deepgen.kernels.shared import served, sources, thread_counts
 from deepgen.operators import Attention, Operator
-from deepgen.space import Expr, Space, implies
+from deepgen.space import Space, implies
 from deepgen.targets import X86, Target
 from deepgen.vocabulary import Kernel
 
@@ -20,19 +20,19 @@ _NEEDS = ("amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512dq")
 _WIDEST = 256
 _ROWS = 32  # queries of a part, as in attention_rooms.h
 _PARTS, _KEYS = (1, 2, 4, 8, 16), (64, 128, 256, 512)
+_PACK = ("tile", "head", "ahead")  # 0, 1, 2 in attention_amx.c
 _FILES = ("attention_rooms.h", "attention_pack.h", "attention_products.h", "attention_weights.h", "tiles.h")
 _BUFFERS = 3  # blocks of K and V that a thread packs in turn
 _SQUARE = 1024  # bytes of a tile register
 # Clocks of a core, by counts of instructions; none has been measured.
 _DOT = 16.0  # a product of two tiles of 16 lines of 64 bytes
-_WEIGH = 5.6  # 16 scores: 11 instructions on two units
+_WEIGH = 5.6  # 16 scores: 11 operations on two units
 _ROW = 12.0  # what else a row of a step takes
 _STEP = 200.0  # what else a step takes
-_KEY_SQUARE, _VALUE_SQUARE = 64.0, 32.0  # packing one, by the shuffles
-_QUERY = 30.0  # reading a query's square and storing its results
-_FROM_L2 = 32.0  # bytes a clock
-_FROM_MEMORY = 8.0
-_WAKING = 10_000.0  # a second round of threads
+_KEY_SQUARE, _VALUE_SQUARE = 64.0, 32.0  # packing one, by its shuffles
+_QUERY = 10.0  # copying a query's 32 numbers, or storing 32 of its results
+_FROM_L1, _FROM_L2, _FROM_L3 = 128.0, 32.0, 8.0  # bytes
+_WAKING = 10_000.0  # threads for a second round
 _SHOWN = 0.1  # of the shorter of two kinds of work that overlap
 
 
@@ -61,7 +61,7 @@ class X86AmxAttention:
         attention, cpu = served(operator, target, Attention, X86)
         s = Space(self.name)
         parts, keys = s.knob("PARTS", _PARTS), s.knob("KEYS", _KEYS)
-        ahead = s.knob("AHEAD", [False, True])
+        pack = s.knob("PACK", _PACK)
         s.knob("OVERLAP", [False, True])
         s.knob("THREADS", thread_counts(cpu.cores))
         s.require(
@@ -69,18 +69,19 @@ class X86AmxAttention:
             "a tile has not many more queries than there are",
         )
         s.require(implies(keys > _KEYS[0], keys < 2 * attention.keys), "nor keys")
-        for packed in (False, True):
-            small = ((parts == _PARTS[0]) & (keys == _KEYS[0])) | (_room(attention, parts, keys, packed) <= cpu.l2_bytes)
-            s.require(implies(ahead == packed, small), f"what a thread works with fits in L2, packed ahead: {packed}")
+        for when in _PACK:
+            small = ((parts == _PARTS[0]) & (keys == _KEYS[0])) | (_room(attention, parts, keys, when) <= cpu.l2_bytes)
+            s.require(implies(pack == when, small), f"what a thread works with fits in L2, packed by {when}")
         return s
 
     def emit(self, operator: Operator, target: Target, config: Mapping[str, Any]) -> Kernel:
         attention, cpu = served(operator, target, Attention, X86)
-        parts, keys, ahead = (int(config[knob]) for knob in ("PARTS", "KEYS", "AHEAD"))
-        macros = {"BF16": 1, **{knob: int(value) for knob, value in config.items()}}
-        memory = f"{config['THREADS']} * {_room(attention, parts, keys, bool(ahead))}"
-        if ahead:
-            memory += f" + B * HK * ceil_div(SK, {keys}) * {_block(attention, keys)}"
+        parts, keys, pack, threads = (config[knob] for knob in ("PARTS", "KEYS", "PACK", "THREADS"))
+        macros = {"BF16": 1, **config, "PACK": _PACK.index(pack), "OVERLAP": int(config["OVERLAP"])}
+        memory = f"{threads} * {_room(attention, parts, keys, pack)}"
+        if pack != "tile":
+            heads = "B * HK" if pack == "ahead" else str(threads)
+            memory += f" + {heads} * ceil_div(SK, {keys}) * {_block(attention, keys)}"
         own = kernel(self.name, (__name__, "attention_amx.c"), attention, cpu, macros, memory)
         return replace(own, sources=(*own.sources, *sources(__name__, _FILES)))
 
@@ -92,8 +93,8 @@ class X86AmxAttention:
         attention, cpu = served(operator, target, Attention, X86)
         space = self.space(attention, cpu)
         every = (
-            {"PARTS": parts, "KEYS": keys, "AHEAD": ahead, "OVERLAP": overlap, "THREADS": cpu.cores}
-            for parts, keys, ahead, overlap in product(_PARTS, _KEYS, (False, True), (True, False))
+            {"PARTS": parts, "KEYS": keys, "PACK": pack, "OVERLAP": overlap, "THREADS": cpu.cores}
+            for parts, keys, pack, overlap in product(_PARTS, _KEYS, _PACK, (True, False))
         )
         costs = sorted(every, key=lambda config: _clocks(attention, cpu, config))
         return (config for config in costs if not space.explain(config))
@@ -111,7 +112,7 @@ def _parts_of(attention: Attention) -> int:
 
 def _block(attention: Attention, keys: Any) -> Any:
     """Bytes of `block` in attention_rooms.h, for a number or a knob."""
-    return keys // 16 * (_squares(attention.width) + _squares(attention.v_width)) * _SQUARE
+    return keys // 16 * (_squares(attention.width) + _squares(attention.v_width)) * _SQUARE + 64
 
 
 def _part(attention: Attention) -> int:
@@ -125,45 +126,64 @@ def _stage(keys: Any) -> Any:
     return keys * _ROWS * 6
 
 
-def _room(attention: Attention, parts: Any, keys: Any, ahead: bool) -> Any:
+def _room(attention: Attention, parts: Any, keys: Any, pack: str) -> Any:
     """Bytes of `room` there."""
-    return parts * _part(attention) + 2 * _stage(keys) + (0 if ahead else _BUFFERS * _block(attention, keys))
+    return parts * _part(attention) + 2 * _stage(keys) + (_BUFFERS * _block(attention, keys) if pack == "tile" else 0)
 
 
 def _clocks(attention: Attention, cpu: X86, c: Mapping[str, Any]) -> float:
-    """Of the busiest thread: steps of all parts, packing, and threads without a tile."""
+    """Of the busiest thread: the steps of its parts, packing, and waiting for threads that have a tile more."""
     parts, keys = int(c["PARTS"]), int(c["KEYS"])
-    heads = attention.batch * attention.kv_heads
+    heads, squares = attention.batch * attention.kv_heads, _squares(attention.width) + _squares(attention.v_width)
     tiles = heads * ceil(_parts_of(attention) / parts)
-    seen = attention.work().flops / (2 * attention.batch * attention.heads * (attention.width + attention.v_width))
-    masked = attention.causal or attention.window > 0
-    of_part = min(float(attention.keys), seen / attention.queries + (_ROWS if masked else 0))
-    of_part = ceil(of_part / 32) * 32
-    steps = of_part / keys + 0.5 if masked else ceil(of_part / keys)
-    squares = _squares(attention.width) + _squares(attention.v_width)
-    dots = of_part / 16 * squares * 2 * _DOT
+    seen = _seen(attention)
+    steps = seen / keys + 0.5 if seen < attention.keys else ceil(seen / keys)
     rows = min(_ROWS, attention.queries)
-    weighing = rows * (of_part / 16 * _WEIGH + steps * _ROW)
-    both = max(dots, weighing) + _SHOWN * min(dots, weighing) if c["OVERLAP"] else dots + weighing
-    each = both + steps * (_STEP + _moved(attention, cpu, parts, keys) / _FROM_L2) + rows * squares * _QUERY
-    work = heads * _parts_of(attention) * each
-    whole = attention.keys / 16 * (_squares(attention.width) * _KEY_SQUARE + _squares(attention.v_width) * _VALUE_SQUARE)
-    if c["AHEAD"]:
-        blocks = heads * ceil(attention.keys / keys)
-        stored = 2 * _block(attention, blocks * keys) / _FROM_MEMORY
-        work += heads * whole + stored + _WAKING * (cpu.cores > 1) * cpu.cores
-    else:
-        share = min(1.0, (of_part + (parts * _ROWS if masked else 0)) / attention.keys)
-        work += tiles * share * whole
-    return work * ceil(tiles / cpu.cores) * cpu.cores / tiles
+    loads, beside = _moved(attention, cpu, parts, keys)
+    dots = seen / 16 * squares * 2 * _DOT
+    by_tiles = _overlapped(dots, dots / _DOT * _SQUARE / _FROM_L1 + steps * loads / _FROM_L2)
+    by_vectors = rows * (seen / 16 * _WEIGH + steps * _ROW) + steps * beside / _FROM_L2
+    both = _overlapped(by_tiles, by_vectors) if c["OVERLAP"] else by_tiles + by_vectors
+    work = heads * _parts_of(attention) * (both + steps * _STEP + rows * squares * _QUERY)
+    return (work + _packing(attention, cpu, c, tiles)) * ceil(tiles / cpu.cores) * cpu.cores / tiles
 
 
-def _moved(attention: Attention, cpu: X86, parts: int, keys: int) -> int:
-    """Bytes of a step that come from L2, or go there, because L1 does not hold them from step to step."""
-    part, stage, block = _part(attention), _stage(keys), _block(attention, keys)
-    moved = 0
-    if parts > 1 and parts * part + 2 * stage + block > cpu.l1d_bytes:
-        moved += part + 2 * _SQUARE * 2 * _squares(attention.v_width)
-    if parts == 1 or 2 * stage + block + 2 * part > cpu.l1d_bytes:
-        moved += block
-    return moved + (2 * stage if 2 * stage > cpu.l1d_bytes else 0)
+def _packing(attention: Attention, cpu: X86, c: Mapping[str, Any], tiles: int) -> float:
+    """Clocks of all threads that pack, and that read what others packed or what L2 does not hold."""
+    parts, keys, pack = int(c["PARTS"]), int(c["KEYS"]), c["PACK"]
+    heads, seen = attention.batch * attention.kv_heads, _seen(attention)
+    each = (_squares(attention.width) * _KEY_SQUARE + _squares(attention.v_width) * _VALUE_SQUARE) / 16
+    head = _block(attention, keys) * ceil(attention.keys / keys)
+    work = tiles * head / _FROM_L3 if head > cpu.l2_bytes / 2 else 0.0
+    if pack == "tile":
+        of_tile = min(float(attention.keys), seen + (parts - 1) * _ROWS * (seen < attention.keys))
+        return work + tiles * of_tile * each
+    if pack == "head":
+        return work + heads * min(_shares(heads, tiles // heads, cpu.cores), cpu.cores) * attention.keys * each
+    return work + heads * (attention.keys * each + 2 * head / _FROM_L3) + _WAKING * cpu.cores * (cpu.cores > 1)
+
+
+def _shares(heads: int, tiles: int, threads: int) -> int:
+    """As in attention_amx.c."""
+    even = (n for n in range(1, tiles) if ceil(heads * n / threads) * threads * 10 <= heads * n * 11)
+    return next(even, tiles)
+
+
+def _seen(attention: Attention) -> float:
+    """Keys beside which an average part has steps."""
+    of_query = 2 * attention.batch * attention.heads * attention.queries * (attention.width + attention.v_width)
+    masked = attention.causal or attention.window > 0
+    return ceil(min(float(attention.keys), attention.work().flops / of_query + _ROWS * masked) / 32) * 32.0
+
+
+def _overlapped(first: float, second: float) -> float:
+    return max(first, second) + _SHOWN * min(first, second)
+
+
+def _moved(attention: Attention, cpu: X86, parts: int, keys: int) -> tuple[int, int]:
+    """Bytes that tiles and vectors of a step move to or from L2, as L1 does not hold them from step to step."""
+    part, stages, block = _part(attention), 2 * _stage(keys), _block(attention, keys)
+    sums = 4 * _SQUARE * _squares(attention.v_width)
+    of_part = part + sums if parts > 1 and parts * part + stages + block > cpu.l1d_bytes else 0
+    of_block = block if parts == 1 or 2 * part + stages + block > cpu.l1d_bytes else 0
+    return of_part + of_block, stages if stages > cpu.l1d_bytes else 0

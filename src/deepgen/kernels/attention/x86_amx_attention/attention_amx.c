@@ -5,7 +5,8 @@
 // weights of them, rounded to bf16, and a second product of tiles adds the weighted rows of V to the part's sums. Maxima
 // and sums of weights run along (online softmax).
 //
-// AHEAD    1: all blocks of K and V are packed before the first tile; 0: a tile packs those that it needs
+// PACK     when blocks of K and V are packed. 0: for each tile, three buffers in turn. 1: by each thread for a head of K,
+//          and it takes tiles of that head from there on. 2: all of them before the first tile
 // OVERLAP  1: while vectors weigh the scores of a step, tiles compute what is left of the step before and scores of the
 //             next one
 #include "attention_rooms.h"
@@ -29,7 +30,17 @@ static place place_of(const job *j, long number) {
     return (place){of / groups_of(j), of % groups_of(j), first, least(PARTS, all - first)};
 }
 
+// Blocks that outlast a tile: a head's for each thread, or those of all heads.
 static inline block *packed_of(const job *j) { return (block *)((room *)j->memory + j->threads); }
+
+// Into so many parts the tiles of a head are divided, where a thread packs it for all that it takes: as few as keep the
+// threads about equally busy.
+static long shares_of(const job *j) {
+    long heads = j->batch * groups_of(j), tiles = tiles_of(j), n = 1;
+    if (PACK != 1) return tiles;
+    while (n < tiles && (heads * n + j->threads - 1) / j->threads * j->threads * 10 > heads * n * 11) n++;
+    return n;
+}
 
 // A block of keys of a head of K, of which those from `end` on are not needed.
 static void pack_block(const job *j, block *to, long batch, long group, long number, long end) {
@@ -67,8 +78,8 @@ typedef struct {
     room *r;
     const place *at;
     long end, block, part;  // keys that some part sees end there
-    long packed, last;      // how many blocks have been packed, and the last one of them
-    int turn;
+    long packed, last;      // how many blocks have been packed for this tile, and the last one of them
+    int thread, turn;
 } course;
 
 static int sees(const course *c) {
@@ -78,8 +89,14 @@ static int sees(const course *c) {
 
 static const block *block_there(course *c) {
     const job *j = c->j;
-    if (AHEAD)
-        return packed_of(j) + (c->at->batch * groups_of(j) + c->at->group) * blocks_of(j) + c->block;
+    long of = c->at->batch * groups_of(j) + c->at->group;
+    if (PACK == 2) return packed_of(j) + of * blocks_of(j) + c->block;
+    if (PACK == 1) {
+        block *own = packed_of(j) + c->thread * blocks_of(j) + c->block;
+        if (own->of != of) pack_block(j, own, c->at->batch, c->at->group, c->block, j->keys);
+        own->of = of;
+        return own;
+    }
     if (c->last != c->block) {
         pack_block(j, &c->r->blocks[++c->packed % BLOCKS], c->at->batch, c->at->group, c->block, c->end);
         c->last = c->block;
@@ -101,9 +118,9 @@ static int next_step(course *c, step *s) {
     return 0;
 }
 
-static void tile(const job *j, room *r, long number) {
+static void tile(const job *j, room *r, int thread, long number) {
     place at = place_of(j, number);
-    course c = {.j = j, .r = r, .at = &at, .last = -1};
+    course c = {.j = j, .r = r, .at = &at, .last = -1, .thread = thread};
     long begin = j->keys;
     for (long p = 0; p < at.parts; p++) {
         take(j, &at, &r->parts[p], at.first + p);
@@ -131,9 +148,12 @@ static void tile(const job *j, room *r, long number) {
 static void draw(void *given, int thread) {
     job *j = given;
     room *r = (room *)j->memory + thread;
-    long all = tiles_of(j) * j->batch * groups_of(j);
+    long tiles = tiles_of(j), shares = shares_of(j), all = shares * j->batch * groups_of(j), blocks = blocks_of(j);
+    if (PACK == 1)
+        for (long b = 0; b < blocks; b++) packed_of(j)[thread * blocks + b].of = -1;
     begin_thread();
-    for (long n; (n = atomic_fetch_add(&j->next, 1)) < all;) tile(j, r, n);
+    for (long n; (n = atomic_fetch_add(&j->next, 1)) < all;)
+        for (long t = n % shares; t < tiles; t += shares) tile(j, r, thread, n / shares * tiles + t);
     end_thread();
 }
 
@@ -149,6 +169,6 @@ static void pack_all(void *given, int thread) {
 
 void deepgen_attention(PARAMETERS) {
     job j = JOB;
-    if (AHEAD) pool_run(threads, pack_all, &j);
+    if (PACK == 2) pool_run(threads, pack_all, &j);
     pool_run(threads, draw, &j);
 }

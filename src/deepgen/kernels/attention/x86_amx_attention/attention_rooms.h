@@ -17,10 +17,11 @@ enum {
 };
 
 // Keys and values, packed as right operands: pairs of numbers of 16 columns side by side. A column is a key in `k`, and a
-// column of V in `v`.
+// column of V in `v`. `of`: the head that it was packed for.
 typedef struct {
     stored k[2 * PAIRS][DEPTHS][HALVES], v[COLUMNS][PAIRS][HALVES];
-} block;
+    long of;
+} __attribute__((aligned(64))) block;
 
 // Up to 32 queries of a head: they see keys from `low` up to `high`. Maxima are in units of log2.
 typedef struct {
@@ -37,7 +38,7 @@ typedef struct {
 typedef struct {
     part parts[PARTS];
     stage stages[2];
-    block blocks[AHEAD ? 0 : BLOCKS];
+    block blocks[PACK ? 0 : BLOCKS];
 } __attribute__((aligned(64))) room;
 
 // A part beside a block of keys, from `first` on; so many pairs of squares of 16 keys. `two`: both tiles of rows.
