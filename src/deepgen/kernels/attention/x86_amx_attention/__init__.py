@@ -92,7 +92,7 @@ class X86AmxAttention:
         """The best by a count of clocks first."""
         attention, cpu = served(operator, target, Attention, X86)
         space = self.space(attention, cpu)
-        every = (
+        every: Iterator[dict[str, Any]] = (
             {"PARTS": parts, "KEYS": keys, "PACK": pack, "OVERLAP": overlap, "THREADS": cpu.cores}
             for parts, keys, pack, overlap in product(_PARTS, _KEYS, _PACK, (True, False))
         )
@@ -153,7 +153,7 @@ def _packing(attention: Attention, cpu: X86, c: Mapping[str, Any], tiles: int) -
     parts, keys, pack = int(c["PARTS"]), int(c["KEYS"]), c["PACK"]
     heads, seen = attention.batch * attention.kv_heads, _seen(attention)
     each = (_squares(attention.width) * _KEY_SQUARE + _squares(attention.v_width) * _VALUE_SQUARE) / 16
-    head = _block(attention, keys) * ceil(attention.keys / keys)
+    head: int = _block(attention, keys) * ceil(attention.keys / keys)
     work = tiles * head / _FROM_L3 if head > cpu.l2_bytes / 2 else 0.0
     if pack == "tile":
         of_tile = min(float(attention.keys), seen + (parts - 1) * _ROWS * (seen < attention.keys))
