@@ -186,4 +186,5 @@ def _moved(attention: Attention, cpu: X86, parts: int, keys: int) -> tuple[int, 
     sums = 4 * _SQUARE * _squares(attention.v_width)
     of_part = part + sums if parts > 1 and parts * part + stages + block > cpu.l1d_bytes else 0
     of_block = block if parts == 1 or 2 * part + stages + block > cpu.l1d_bytes else 0
-    return of_part + of_block, stages if stages > cpu.l1d_bytes else 0
+    of_stage = stages if stages > cpu.l1d_bytes else 0  # by tiles and by vectors alike
+    return of_part + of_block + of_stage, of_stage
