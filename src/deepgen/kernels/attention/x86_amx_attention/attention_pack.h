@@ -33,18 +33,28 @@ ALONE static void pack_keys(block *to, const stored *k, long row, long count) {
         }
 }
 
-// 16 columns of two rows of V: their numbers in turn.
-ALWAYS vec interleaved(const stored *v, long row, long columns, long rows) {
-    vec first = rows > 0 && columns > 0 ? get_part(v, columns) : fill(0);
-    vec second = rows > 1 && columns > 0 ? get_part(v + row, columns) : fill(0);
-    return (vec)(((bits)first >> 16 & 0xffff) | (bits)second);
-}
+// The first and the last 16 numbers of two rows of V, in turn.
+typedef stored halves __attribute__((vector_size(64)));
+#define FIRST_PAIRS \
+    0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, \
+    45, 14, 46, 15, 47
+#define LAST_PAIRS \
+    16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, \
+    60, 29, 61, 30, 62, 31, 63
+#if defined(__clang__)
+#define PAIRED(a, b, ...) (vec) __builtin_shufflevector((halves)(a), (halves)(b), __VA_ARGS__)
+#else
+#define PAIRED(a, b, ...) (vec) __builtin_shuffle((halves)(a), (halves)(b), (halves){__VA_ARGS__})
+#endif
 
 ALONE static void pack_values(block *to, const stored *v, long row, long count) {
-    for (long pair = 0; pair < (count + 31) / 32; pair++)
-        for (long e = 0; e < 16; e++)
-            for (long c = 0; c < COLUMNS; c++) {
-                long key = pair * 32 + e * 2;
-                put((num *)(to->v[c][pair] + e * 32), interleaved(v + key * row + c * 16, row, DV - c * 16, count - key));
-            }
+    for (long key = 0; key < (count + 31) / 32 * 32; key += 2, v += 2 * row) {
+        stored *at = to->v[0][key / 32] + key % 32 * 16;
+        for (long c = 0; c < COLUMNS; c += 2) {
+            vec even = key < count ? line_of(v + c * 16, DV - c * 16) : fill(0);
+            vec odd = key + 1 < count ? line_of(v + row + c * 16, DV - c * 16) : fill(0);
+            put((num *)(at + c * PAIRS * HALVES), PAIRED(even, odd, FIRST_PAIRS));
+            put((num *)(at + (c + 1) * PAIRS * HALVES), PAIRED(even, odd, LAST_PAIRS));
+        }
+    }
 }
