@@ -1,22 +1,22 @@
 // O = softmax(scale * Q K^T) V for each head of each batch, in bf16 on AMX tiles. Threads draw tiles of queries.
 //
-// A part is up to 32 queries of one head, and a tile has up to PARTS parts of the heads that share a head of K. It goes
-// over the keys in blocks of KEYS, and a step is a part beside a block: its scores are a product of tiles, vectors make
-// weights of them, rounded to bf16, and a second product of tiles adds the weighted rows of V to the part's sums. Maxima
-// and sums of weights run along (online softmax).
+// A part is up to 32 queries of one head, and a tile has up to PARTS parts of the heads that share a head of K. A tile
+// iterates over the keys in blocks of KEYS, and a step is a part beside a block: its scores are a product of AMX tiles,
+// vectors compute weights from them, rounded to bf16, and a second product of AMX tiles adds the weighted rows of V to
+// the part's sums. Maxima and sums of weights are updated online.
 //
-// PACK     when blocks of K and V are packed. 0: for each tile, three buffers in turn. 1: by each thread for a head of K,
-//          and it takes tiles of that head from there on. 2: all of them before the first tile
-// OVERLAP  1: while vectors weigh the scores of a step, tiles compute what is left of the step before and scores of the
-//             next one
+// PACK     when blocks of K and V are packed. 0: for each tile, into three buffers in turn. 1: by each thread for a
+//          head of K, of which it then takes all tiles or an equal share. 2: all of them, before the first tile
+// OVERLAP  1: while vectors compute the weights of a step, AMX tiles compute sums of the step before, and scores of the
+//          next one
 #include "attention_rooms.h"
 #include "attention_pack.h"
 #include "attention_products.h"
 #include "attention_weights.h"
 
-// Where a part and a tile's other parts are.
+// Where the parts of a tile are, counted over all heads that share a head of K.
 typedef struct {
-    long batch, group, first, parts;  // of the group's, a head's next queries come after those of the other heads
+    long batch, group, first, parts;  // the same 32 queries of all these heads are neighbours
 } place;
 
 static inline long chunks_of(const job *j) { return (j->queries + ROWS - 1) / ROWS; }
@@ -72,7 +72,7 @@ static void finish(const job *j, part *own, long batch) {
     }
 }
 
-// Goes over the steps of a tile in order; `at` has none left once it is past the last block.
+// Iterates over the steps of a tile.
 typedef struct {
     const job *j;
     room *r;
@@ -118,6 +118,25 @@ static int next_step(course *c, step *s) {
     return 0;
 }
 
+// With OVERLAP, products run ahead of the weights by a step, and behind them.
+static void all_steps(course *c) {
+    step steps[3];  // the one before, this one and the next, in turn
+    int more = next_step(c, &steps[0]), n = 0;
+    beside ends = {0};
+    if (OVERLAP && more) ends.scores = (walk){&steps[0]}, all_products(&ends);
+    for (; more; n++) {
+        step *now = &steps[n % 3], *next = &steps[(n + 1) % 3];
+        beside b = {0};
+        if (!OVERLAP) b.scores = (walk){now}, all_products(&b);
+        more = next_step(c, next);
+        if (OVERLAP && n) b.values = (walk){&steps[(n + 2) % 3]};
+        if (OVERLAP && more) b.scores = (walk){next};
+        weigh(c->j, now, c->at->batch, &b);
+        if (!OVERLAP) b.values = (walk){now}, all_products(&b);
+    }
+    if (OVERLAP && n) ends.values = (walk){&steps[(n + 2) % 3]}, all_products(&ends);
+}
+
 static void tile(const job *j, room *r, int thread, long number) {
     place at = place_of(j, number);
     course c = {.j = j, .r = r, .at = &at, .last = -1, .thread = thread};
@@ -127,26 +146,12 @@ static void tile(const job *j, room *r, int thread, long number) {
         begin = least(begin, r->parts[p].low), c.end = most_of(c.end, r->parts[p].high);
     }
     c.block = begin / KEYS;
-    step steps[3];  // that before, this one and the next, in turn
-    beside none = {0};
-    int more = next_step(&c, &steps[0]), n = 0;
-    if (more && OVERLAP) none.scores = (walk){&steps[0]}, all_products(&none);
-    for (; more; n++) {
-        step *now = &steps[n % 3], *next = &steps[(n + 1) % 3];
-        beside b = {0};
-        if (OVERLAP && n) b.values = (walk){&steps[(n + 2) % 3]};
-        if (!OVERLAP) b.scores = (walk){now}, all_products(&b);
-        more = next_step(&c, next);
-        if (OVERLAP && more) b.scores = (walk){next};
-        weigh(j, now, at.batch, &b);
-        if (!OVERLAP) b.values = (walk){now}, all_products(&b);
-    }
-    if (OVERLAP && n) none.values = (walk){&steps[(n + 2) % 3]}, all_products(&none);
+    all_steps(&c);
     for (long p = 0; p < at.parts; p++) finish(j, &r->parts[p], at.batch);
 }
 
-static void draw(void *given, int thread) {
-    job *j = given;
+static void draw(void *arg, int thread) {
+    job *j = arg;
     room *r = (room *)j->memory + thread;
     long tiles = tiles_of(j), shares = shares_of(j), all = shares * j->batch * groups_of(j), blocks = blocks_of(j);
     if (PACK == 1)
@@ -157,8 +162,8 @@ static void draw(void *given, int thread) {
     end_thread();
 }
 
-static void pack_all(void *given, int thread) {
-    job *j = given;
+static void pack_all(void *arg, int thread) {
+    job *j = arg;
     (void)thread;
     long blocks = blocks_of(j), all = blocks * j->batch * groups_of(j);
     for (long n; (n = atomic_fetch_add(&j->joined, 1)) < all;) {

@@ -74,7 +74,8 @@ typedef struct {
 
 static inline void spread(beside *b, long slots) {
     b->slots = slots;
-    b->all = (b->values.of ? b->values.of->pairs * (COLUMNS / 2) : 0) + (b->scores.of ? b->scores.of->pairs * DEPTHS : 0);
+    b->all = b->values.of ? b->values.of->pairs * (COLUMNS / 2) : 0;
+    b->all += b->scores.of ? b->scores.of->pairs * DEPTHS : 0;
 }
 
 ALWAYS void one_product(beside *b) {

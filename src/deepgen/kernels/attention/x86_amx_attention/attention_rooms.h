@@ -16,8 +16,8 @@ enum {
     BLOCKS = 3,  // in turn: of the step before, this one and the next
 };
 
-// Keys and values, packed as right operands: pairs of numbers of 16 columns side by side. A column is a key in `k`, and a
-// column of V in `v`. `of`: the head that it was packed for.
+// Keys and values, packed as right operands: pairs of numbers of 16 columns side by side. A column is a key in `k`, and
+// a column of V in `v`. `of`: the head that it was packed for.
 typedef struct {
     stored k[2 * PAIRS][DEPTHS][HALVES], v[COLUMNS][PAIRS][HALVES];
     long of;

@@ -1,11 +1,11 @@
 // Scores become weights, by vectors: lanes are keys.
 #define LN2 0.69314718055994531f
 #define LOG2E 1.4426950408889634f
-#define SLACK 8  // maxima are kept until scores exceed them by a factor of 2^8: sums are rarely scaled, and are as exact
+#define SLACK 8  // a maximum is kept until weights exceed 2^8: sums are rarely scaled, and are as exact
 #define CHANGED (SOFTCAP || ALIBI || BIAS)  // scores are more than products times a scale
 
-// 2^x for numbers up to about SLACK, -inf and NaN. Both series are exact at 0. The short one is off by 9e-5, a twentieth
-// of what rounding weights to bf16 may change; where the log of their sum is a result, too, the long one is off by 1e-7.
+// 2^x for numbers up to about SLACK, -inf and NaN. Both series are exact at 0. The short one has an error of 9e-5, a
+// twentieth of what rounding a weight to bf16 may change. Where the log of their sum is a result, the long one has 1e-7.
 ALWAYS vec power_of_two(vec x) {
 #if defined(__AVX512DQ__)
 #if LSE
