@@ -5,7 +5,7 @@
 #define CHANGED (SOFTCAP || ALIBI || BIAS)  // scores are more than products times a scale
 
 // 2^x for numbers up to about SLACK, -inf and NaN. Both series are exact at 0. The short one has an error of 9e-5, a
-// twentieth of what rounding a weight to bf16 may change. Where the log of their sum is a result, the long one has 1e-7.
+// twentieth of what rounding a weight to bf16 may change. Where the log of their sum is a result: the long one, 1e-7.
 ALWAYS vec power_of_two(vec x) {
 #if defined(__AVX512DQ__)
 #if LSE
